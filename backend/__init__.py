@@ -1,0 +1,1 @@
+"""The product: rules, storage and web. Never imports workers, torch or trl."""

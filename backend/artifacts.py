@@ -1,0 +1,61 @@
+"""Weights, exports and other big files: a local folder by default, S3-compatible in production (fsspec)."""
+
+import shutil
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import fsspec
+
+from backend.settings import get_settings
+
+
+def _filesystem(key: str) -> tuple[fsspec.AbstractFileSystem, str]:
+    filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
+    parts = key.split("/")
+    if not key or any(part in {"", ".", ".."} for part in parts):
+        raise ValueError(f"{key!r} is not an artifact key")
+    return filesystem, f"{root.rstrip('/')}/{key}"
+
+
+def put_folder(folder: Path, key: str) -> int:
+    """Store a folder's files under the key, whole or not at all to a reader's eye. Returns the bytes stored."""
+    filesystem, target = _filesystem(key)
+    if filesystem.exists(target):
+        filesystem.rm(target, recursive=True)
+    if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
+        staging = Path(target + ".partial")
+        shutil.rmtree(staging, ignore_errors=True)
+        shutil.copytree(folder, staging)
+        staging.rename(target)
+    else:
+        filesystem.put(str(folder).rstrip("/") + "/", target.rstrip("/") + "/", recursive=True)
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def get_folder(key: str, target: Path) -> Path:
+    """Copy the folder under the key to `target`. Raises FileNotFoundError."""
+    filesystem, source = _filesystem(key)
+    if not filesystem.exists(source):
+        raise FileNotFoundError(f"no artifact {key}")
+    target.mkdir(parents=True, exist_ok=True)
+    filesystem.get(source.rstrip("/") + "/", str(target) + "/", recursive=True)
+    return target
+
+
+def put_file(path: Path, key: str) -> int:
+    filesystem, target = _filesystem(key)
+    filesystem.makedirs(target.rsplit("/", 1)[0], exist_ok=True)
+    filesystem.put_file(str(path), target)
+    return path.stat().st_size
+
+
+def open_file(key: str) -> BinaryIO:
+    """A readable stream. Raises FileNotFoundError."""
+    filesystem, source = _filesystem(key)
+    return cast(BinaryIO, filesystem.open(source, "rb"))
+
+
+def delete(key: str) -> None:
+    filesystem, target = _filesystem(key)
+    if filesystem.exists(target):
+        filesystem.rm(target, recursive=True)

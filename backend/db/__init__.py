@@ -1,0 +1,1 @@
+"""Storage on Postgres: the session and one model file an aggregate."""

@@ -1,0 +1,81 @@
+"""Environments, their drafts, their immutable versions and the versions' certificates."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Integer, String, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.db.models.base import Base, CreatedAt, Id, text_enum
+from backend.db.models.team import Person
+from backend.domain.vocabulary import CheckStatus
+
+
+class Environment(Base):
+    __tablename__ = "environments"
+
+    id: Mapped[Id]
+    name: Mapped[str] = mapped_column(String(40), unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    is_built_in: Mapped[bool] = mapped_column(default=False)
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    archived_at: Mapped[datetime | None]
+
+
+class EnvironmentDraft(Base):
+    """What is being edited: one an environment. `revision` guards against two tabs."""
+
+    __tablename__ = "environment_drafts"
+
+    environment_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("environments.id", ondelete="CASCADE"), primary_key=True
+    )
+    files: Mapped[dict[str, str]] = mapped_column(JSONB)
+    """Text by path."""
+    revision: Mapped[int] = mapped_column(Integer, default=1)
+    updated_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    updated_at: Mapped[CreatedAt]
+
+
+class EnvironmentVersion(Base):
+    """Immutable. Every run pins one."""
+
+    __tablename__ = "environment_versions"
+    __table_args__ = (UniqueConstraint("environment_id", "number"),)
+
+    id: Mapped[Id]
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="RESTRICT"))
+    number: Mapped[int]
+    content_hash: Mapped[str] = mapped_column(String(64), index=True)
+    files: Mapped[dict[str, str]] = mapped_column(JSONB, deferred=True)
+    manifest: Mapped[dict[str, Any]]
+    """The validated manifest as JSON; `Manifest.model_validate` reads it."""
+    notes: Mapped[str] = mapped_column(Text, default="")
+    published_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    published_at: Mapped[CreatedAt]
+
+    environment: Mapped[Environment] = relationship(lazy="raise")
+    publisher: Mapped[Person | None] = relationship(lazy="raise")
+
+    @property
+    def short_hash(self) -> str:
+        return self.content_hash[:12]
+
+
+class Certificate(Base):
+    """The result of the environment checks for one version."""
+
+    __tablename__ = "certificates"
+
+    id: Mapped[Id]
+    version_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environment_versions.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), unique=True)
+    status: Mapped[CheckStatus] = mapped_column(text_enum(CheckStatus))
+    results: Mapped[list[dict[str, Any]]]
+    """`CheckResult.as_json()` in the order checked."""
+    created_at: Mapped[CreatedAt]
+
+    version: Mapped[EnvironmentVersion] = relationship(lazy="raise")

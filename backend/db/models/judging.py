@@ -1,0 +1,78 @@
+"""Flags, verdicts and fixtures."""
+
+import uuid
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import REAL
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.db.models.base import Base, CreatedAt, Id, text_enum
+from backend.db.models.rollouts import Rollout
+from backend.db.models.runs import Run
+from backend.db.models.team import Person
+from backend.domain.vocabulary import Severity, Verdict
+
+
+class Flag(Base):
+    """A detector's suspicion about a rollout or (without one) about a run, with its evidence."""
+
+    __tablename__ = "flags"
+    __table_args__ = (
+        UniqueConstraint("run_id", "detector", "key"),
+        Index("ix_flags_created_at_id", "created_at", "id"),
+    )
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
+    detector: Mapped[str] = mapped_column(String(60))
+    key: Mapped[str] = mapped_column(String(120))
+    """What it is about (a rollout's id, a step), so that a repeated look does not flag twice."""
+    severity: Mapped[Severity] = mapped_column(text_enum(Severity))
+    score: Mapped[float] = mapped_column(REAL)
+    """Suspicion in [0, 1]."""
+    sentence: Mapped[str] = mapped_column(Text)
+    """What was seen, with numbers."""
+    evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    training_step: Mapped[int | None]
+    created_at: Mapped[CreatedAt]
+
+    run: Mapped[Run] = relationship(lazy="raise")
+    rollout: Mapped[Rollout | None] = relationship(lazy="raise")
+
+
+class VerdictRecord(Base):
+    """A person's decision on a rollout or a flag. Never overwritten: the newest counts."""
+
+    __tablename__ = "verdicts"
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
+    flag_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("flags.id", ondelete="SET NULL"), index=True)
+    verdict: Mapped[Verdict] = mapped_column(text_enum(Verdict))
+    comment: Mapped[str] = mapped_column(Text, default="")
+    person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+
+    person: Mapped[Person | None] = relationship(lazy="raise")
+
+
+class Fixture(Base):
+    """Stored actions with the reward that every later version must give them."""
+
+    __tablename__ = "fixtures"
+
+    id: Mapped[Id]
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="SET NULL"))
+    task: Mapped[dict[str, Any]]
+    """Reset arguments."""
+    replies: Mapped[list[dict[str, Any]]]
+    """The policy's replies in order: [{"reply": …}]."""
+    lowest: Mapped[float | None]
+    highest: Mapped[float | None]
+    comment: Mapped[str] = mapped_column(Text, default="")
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]

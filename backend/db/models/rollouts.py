@@ -1,0 +1,96 @@
+"""Tasks, groups and rollouts."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.db.models.base import Base, CreatedAt, Id, text_enum
+from backend.db.models.runs import Run
+from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
+
+
+class Task(Base):
+    """One problem of an environment version; its id is `stable_id("task", version, split, index, seed)`."""
+
+    __tablename__ = "tasks"
+    __table_args__ = (UniqueConstraint("version_id", "split", "index", "seed"),)
+
+    id: Mapped[Id]
+    version_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environment_versions.id", ondelete="CASCADE"))
+    split: Mapped[Split] = mapped_column(text_enum(Split))
+    index: Mapped[int]
+    level: Mapped[int]
+    seed: Mapped[int] = mapped_column(BigInteger)
+    arguments: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class Group(Base):
+    """Rollouts of the same task by the same policy; its id is `stable_id("group", run, phase, step, ordinal)`."""
+
+    __tablename__ = "groups"
+    __table_args__ = (Index("ix_groups_run_id_training_step", "run_id", "training_step"),)
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    task_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("tasks.id", ondelete="CASCADE"), index=True)
+    phase: Mapped[Phase] = mapped_column(text_enum(Phase))
+    training_step: Mapped[int | None]
+    ordinal: Mapped[int]
+
+    task: Mapped[Task] = relationship(lazy="raise")
+
+
+class Rollout(Base):
+    """The stored record of one episode. Written in batches by COPY; read along `seq`."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (
+        UniqueConstraint("group_id", "member"),
+        Index("ix_rollouts_run_id_seq", "run_id", "seq", unique=True),
+        Index("ix_rollouts_run_id_reward", "run_id", "reward", "id"),
+        Index("ix_rollouts_run_id_phase_training_step", "run_id", "phase", "training_step"),
+    )
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    group_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("groups.id", ondelete="CASCADE"))
+    member: Mapped[int] = mapped_column(Integer)
+    seq: Mapped[int] = mapped_column(BigInteger)
+    phase: Mapped[Phase] = mapped_column(text_enum(Phase))
+    training_step: Mapped[int | None]
+    level: Mapped[int]
+    status: Mapped[RolloutStatus] = mapped_column(text_enum(RolloutStatus))
+    stop_reason: Mapped[StopReason | None] = mapped_column(text_enum(StopReason))
+    error_kind: Mapped[ErrorKind | None] = mapped_column(text_enum(ErrorKind))
+    error_message: Mapped[str | None] = mapped_column(Text)
+    attempts: Mapped[int] = mapped_column(SmallInteger, default=1)
+    reward: Mapped[float | None] = mapped_column(REAL)
+    columns: Mapped[list[float] | None] = mapped_column(ARRAY(REAL))
+    """Episode values in the order of `Run.columns`; null for a failed rollout."""
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    opening: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
+    """The observation of reset."""
+    steps: Mapped[list[dict[str, Any]]] = mapped_column(default=list, deferred=True)
+    """`domain.rollouts.Step` as JSON."""
+    messages: Mapped[list[dict[str, Any]]] = mapped_column(default=list, deferred=True)
+    excerpt: Mapped[str] = mapped_column(String(300), default="")
+    """The last words of the policy, for tables."""
+    turns: Mapped[int] = mapped_column(Integer, default=0)
+    tokens_in: Mapped[int] = mapped_column(Integer, default=0)
+    tokens_out: Mapped[int] = mapped_column(Integer, default=0)
+    is_truncated: Mapped[bool] = mapped_column(default=False)
+    tokens: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
+    """{prompt, completion, mask, logprobs}, where the policy gives them."""
+    advantage: Mapped[float | None] = mapped_column(REAL)
+    policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
+    environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    created_at: Mapped[CreatedAt]
+
+    run: Mapped[Run] = relationship(lazy="raise")
+    group: Mapped[Group] = relationship(lazy="raise")

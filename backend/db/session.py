@@ -1,0 +1,67 @@
+"""The engine and `transaction()`: one request or one job step is one transaction, committed here and nowhere else."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from backend.settings import get_settings
+
+logger = logging.getLogger(__name__)
+
+WEB_STATEMENT_TIMEOUT_MS = 10_000
+THREADPOOL_SIZE = 40
+"""Starlette's worker threads; each may hold one connection."""
+
+_AFTER_COMMIT = "after_commit"
+
+
+def sqlalchemy_url(url: str) -> str:
+    """A plain `postgresql://` URL made to use psycopg 3."""
+    return url.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+def make_engine(url: str, *, statement_timeout_ms: int = 0) -> Engine:
+    return create_engine(
+        sqlalchemy_url(url),
+        pool_size=10,
+        max_overflow=THREADPOOL_SIZE - 10 + 5,
+        pool_pre_ping=True,
+        connect_args={"options": f"-c statement_timeout={statement_timeout_ms} -c timezone=UTC"},
+    )
+
+
+@lru_cache(maxsize=1)
+def get_engine() -> Engine:
+    return make_engine(get_settings().database_url)
+
+
+@lru_cache(maxsize=1)
+def _session_factory() -> sessionmaker[Session]:
+    return sessionmaker(get_engine(), expire_on_commit=False)
+
+
+def after_commit(session: Session, send: Callable[[], None]) -> None:
+    """Do this once the transaction is committed; never when it is rolled back."""
+    session.info.setdefault(_AFTER_COMMIT, []).append(send)
+
+
+@contextmanager
+def transaction() -> Iterator[Session]:
+    """One request or one job step. Queued jobs leave only after the commit."""
+    with _session_factory()() as session:
+        with session.begin():
+            yield session
+        run_after_commit(session)
+
+
+def run_after_commit(session: Session) -> None:
+    """Send what waited for the commit. A failure is logged: the row is the truth and the sweeper sends again."""
+    for send in session.info.pop(_AFTER_COMMIT, ()):
+        try:
+            send()
+        except Exception:
+            logger.warning("could not send a wake-up; the sweeper will", exc_info=True)

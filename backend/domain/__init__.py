@@ -1,0 +1,1 @@
+"""The pure vocabulary of Proctor: no I/O, no framework. Read this package first."""

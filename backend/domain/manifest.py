@@ -1,0 +1,246 @@
+"""`openenv.yaml` with its `proctor:` block: the whole of what an environment says about itself.
+
+Reading never guesses: an unknown key, a wrong type or a template that cannot render is a problem with its line.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from backend.domain.prompts import template_problem
+
+PLATFORM_COLUMNS = ("format", "length")
+"""Columns that the platform computes; every other one comes from the environment."""
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a manifest, and where."""
+
+    message: str
+    path: str = ""
+    """Dotted, e.g. `proctor.rewards.win`."""
+    line: int = 1
+    """1-based."""
+
+
+class ManifestInvalid(ValueError):
+    """The manifest cannot be used."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
+
+
+class OverEpisode(StrEnum):
+    """How a column's step values become its episode value."""
+
+    SUM = "sum"
+    LAST = "last"
+    MAX = "max"
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RewardColumn(_Block):
+    """One named, weighted component of the reward."""
+
+    name: Name
+    weight: float = Field(allow_inf_nan=False)
+    over_episode: OverEpisode = OverEpisode.SUM
+    range: tuple[float, float] | None = None
+    """Lowest and highest episode value, where the author declares it."""
+
+
+class ActionSpec(_Block):
+    """How a reply becomes an action."""
+
+    format: Literal["tag", "json", "text"] = "text"
+    tag: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,30}$")] | None = None
+    field: str | None = None
+    """The action's field that takes the text; json fills all fields itself."""
+    type: Literal["string", "integer", "number"] = "string"
+    choices: str | None = None
+    """The observation's field that lists the values that are legal now (used by the random-legal baseline)."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "ActionSpec":
+        if self.format == "tag" and not self.tag:
+            raise ValueError("format `tag` needs the name of the tag: `tag: move`")
+        if self.format in {"tag", "text"} and not self.field:
+            raise ValueError(f"format `{self.format}` needs `field`: the action's field that takes the text")
+        return self
+
+
+class AgentSpec(_Block):
+    """How text becomes an action and an observation becomes text."""
+
+    system: str = ""
+    observation: str = "{{ observation }}"
+    """Sandboxed Jinja over the observation's fields; `observation` is the whole."""
+    action: ActionSpec
+    on_unparsable: Literal["retry", "end", "pass"] = "retry"
+    """retry: tell the policy, costs a turn. end: the episode is over. pass: hand the raw text to the environment."""
+    unparsable_message: str = "Your reply could not be read. {{ problem }}"
+
+    @field_validator("observation", "unparsable_message")
+    @classmethod
+    def _renders(cls, text: str) -> str:
+        if problem := template_problem(text):
+            raise ValueError(problem)
+        return text
+
+
+class EpisodeSpec(_Block):
+    """Limits of one episode."""
+
+    max_turns: int = Field(default=8, ge=1, le=1000)
+    step_timeout_seconds: float = Field(default=10.0, gt=0, le=3600)
+    episode_timeout_seconds: float = Field(default=120.0, gt=0, le=86400)
+    max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
+
+
+class TasksSpec(_Block):
+    """How many tasks there are. Task i of a split has level i mod levels."""
+
+    train: int = Field(default=1000, ge=1, le=100_000_000)
+    heldout: int = Field(default=200, ge=1, le=10_000_000)
+    levels: int = Field(default=1, ge=1, le=100)
+
+
+class ResourcesSpec(_Block):
+    """What one env server may use."""
+
+    memory_mb: int = Field(default=512, ge=64, le=65536)
+    cpus: float = Field(default=1.0, gt=0, le=64)
+    network: Literal["none"] = "none"
+    sessions: int = Field(default=64, ge=1, le=4096)
+    """Concurrent episodes that one server bears."""
+
+
+class ChecksSpec(_Block):
+    """What the certificate holds the reward to."""
+
+    gold_minimum: float | list[float] | None = None
+    """Mean reward that the gold policy must reach, per level when a list. Default: the highest possible reward."""
+    floor_maximum: float | None = None
+    """Mean reward that no degenerate policy may exceed. Default: a quarter of the way from lowest to highest."""
+
+
+class ProctorSpec(_Block):
+    """The `proctor:` block: what OpenEnv does not say."""
+
+    agent: AgentSpec
+    rewards: list[RewardColumn] = Field(min_length=1, max_length=32)
+    episode: EpisodeSpec = EpisodeSpec()
+    tasks: TasksSpec = TasksSpec()
+    resources: ResourcesSpec = ResourcesSpec()
+    scripts: list[Name] = Field(default=[], max_length=16)
+    """Scripted policies that the environment's state offers under `scripts` ({name: reply text}), e.g. `gold`."""
+    checks: ChecksSpec = ChecksSpec()
+
+    @field_validator("rewards", mode="before")
+    @classmethod
+    def _columns(cls, value: Any) -> Any:
+        """`win: 1.0` or `win: {weight: 1.0, over_episode: max}` by name, in the order written."""
+        if not isinstance(value, dict):
+            return value
+        return [
+            {"name": name, **(spec if isinstance(spec, dict) else {"weight": spec})} for name, spec in value.items()
+        ]
+
+    @field_validator("rewards")
+    @classmethod
+    def _unique(cls, columns: list[RewardColumn]) -> list[RewardColumn]:
+        names = [column.name for column in columns]
+        if "reward" in names and len(names) > 1:
+            raise ValueError("a column may not be named `reward` beside others: that is their weighted sum")
+        return columns
+
+
+class Manifest(BaseModel):
+    """A whole `openenv.yaml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    spec_version: int = 1
+    name: Name
+    version: str | None = None
+    description: str = ""
+    author: str | None = None
+    type: str = "space"
+    runtime: str = "fastapi"
+    app: str = "server.app:app"
+    port: int = 8000
+    variables: dict[str, Any] | None = None
+    discovery: dict[str, Any] | None = None
+    validation: dict[str, Any] | None = None
+    proctor: ProctorSpec
+
+    @property
+    def columns(self) -> list[RewardColumn]:
+        return self.proctor.rewards
+
+    @property
+    def column_names(self) -> list[str]:
+        return [column.name for column in self.proctor.rewards]
+
+
+def read_manifest(text: str) -> Manifest:
+    """Parse and validate; raises ManifestInvalid with every problem and its line."""
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        raw = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ManifestInvalid([Problem(f"not YAML: {error.problem}", line=mark.line + 1 if mark else 1)]) from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ManifestInvalid([Problem(f"not YAML: {error}")]) from error
+    if not isinstance(raw, dict):
+        raise ManifestInvalid([Problem("a manifest is a mapping: `name: my_environment` and so on")])
+    try:
+        return Manifest.model_validate(raw)
+    except ValidationError as error:
+        problems = [_problem(node, details) for details in error.errors(include_url=False)]
+        raise ManifestInvalid(problems) from error
+
+
+def _problem(node: yaml.Node | None, details: Any) -> Problem:
+    path = [part for part in details["loc"] if isinstance(part, str | int)]
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        message = "unknown key"
+    elif kind == "missing":
+        message = "missing"
+    else:
+        message = details["msg"].removeprefix("Value error, ")
+    return Problem(message, ".".join(str(part) for part in path), _line(node, path))
+
+
+def _line(node: yaml.Node | None, path: list[str | int]) -> int:
+    """The line of the deepest node that the path reaches."""
+    line = 1
+    for part in path:
+        step = _child(node, part)
+        if step is None:
+            break
+        key, node = step
+        line = key.start_mark.line + 1
+    return line
+
+
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        for position, (key, value) in enumerate(node.value):
+            if key.value == part or position == part:
+                return key, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part]
+    return None

@@ -1,0 +1,79 @@
+"""An environment package as data: its files by path, their limits and their hash."""
+
+import hashlib
+import io
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+MANIFEST_PATH = "openenv.yaml"
+MAX_FILES = 200
+MAX_FILE_BYTES = 1_000_000
+MAX_PACKAGE_BYTES = 5_000_000
+
+_PART = re.compile(r"^[A-Za-z0-9_.\-]{1,100}$")
+
+
+class PackageInvalid(ValueError):
+    """The package cannot be stored."""
+
+
+def check_path(path: str) -> None:
+    """A package's paths are relative, plain and stay inside. Raises PackageInvalid."""
+    parts = PurePosixPath(path).parts
+    is_plain = parts and len(parts) <= 8 and all(_PART.match(part) and part not in {".", ".."} for part in parts)
+    if not is_plain or "/".join(parts) != path:
+        raise PackageInvalid(f"{path!r} is not a plain relative path (letters, digits, `_`, `-`, `.` and `/`)")
+
+
+def check_files(files: Mapping[str, str]) -> None:
+    """Raises PackageInvalid when the files cannot be a package."""
+    if MANIFEST_PATH not in files:
+        raise PackageInvalid(f"`{MANIFEST_PATH}` is missing")
+    if len(files) > MAX_FILES:
+        raise PackageInvalid(f"{len(files)} files; a package has at most {MAX_FILES}")
+    total = 0
+    for path, text in files.items():
+        check_path(path)
+        size = len(text.encode())
+        total += size
+        if size > MAX_FILE_BYTES:
+            raise PackageInvalid(f"{path} has {size:,} bytes; a file has at most {MAX_FILE_BYTES:,}")
+        if "\x00" in text:
+            raise PackageInvalid(f"{path} is not text")
+    if total > MAX_PACKAGE_BYTES:
+        raise PackageInvalid(f"{total:,} bytes; a package has at most {MAX_PACKAGE_BYTES:,}")
+
+
+def content_hash(files: Mapping[str, str]) -> str:
+    """SHA-256 over paths and contents in path order, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in sorted(files):
+        for part in (path.encode(), files[path].encode()):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def pack(files: Mapping[str, str]) -> bytes:
+    """A zip of the files, the same bytes for the same files."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in sorted(files):
+            archive.writestr(zipfile.ZipInfo(path, (2000, 1, 1, 0, 0, 0)), files[path])
+    return buffer.getvalue()
+
+
+def unpack(data: bytes) -> dict[str, str]:
+    """The files of a zip, checked before they are read. Raises PackageInvalid."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if len(entries) > MAX_FILES or sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
+                raise PackageInvalid("the zip holds too much for a package")
+            files = {entry.filename: archive.read(entry).decode() for entry in entries}
+    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+        raise PackageInvalid(f"not a zip of text files: {error}") from error
+    check_files(files)
+    return files

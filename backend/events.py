@@ -1,0 +1,74 @@
+"""Live news: NOTIFY wakes the readers, who then read the rows. A lost wake-up costs time, never data."""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import defaultdict
+
+import psycopg
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from backend.settings import get_settings
+
+logger = logging.getLogger(__name__)
+
+_CHANNEL = "proctor"
+RUNS = "runs"
+"""Topic of anything that changes a list of runs."""
+REVIEW = "review"
+"""Topic of new flags and verdicts."""
+
+
+def run_topic(run_id: uuid.UUID) -> str:
+    return f"run:{run_id}"
+
+
+def announce(session: Session, *topics: str) -> None:
+    """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
+    for topic in topics:
+        session.execute(text("SELECT pg_notify(:channel, :topic)"), {"channel": _CHANNEL, "topic": topic})
+
+
+class Hub:
+    """One LISTEN connection a process that wakes every stream waiting on a topic."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Condition()
+        self._counts: defaultdict[str, int] = defaultdict(int)
+        self._epoch = 0
+
+    async def listen(self) -> None:
+        """Run for the life of the process; each reconnection wakes everybody, so nothing is missed."""
+        dsn = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+                    await connection.execute(f"LISTEN {_CHANNEL}")
+                    await self._wake(None)
+                    async for notification in connection.notifies():
+                        await self._wake(notification.payload)
+            except psycopg.OperationalError as error:
+                logger.warning("listening stopped, trying again: %s", error)
+                await asyncio.sleep(0.5)
+
+    async def _wake(self, topic: str | None) -> None:
+        async with self._changed:
+            if topic is None:
+                self._epoch += 1
+            else:
+                self._counts[topic] += 1
+            self._changed.notify_all()
+
+    def mark(self, *topics: str) -> tuple[int, ...]:
+        """What has been heard so far. Take it before reading the rows."""
+        return (self._epoch, *(self._counts[topic] for topic in topics))
+
+    async def wait(self, mark: tuple[int, ...], *topics: str, timeout: float) -> bool:
+        """Until something is heard on a topic after `mark`, or the timeout in seconds. True when heard."""
+        async with self._changed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait_for(lambda: self.mark(*topics) != mark), timeout)
+                return True
+        return False

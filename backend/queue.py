@@ -1,0 +1,53 @@
+"""Asking for work: a job is a row first, its Celery message (JSON, one id) is only a wake-up after the commit."""
+
+import uuid
+from functools import lru_cache
+from typing import Any
+
+from celery import Celery
+from sqlalchemy.orm import Session
+
+from backend.db.models import Job
+from backend.db.session import after_commit
+from backend.domain.vocabulary import Queue
+from backend.settings import get_settings
+
+EXECUTE = "proctor.execute"
+"""The one Celery task: it takes a job's id and carries the job out."""
+
+
+@lru_cache(maxsize=1)
+def get_celery() -> Celery:
+    app = Celery("proctor", broker=get_settings().redis_url)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,  # the lease in Postgres decides, never Redis's visibility timeout
+        task_default_queue=Queue.CPU,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"socket_connect_timeout": 3, "socket_timeout": 10},
+        worker_hijack_root_logger=False,
+        worker_prefetch_multiplier=1,
+    )
+    return app
+
+
+def enqueue(
+    session: Session,
+    name: str,
+    *,
+    queue: Queue,
+    run_id: uuid.UUID | None = None,
+    arguments: dict[str, Any] | None = None,
+) -> Job:
+    """Write the job's row now; its wake-up leaves after the commit."""
+    job = Job(name=name, queue=queue, run_id=run_id, arguments=arguments or {})
+    session.add(job)
+    session.flush()
+    after_commit(session, lambda: send_wake_up(job.id, queue))
+    return job
+
+
+def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:
+    get_celery().send_task(EXECUTE, args=[str(job_id)], queue=str(queue), retry=False)

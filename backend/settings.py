@@ -1,0 +1,78 @@
+"""The settings of one installation, read once from the environment and `.env`. Product limits are not settings."""
+
+import secrets
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import AliasChoices, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+_DEVELOPMENT_KEY = "development-only-secret-key"
+
+
+class Settings(BaseSettings):
+    """Prefix `PROCTOR_`, but for the conventional `DATABASE_URL` and `REDIS_URL`."""
+
+    model_config = SettingsConfigDict(env_prefix="PROCTOR_", env_file=".env", extra="ignore", frozen=True)
+
+    # where things are
+    stage: Literal["development", "test", "production"] = "development"
+    data: Path = PROJECT_ROOT / "data"
+    artifacts_url: str = ""
+    """An fsspec URL; empty: `artifacts/` in the data folder."""
+    runtime_python: Path = PROJECT_ROOT / ".runtime" / "bin" / "python"
+    """The interpreter of the shared environment runtime, which has `openenv`."""
+
+    # servers
+    database_url: str = Field(default="", validation_alias=AliasChoices("DATABASE_URL", "PROCTOR_DATABASE_URL"))
+    redis_url: str = Field(default="", validation_alias=AliasChoices("REDIS_URL", "PROCTOR_REDIS_URL"))
+    envhost_url: str = ""
+    """`unix:/path` or `http://host:port`; empty: the socket in the data folder."""
+    envhost_token: SecretStr = SecretStr("")
+    """Asked of workers that reach the env host over the network."""
+
+    # the web
+    public_url: str = "http://127.0.0.1:8000"
+    secret_key: SecretStr = SecretStr(_DEVELOPMENT_KEY)
+    """Encrypts stored secrets. `proctor up` makes one of its own in the data folder."""
+    secure_cookies: bool = False
+    allow_private_endpoints: bool = True
+    """May policies' base URLs lie on this machine or in private networks? On a shared server say no."""
+
+    # workers
+    allow_unsandboxed: bool = False
+    """Run foreign environment code without a sandbox."""
+    worker_name: str = ""
+
+    # command line
+    url: str = ""
+    """The server that `proctor` talks to; empty: `public_url`."""
+    token: SecretStr = SecretStr("")
+    """The API token of the command line; empty: the one that `proctor up` left in the data folder."""
+
+    @model_validator(mode="after")
+    def _no_development_secret_in_production(self) -> "Settings":
+        if self.stage == "production" and self.secret_key.get_secret_value() in {"", _DEVELOPMENT_KEY}:
+            example = secrets.token_urlsafe(32)
+            raise ValueError(f"PROCTOR_SECRET_KEY must be set in production, for example to {example}")
+        return self
+
+    @property
+    def run_folder(self) -> Path:
+        """Sockets and pid files."""
+        return self.data / "run"
+
+    @property
+    def envhost_address(self) -> str:
+        return self.envhost_url or f"unix:{self.run_folder / 'envhost.sock'}"
+
+    @property
+    def artifacts_address(self) -> str:
+        return self.artifacts_url or str(self.data / "artifacts")
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    return Settings()

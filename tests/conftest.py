@@ -1,0 +1,79 @@
+"""A real Postgres for the tests: one embedded server a session, built by the migrations, one database a worker.
+
+Each test gets a session inside an outer transaction that is rolled back; code under test may commit as usual.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from backend.db.session import make_engine
+from backend.embedded import Postgres, Valkey
+from backend.settings import PROJECT_ROOT, get_settings
+
+
+@pytest.fixture(scope="session")
+def server_folder() -> Iterator[Path]:
+    """A short path: sockets live in it."""
+    folder = Path(tempfile.mkdtemp(prefix="pt-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def database_url(server_folder: Path) -> Iterator[str]:
+    """An empty, migrated database of this test process."""
+    sockets = server_folder / "run"
+    sockets.mkdir()
+    postgres = Postgres(server_folder / "postgres", sockets, server_folder / "postgres.log")
+    postgres.start()
+    url = postgres.url()
+    with pytest.MonkeyPatch.context() as patch:
+        _use(patch, data=server_folder, database_url=url)
+        config = Config(PROJECT_ROOT / "alembic.ini")
+        config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+        command.upgrade(config, "head")
+        yield url
+    postgres.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_url(server_folder: Path) -> Iterator[str]:
+    sockets = server_folder / "run"
+    sockets.mkdir(exist_ok=True)
+    valkey = Valkey(server_folder / "valkey", sockets, server_folder / "valkey.log")
+    valkey.launch()
+    yield valkey.url
+    valkey.stop()
+
+
+def _use(patch: pytest.MonkeyPatch, *, data: Path, database_url: str) -> None:
+    """Point the settings of this process at the tests' servers."""
+    patch.setenv("PROCTOR_STAGE", "test")
+    patch.setenv("PROCTOR_DATA", str(data))
+    patch.setenv("DATABASE_URL", database_url)
+    get_settings.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def engine(database_url: str) -> Iterator[Engine]:
+    engine = make_engine(database_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    """A session whose work is rolled back after the test; a commit inside only ends a savepoint."""
+    with engine.connect() as connection:
+        outer = connection.begin()
+        with Session(connection, join_transaction_mode="create_savepoint", expire_on_commit=False) as session:
+            yield session
+        outer.rollback()
