@@ -12,7 +12,7 @@ MAX_FILES = 200
 MAX_FILE_BYTES = 1_000_000
 MAX_PACKAGE_BYTES = 5_000_000
 
-_PART = re.compile(r"^[A-Za-z0-9_.\-]{1,100}$")
+_PART = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 
 
 class PackageInvalid(ValueError):
@@ -22,7 +22,7 @@ class PackageInvalid(ValueError):
 def check_path(path: str) -> None:
     """A package's paths are relative, plain and stay inside. Raises PackageInvalid."""
     parts = PurePosixPath(path).parts
-    is_plain = parts and len(parts) <= 8 and all(_PART.match(part) and part not in {".", ".."} for part in parts)
+    is_plain = parts and len(parts) <= 8 and all(_PART.fullmatch(part) and part not in {".", ".."} for part in parts)
     if not is_plain or "/".join(parts) != path:
         raise PackageInvalid(f"{path!r} is not a plain relative path (letters, digits, `_`, `-`, `.` and `/`)")
 
