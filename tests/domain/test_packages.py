@@ -1,0 +1,49 @@
+"""A package's files: paths, limits, hash and zip."""
+
+import io
+import zipfile
+
+import pytest
+
+from backend.domain.packages import PackageInvalid, check_files, check_path, content_hash, pack, unpack
+
+FILES = {"openenv.yaml": "name: a\n", "server/app.py": "app = 1\n"}
+
+
+@pytest.mark.parametrize(
+    "path", ["/etc/passwd", "../x", "a/../b", "a//b", "", ".", "a b", "ä", "a/" * 9 + "b", "a\\b", "a\n"]
+)
+def test_it_refuses_a_path_that_is_not_plain(path: str):
+    with pytest.raises(PackageInvalid):
+        check_path(path)
+
+
+def test_the_hash_does_not_depend_on_the_order():
+    assert content_hash(FILES) == content_hash(dict(reversed(FILES.items())))
+
+
+def test_the_hash_keeps_paths_and_contents_apart():
+    assert content_hash({"a": "bc"}) != content_hash({"ab": "c"})
+
+
+def test_a_zip_comes_back_as_it_went():
+    assert unpack(pack(FILES)) == FILES
+    assert pack(FILES) == pack(dict(reversed(FILES.items())))
+
+
+def test_it_refuses_a_package_without_a_manifest():
+    with pytest.raises(PackageInvalid, match=r"openenv\.yaml"):
+        check_files({"a.py": ""})
+
+
+def test_it_refuses_a_zip_that_unfolds_too_far():
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("openenv.yaml", "a" * 10_000_000)
+    with pytest.raises(PackageInvalid, match="too much"):
+        unpack(buffer.getvalue())
+
+
+def test_it_refuses_what_is_not_a_zip():
+    with pytest.raises(PackageInvalid):
+        unpack(b"not a zip")
