@@ -1,0 +1,106 @@
+"""The life of a run: begin, finish, stop, resume. Pages, the JSON API and the workers' jobs all come through here."""
+
+import uuid
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import AuditEvent, Job, Run
+from backend.domain.vocabulary import RunStatus
+from backend.errors import Conflict
+from backend.evaluations.policies import ensure_scripted_policies
+from backend.events import RUNS, announce, run_topic
+from backend.queue import enqueue
+
+__all__ = ["Asker", "begin_run", "ensure_scripted_policies", "finish_run", "request_stop", "resume_run"]
+
+
+class Asker(Protocol):
+    """Who asks for a change."""
+
+    @property
+    def person_id(self) -> uuid.UUID: ...
+
+
+class RunIsOver(Conflict):
+    """This run is over; there is nothing to stop."""
+
+
+class RunIsNotOver(Conflict):
+    """Only a stopped, paused or failed run can be resumed."""
+
+
+def begin_run(session: Session, run: Run) -> bool:
+    """A worker takes the run up. False when it is over already (stopped in the queue): leave it alone then."""
+    session.refresh(run, with_for_update=True)
+    if run.status.is_over:
+        return False
+    run.status = RunStatus.RUNNING
+    run.attempt += 1
+    run.started_at = run.started_at or datetime.now(UTC)
+    _changed(session, run)
+    return True
+
+
+def finish_run(
+    session: Session, run: Run, status: RunStatus, summary: dict[str, Any] | None = None, reason: str | None = None
+) -> None:
+    """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept."""
+    if not status.is_over:
+        raise ValueError(f"{status} does not end a run")
+    session.refresh(run, with_for_update=True)
+    run.status = status
+    run.summary = {**run.summary, **(summary or {})}
+    run.reason = reason
+    run.ended_at = datetime.now(UTC)
+    _note(session, None, "run.finish", run, status=str(status), reason=reason)
+    _changed(session, run)
+
+
+def request_stop(session: Session, actor: Asker, run: Run) -> None:
+    """Ask a running run to stop after what is in flight; a queued one stops at once."""
+    session.refresh(run, with_for_update=True)
+    if run.status.is_over:
+        raise RunIsOver(f"This run is {run.status} already; there is nothing to stop.")
+    run.stop_requested_at = run.stop_requested_at or datetime.now(UTC)
+    if run.status is RunStatus.QUEUED:
+        run.status = RunStatus.STOPPED
+        run.reason = "Stopped before it began."
+        run.ended_at = datetime.now(UTC)
+    _note(session, actor, "run.stop", run)
+    _changed(session, run)
+
+
+def resume_run(session: Session, actor: Asker, run: Run) -> Job:
+    """Queue a stopped, paused or failed run again with the job it had; it goes on where its rows stand."""
+    session.refresh(run, with_for_update=True)
+    if run.status not in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:
+        raise RunIsNotOver(f"This run is {run.status}; only a stopped, paused or failed run can be resumed.")
+    last = session.scalars(select(Job).where(Job.run_id == run.id).order_by(Job.id.desc()).limit(1)).first()
+    if last is None:
+        raise RunIsNotOver("This run was not started as a job, so there is nothing to resume.")
+    run.status = RunStatus.QUEUED
+    run.stop_requested_at = run.reason = run.ended_at = None
+    job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
+    _note(session, actor, "run.resume", run)
+    _changed(session, run)
+    return job
+
+
+def _changed(session: Session, run: Run) -> None:
+    session.flush()
+    announce(session, run_topic(run.id), RUNS)
+
+
+def _note(session: Session, actor: Asker | None, action: str, run: Run, **detail: Any) -> None:
+    session.add(
+        AuditEvent(
+            person_id=actor.person_id if actor else None,
+            action=action,
+            subject_kind="run",
+            subject_id=str(run.id),
+            detail={"name": run.name, **detail},
+        )
+    )
