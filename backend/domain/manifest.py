@@ -3,6 +3,7 @@
 Reading never guesses: an unknown key, a wrong type or a template that cannot render is a problem with its line.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal
@@ -14,6 +15,9 @@ from backend.domain.prompts import template_problem
 
 PLATFORM_COLUMNS = ("format", "length")
 """Columns that the platform computes; every other one comes from the environment."""
+
+MAX_NODES = 50_000
+"""Values in a manifest, aliases written out."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
@@ -203,6 +207,8 @@ def read_manifest(text: str) -> Manifest:
         raise ManifestInvalid([Problem(f"not YAML: {error.problem}", line=mark.line + 1 if mark else 1)]) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ManifestInvalid([Problem(f"not YAML: {error}")]) from error
+    if node is not None and _unfolded(node, {}) > MAX_NODES:
+        raise ManifestInvalid([Problem("its aliases unfold to too much, or without end")])
     if not isinstance(raw, dict):
         raise ManifestInvalid([Problem("a manifest is a mapping: `name: my_environment` and so on")])
     try:
@@ -210,6 +216,16 @@ def read_manifest(text: str) -> Manifest:
     except ValidationError as error:
         problems = [_problem(node, details) for details in error.errors(include_url=False)]
         raise ManifestInvalid(problems) from error
+
+
+def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """How many nodes there are once aliases are written out; infinite when one holds itself."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        sizes[id(node)] = 1 + sum(_unfolded(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
 def _problem(node: yaml.Node | None, details: Any) -> Problem:
@@ -222,6 +238,11 @@ def _problem(node: yaml.Node | None, details: Any) -> Problem:
     else:
         message = details["msg"].removeprefix("Value error, ")
     return Problem(message, ".".join(str(part) for part in path), _line(node, path))
+
+
+def line_of(text: str, *path: str | int) -> int:
+    """The line on which a manifest that can be parsed says this."""
+    return _line(yaml.compose(text, Loader=yaml.SafeLoader), list(path))
 
 
 def _line(node: yaml.Node | None, path: list[str | int]) -> int:

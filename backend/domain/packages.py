@@ -4,6 +4,7 @@ import hashlib
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
@@ -33,17 +34,28 @@ def check_files(files: Mapping[str, str]) -> None:
         raise PackageInvalid(f"`{MANIFEST_PATH}` is missing")
     if len(files) > MAX_FILES:
         raise PackageInvalid(f"{len(files)} files; a package has at most {MAX_FILES}")
+    folders = {str(folder) for path in files for folder in PurePosixPath(path).parents}
     total = 0
     for path, text in files.items():
         check_path(path)
-        size = len(text.encode())
-        total += size
-        if size > MAX_FILE_BYTES:
-            raise PackageInvalid(f"{path} has {size:,} bytes; a file has at most {MAX_FILE_BYTES:,}")
-        if "\x00" in text:
-            raise PackageInvalid(f"{path} is not text")
+        if path in folders:
+            raise PackageInvalid(f"{path} is a file and a folder at once")
+        total += check_text(path, text)
     if total > MAX_PACKAGE_BYTES:
         raise PackageInvalid(f"{total:,} bytes; a package has at most {MAX_PACKAGE_BYTES:,}")
+
+
+def check_text(path: str, text: str) -> int:
+    """The bytes of one file's text. Raises PackageInvalid when they are too many or no text."""
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise PackageInvalid(f"{path} is not text: {error.reason}") from error
+    if size > MAX_FILE_BYTES:
+        raise PackageInvalid(f"{path} has {size:,} bytes; a file has at most {MAX_FILE_BYTES:,}")
+    if "\x00" in text:
+        raise PackageInvalid(f"{path} is not text")
+    return size
 
 
 def content_hash(files: Mapping[str, str]) -> str:
@@ -73,7 +85,7 @@ def unpack(data: bytes) -> dict[str, str]:
             if len(entries) > MAX_FILES or sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
                 raise PackageInvalid("the zip holds too much for a package")
             files = {entry.filename: archive.read(entry).decode() for entry in entries}
-    except (zipfile.BadZipFile, UnicodeDecodeError) as error:
+    except (zipfile.BadZipFile, UnicodeDecodeError, RuntimeError, NotImplementedError, EOFError, zlib.error) as error:
         raise PackageInvalid(f"not a zip of text files: {error}") from error
     check_files(files)
     return files

@@ -36,6 +36,25 @@ def test_it_refuses_a_package_without_a_manifest():
         check_files({"a.py": ""})
 
 
+def test_it_refuses_a_path_that_is_a_file_and_a_folder():
+    with pytest.raises(PackageInvalid, match="a file and a folder"):
+        check_files({"openenv.yaml": "", "server": "", "server/app.py": ""})
+
+
+@pytest.mark.parametrize("text", ["\x00", "\ud800"])
+def test_it_refuses_what_is_not_text(text: str):
+    with pytest.raises(PackageInvalid, match="not text"):
+        check_files({"openenv.yaml": text})
+
+
+def test_it_refuses_an_encrypted_zip():
+    data = bytearray(pack(FILES))
+    for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        data[data.index(signature) + offset] |= 1
+    with pytest.raises(PackageInvalid, match="encrypted"):
+        unpack(bytes(data))
+
+
 def test_it_refuses_a_zip_that_unfolds_too_far():
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
