@@ -1,27 +1,30 @@
-"""The life of a run: begin, finish, stop, resume. Pages, the JSON API and the workers' jobs all come through here."""
+"""The life of a run: start, begin, finish, stop, resume. Pages, the JSON API and the workers' jobs come through it."""
 
-import uuid
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Job, Run
-from backend.domain.vocabulary import RunStatus
-from backend.errors import Conflict
-from backend.evaluations.policies import ensure_scripted_policies
+from backend.db.models import Job, Run
+from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.errors import Conflict, NotAllowed
+from backend.evaluations.notes import Asker, note
+from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
+from backend.evaluations.starting import start_evaluation
 from backend.events import RUNS, announce, run_topic
 from backend.queue import enqueue
 
-__all__ = ["Asker", "begin_run", "ensure_scripted_policies", "finish_run", "request_stop", "resume_run"]
-
-
-class Asker(Protocol):
-    """Who asks for a change."""
-
-    @property
-    def person_id(self) -> uuid.UUID: ...
+__all__ = [
+    "add_policy",
+    "begin_run",
+    "delete_policy",
+    "ensure_scripted_policies",
+    "finish_run",
+    "request_stop",
+    "resume_run",
+    "start_evaluation",
+]
 
 
 class RunIsOver(Conflict):
@@ -55,12 +58,13 @@ def finish_run(
     run.summary = {**run.summary, **(summary or {})}
     run.reason = reason
     run.ended_at = datetime.now(UTC)
-    _note(session, None, "run.finish", run, status=str(status), reason=reason)
+    note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
     _changed(session, run)
 
 
 def request_stop(session: Session, actor: Asker, run: Run) -> None:
     """Ask a running run to stop after what is in flight; a queued one stops at once."""
+    _may_steer(actor, run)
     session.refresh(run, with_for_update=True)
     if run.status.is_over:
         raise RunIsOver(f"This run is {run.status} already; there is nothing to stop.")
@@ -69,12 +73,13 @@ def request_stop(session: Session, actor: Asker, run: Run) -> None:
         run.status = RunStatus.STOPPED
         run.reason = "Stopped before it began."
         run.ended_at = datetime.now(UTC)
-    _note(session, actor, "run.stop", run)
+    note(session, actor, "run.stop", "run", run.id, name=run.name)
     _changed(session, run)
 
 
 def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     """Queue a stopped, paused or failed run again with the job it had; it goes on where its rows stand."""
+    _may_steer(actor, run)
     session.refresh(run, with_for_update=True)
     if run.status not in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:
         raise RunIsNotOver(f"This run is {run.status}; only a stopped, paused or failed run can be resumed.")
@@ -84,23 +89,18 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     run.status = RunStatus.QUEUED
     run.stop_requested_at = run.reason = run.ended_at = None
     job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
-    _note(session, actor, "run.resume", run)
+    note(session, actor, "run.resume", "run", run.id, name=run.name)
     _changed(session, run)
     return job
+
+
+def _may_steer(actor: Asker, run: Run) -> None:
+    """Evaluations are an author's work, training a trainer's."""
+    needed = Role.TRAINER if run.kind is RunKind.TRAINING else Role.AUTHOR
+    if not actor.role.includes(needed):
+        raise NotAllowed(f"Stopping and resuming this run needs the role {needed}.")
 
 
 def _changed(session: Session, run: Run) -> None:
     session.flush()
     announce(session, run_topic(run.id), RUNS)
-
-
-def _note(session: Session, actor: Asker | None, action: str, run: Run, **detail: Any) -> None:
-    session.add(
-        AuditEvent(
-            person_id=actor.person_id if actor else None,
-            action=action,
-            subject_kind="run",
-            subject_id=str(run.id),
-            detail={"name": run.name, **detail},
-        )
-    )

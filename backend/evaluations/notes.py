@@ -1,0 +1,33 @@
+"""Who asks for a change, and the line about it in the audit log."""
+
+import uuid
+from typing import Any, Protocol
+
+from sqlalchemy.orm import Session
+
+from backend.db.models import AuditEvent
+from backend.domain.vocabulary import Role
+
+
+class Asker(Protocol):
+    """Who asks for a change."""
+
+    @property
+    def person_id(self) -> uuid.UUID: ...
+    @property
+    def role(self) -> Role: ...
+
+
+def note(
+    session: Session, actor: Asker | None, action: str, subject_kind: str, subject_id: uuid.UUID, /, **detail: Any
+) -> None:
+    """Append to the audit log; without an actor it was Proctor itself."""
+    session.add(
+        AuditEvent(
+            person_id=actor.person_id if actor else None,
+            action=action,
+            subject_kind=subject_kind,
+            subject_id=str(subject_id),
+            detail=detail,
+        )
+    )

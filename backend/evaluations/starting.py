@@ -1,0 +1,140 @@
+"""Starting an evaluation: what was asked for is checked against the version and resolved into a configuration."""
+
+import uuid
+from importlib.metadata import version as package_version
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.db.models import Checkpoint, EnvironmentVersion, Policy, Run
+from backend.domain.ids import new_id, stable_id
+from backend.domain.manifest import Manifest
+from backend.domain.plans import EvaluationPlan, Sampling
+from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus, Split
+from backend.errors import InvalidInput
+from backend.evaluations.forms import EvaluationRequest
+from backend.evaluations.notes import Asker, note
+from backend.evaluations.policies import NEEDS_NO_SCRIPT, PolicyIsDeleted
+from backend.events import RUNS, announce
+from backend.queue import enqueue
+
+JOB = "evaluations.run"
+MAX_ROLLOUTS = 1_000_000
+
+
+def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest) -> Run:
+    """Queue an evaluation. The same key from the same person gives the run that it started first."""
+    run_id = stable_id("evaluation", actor.person_id, request.key) if request.key else new_id()
+    if request.key and (known := session.get(Run, run_id)):
+        return known
+    version = _version(session, request.version_id)
+    policy = _policy(session, request.policy_id)
+    manifest = Manifest.model_validate(version.manifest)
+    checkpoint = _checkpoint(session, policy, request.checkpoint_id)
+    _check_script(policy, manifest)
+    plan = _plan(request, policy, manifest)
+    run = _run(actor, request, version, policy, plan)
+    run.id = run_id
+    run.checkpoint_id = checkpoint.id if checkpoint else None
+    run.columns = manifest.column_names
+    run.weights = [column.weight for column in manifest.columns]
+    session.add(run)
+    session.flush()
+    enqueue(session, JOB, queue=Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU, run_id=run.id)
+    note(session, actor, "evaluation.start", "run", run.id, name=run.name, **plan.model_dump(mode="json"))
+    announce(session, RUNS)
+    return run
+
+
+def _version(session: Session, version_id: uuid.UUID) -> EnvironmentVersion:
+    statement = (
+        select(EnvironmentVersion)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(EnvironmentVersion.id == version_id)
+    )
+    version = session.scalars(statement).one_or_none()
+    if version is None:
+        raise InvalidInput(fields={"version_id": "There is no such environment version."})
+    return version
+
+
+def _policy(session: Session, policy_id: uuid.UUID) -> Policy:
+    policy = session.get(Policy, policy_id)
+    if policy is None:
+        raise InvalidInput(fields={"policy_id": "There is no such policy."})
+    if policy.deleted_at is not None:
+        raise PolicyIsDeleted(f"The policy {policy.name} was deleted; choose another one.")
+    if policy.kind is PolicyKind.HUMAN:
+        raise InvalidInput(fields={"policy_id": "A person plays in the browser, not in an evaluation."})
+    return policy
+
+
+def _checkpoint(session: Session, policy: Policy, checkpoint_id: uuid.UUID | None) -> Checkpoint | None:
+    """What a local policy acts with: the one asked for, else its best, else its newest."""
+    if policy.kind is not PolicyKind.LOCAL:
+        if checkpoint_id is not None:
+            raise InvalidInput(fields={"checkpoint_id": f"{policy.name} has no checkpoints."})
+        return None
+    statement = select(Checkpoint).where(Checkpoint.policy_id == policy.id)
+    if checkpoint_id is not None:
+        statement = statement.where(Checkpoint.id == checkpoint_id)
+    best_first = statement.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)
+    checkpoint = session.scalars(best_first).first()
+    if checkpoint is None:
+        what = "has no such checkpoint" if checkpoint_id else "has no checkpoint yet"
+        raise InvalidInput(fields={"checkpoint_id": f"{policy.name} {what}."})
+    return checkpoint
+
+
+def _check_script(policy: Policy, manifest: Manifest) -> None:
+    script = policy.configuration.get("script")
+    if policy.kind is not PolicyKind.SCRIPTED or script in NEEDS_NO_SCRIPT or script in manifest.proctor.scripts:
+        return
+    offered = ", ".join(manifest.proctor.scripts) or "none"
+    raise InvalidInput(
+        fields={"policy_id": f"{manifest.name} offers no script `{script}` for this policy (it offers: {offered})."}
+    )
+
+
+def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> EvaluationPlan:
+    available = manifest.proctor.tasks.heldout if request.split is Split.HELDOUT else manifest.proctor.tasks.train
+    if request.first_task + request.tasks > available:
+        raise InvalidInput(fields={"tasks": f"{manifest.name} has {available:,} {request.split} tasks, from 0 on."})
+    total = request.tasks * request.group_size
+    if total > MAX_ROLLOUTS:
+        raise InvalidInput(fields={"group_size": f"{total:,} rollouts; an evaluation has at most {MAX_ROLLOUTS:,}."})
+    most = 32 if policy.kind is PolicyKind.OPENAI_API else max(64, manifest.proctor.resources.sessions)
+    return EvaluationPlan(
+        split=request.split,
+        tasks=request.tasks,
+        first_task=request.first_task,
+        group_size=request.group_size,
+        sampling=Sampling(
+            temperature=request.temperature,
+            top_p=request.top_p,
+            max_tokens_per_turn=request.max_tokens_per_turn or manifest.proctor.episode.max_tokens_per_turn,
+        ),
+        concurrency=request.concurrency or min(most, total, 1024),
+    )
+
+
+def _run(
+    actor: Asker, request: EvaluationRequest, version: EnvironmentVersion, policy: Policy, plan: EvaluationPlan
+) -> Run:
+    name = f"{policy.name} on {version.environment.name} v{version.number}, {plan.tasks} {plan.split} tasks"
+    return Run(
+        kind=RunKind.EVALUATION,
+        status=RunStatus.QUEUED,
+        name=(request.name or name).strip()[:200],
+        version_id=version.id,
+        policy_id=policy.id,
+        configuration={
+            **plan.model_dump(mode="json"),
+            "content_hash": version.content_hash,
+            "policy": {"kind": str(policy.kind), **policy.configuration},
+            "proctor": package_version("proctor"),
+        },
+        seed=request.seed,
+        progress={"phase": "waiting for a worker", "done": 0, "total": plan.rollouts},
+        created_by=actor.person_id,
+    )
