@@ -1,0 +1,70 @@
+"""The environments and templates that come with Proctor, read as plain files. Nothing of them is imported."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import MANIFEST_PATH, check_files
+from backend.settings import PROJECT_ROOT
+
+PACKAGES = PROJECT_ROOT / "workers" / "library"
+TEMPLATES = PACKAGES / "templates"
+
+_UNREAD = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What a new environment may start from."""
+
+    name: str
+    title: str
+    description: str
+
+
+_TEMPLATES = (
+    Template("single_turn", "Single turn", "One question, one answer, graded by several small reward columns."),
+    Template("multi_turn_game", "Multi-turn game", "A task that goes on until it is solved or the turns are used up."),
+)
+
+
+def library_names() -> list[str]:
+    """Names of the built-in environments."""
+    return sorted(path.parent.name for path in PACKAGES.glob(f"*/{MANIFEST_PATH}"))
+
+
+def load_package(name: str) -> dict[str, str]:
+    """A built-in environment's files, text by path. Raises KeyError for an unknown name."""
+    if name not in library_names():
+        raise KeyError(name)
+    return _read(PACKAGES / name)
+
+
+def templates() -> tuple[Template, ...]:
+    return _TEMPLATES
+
+
+def render_template(template: str, name: str) -> dict[str, str]:
+    """A new environment's files, text by path. Raises KeyError for an unknown template."""
+    if template not in {known.name for known in _TEMPLATES}:
+        raise KeyError(template)
+    words = {
+        "__NAME__": name,
+        "__CLASS__": "".join(part.capitalize() for part in name.split("_")),
+        "__TITLE__": name.replace("_", " ").capitalize(),
+    }
+    files = {_fill(path, words): _fill(text, words) for path, text in _read(TEMPLATES / template).items()}
+    check_files(files)
+    read_manifest(files[MANIFEST_PATH])
+    return files
+
+
+def _fill(text: str, words: dict[str, str]) -> str:
+    for placeholder, word in words.items():
+        text = text.replace(placeholder, word)
+    return text
+
+
+def _read(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and not _UNREAD & set(path.parts))
+    return {path.relative_to(folder).as_posix(): path.read_text(encoding="utf-8") for path in paths}
