@@ -16,12 +16,16 @@ class Asker(Protocol):
     def person_id(self) -> uuid.UUID: ...
     @property
     def role(self) -> Role: ...
+    @property
+    def is_token(self) -> bool: ...
 
 
 def note(
     session: Session, actor: Asker | None, action: str, subject_kind: str, subject_id: uuid.UUID, /, **detail: Any
 ) -> None:
-    """Append to the audit log; without an actor it was Proctor itself."""
+    """Append to the audit log; without an actor it was Proctor itself. (`web.audit` would bring FastAPI to the workers.)"""
+    if actor and actor.is_token:
+        detail["by_token"] = True
     session.add(
         AuditEvent(
             person_id=actor.person_id if actor else None,
