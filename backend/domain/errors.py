@@ -3,6 +3,7 @@
 RolloutError
 ├── PolicyError      the policy did not answer
 ├── EnvError         the environment raised, hung up or answered nonsense
+│   └── ActionRefused    the action's form was refused: the policy is told, the rollout goes on
 ├── SandboxError     the env host or its sandbox failed
 ├── JudgeError       a model judge failed
 └── LimitExceeded    a deadline or a size limit was crossed
@@ -35,6 +36,12 @@ class EnvError(RolloutError):
     """The environment failed."""
 
     kind = ErrorKind.ENVIRONMENT
+
+
+class ActionRefused(EnvError):
+    """The environment refused the form of the action."""
+
+    is_retryable = False
 
 
 class SandboxError(RolloutError):
