@@ -1,12 +1,16 @@
 """Means with intervals and paired differences. The statistics themselves are scipy's."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 CONFIDENCE = 0.95
+MAX_BOOTSTRAP = 2000
+"""Pairs beyond which the mean is normal enough and the bootstrap's memory (pairs squared) is not worth it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +27,21 @@ class Estimate:
         return self.count > 1 and (self.low > 0 or self.high < 0)
 
 
-def estimate_mean(values: Sequence[float]) -> Estimate | None:
+def estimate_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate | None:
     """Mean with Student's t interval (95 %); None for no values."""
     if not len(values):
         return None
     array = np.asarray(values, dtype=float)
-    mean = float(array.mean())
-    error = float(stats.sem(array)) if len(array) > 1 else 0.0
-    if error == 0.0:
-        return Estimate(mean, mean, mean, len(array))
-    low, high = stats.t.interval(CONFIDENCE, len(array) - 1, loc=mean, scale=error)
-    return Estimate(mean, float(low), float(high), len(array))
+    deviation = float(array.std(ddof=1)) if len(array) > 1 else 0.0
+    return estimate_of(float(array.mean()), deviation, len(array))
+
+
+def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
+    """The same from figures that the database already folded: mean, sample standard deviation, count."""
+    if count < 2 or deviation == 0.0:
+        return Estimate(mean, mean, mean, count)
+    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+    return Estimate(mean, mean - reach, mean + reach, count)
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estimate | None:
@@ -44,6 +52,8 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estima
     mean = float(differences.mean())
     if len(differences) < 2 or np.ptp(differences) == 0.0:
         return Estimate(mean, mean, mean, len(differences))
+    if len(differences) > MAX_BOOTSTRAP:
+        return estimate_mean(differences)
     result = stats.bootstrap(
         (differences,),
         np.mean,

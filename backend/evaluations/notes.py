@@ -1,4 +1,4 @@
-"""Who asks for a change, and the line about it in the audit log."""
+"""Who asks for a change, and the line about it in the audit log. Free of the web, because workers end runs too."""
 
 import uuid
 from typing import Any, Protocol
@@ -23,7 +23,7 @@ class Asker(Protocol):
 def note(
     session: Session, actor: Asker | None, action: str, subject_kind: str, subject_id: uuid.UUID, /, **detail: Any
 ) -> None:
-    """Append to the audit log; without an actor it was Proctor itself. (`web.audit` would bring FastAPI to the workers.)"""
+    """Append to the audit log; without an actor it was Proctor itself."""
     if actor and actor.is_token:
         detail["by_token"] = True
     session.add(
