@@ -60,6 +60,11 @@ def socket_folder(data: Path) -> Path:
     return folder
 
 
+def die_with_parent(stop_signal: signal.Signals) -> None:
+    """Called between fork and exec: the kernel sends this signal when the starting *thread* ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(stop_signal), 0, 0, 0)
+
+
 def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
     """Between fork and exec: die with the parent; where Postgres refuses root, become another uid in a namespace."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -73,7 +78,7 @@ def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{stand_in} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{stand_in} {gid} 1")
-    libc.prctl(_PR_SET_PDEATHSIG, int(stop_signal), 0, 0, 0)
+    die_with_parent(stop_signal)
 
 
 class Postgres:

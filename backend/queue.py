@@ -26,7 +26,14 @@ def get_celery() -> Celery:
         task_acks_late=False,  # the lease in Postgres decides, never Redis's visibility timeout
         task_default_queue=Queue.CPU,
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"socket_connect_timeout": 3, "socket_timeout": 10},
+        broker_transport_options={
+            "socket_connect_timeout": 3,
+            "socket_timeout": 10,
+            "max_retries": 1,
+            "interval_start": 0,
+            "interval_step": 0.2,
+            "interval_max": 0.2,  # a page waits for it
+        },
         worker_hijack_root_logger=False,
         worker_prefetch_multiplier=1,
     )
@@ -51,3 +58,9 @@ def enqueue(
 
 def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:
     get_celery().send_task(EXECUTE, args=[str(job_id)], queue=str(queue), retry=False)
+
+
+def count_waiting(queue: Queue) -> int:
+    """Wake-ups of this queue that no worker has fetched yet. Raises kombu's OperationalError when Redis is away."""
+    with get_celery().connection_for_read() as connection:
+        return int(connection.default_channel.queue_declare(str(queue), passive=False).message_count)

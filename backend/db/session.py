@@ -44,6 +44,14 @@ def _session_factory() -> sessionmaker[Session]:
     return sessionmaker(get_engine(), expire_on_commit=False)
 
 
+def forget_engine() -> None:
+    """After a fork: the parent's connections stay the parent's, this process opens its own."""
+    if get_engine.cache_info().currsize:
+        get_engine().dispose(close=False)
+    get_engine.cache_clear()
+    _session_factory.cache_clear()
+
+
 def after_commit(session: Session, send: Callable[[], None]) -> None:
     """Do this once the transaction is committed; never when it is rolled back."""
     session.info.setdefault(_AFTER_COMMIT, []).append(send)

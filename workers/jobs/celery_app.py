@@ -1,0 +1,78 @@
+"""The Celery worker: `celery -A workers.jobs.celery_app worker -Q cpu`. One task, which carries a job out by its id."""
+
+import os
+import signal
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import structlog
+from celery import signals
+
+from backend.db import session as database
+from backend.logs import configure_logging
+from backend.queue import EXECUTE, get_celery
+from workers.jobs.execute import INTERRUPT, execute
+from workers.jobs.presence import Presence
+
+logger = structlog.get_logger(__name__)
+
+app = get_celery()
+app.conf.update(
+    worker_disable_prefetch=True,  # a message waits for a free process, in whichever worker that is
+    worker_send_task_events=False,
+    worker_cancel_long_running_tasks_on_connection_loss=False,  # the lease decides, not the broker's connection
+    worker_redirect_stdouts=False,
+    worker_proc_alive_timeout=60,  # forking may be slow on a busy machine
+)
+
+_presence: list[Presence] = []
+
+
+@app.task(name=EXECUTE)
+def execute_job(job_id: str) -> None:
+    execute(uuid.UUID(job_id))
+
+
+@signals.setup_logging.connect
+def _log_as_json(**_: Any) -> None:
+    configure_logging("worker")
+
+
+@signals.worker_process_init.connect
+def _begin_process(**_: Any) -> None:
+    """A forked process shares no connection with its parent, and ignores the interrupt while it is idle."""
+    database.forget_engine()
+    signal.signal(INTERRUPT, signal.SIG_IGN)
+
+
+@signals.worker_ready.connect
+def _report(sender: Any, **_: Any) -> None:
+    presence = Presence(name=str(sender.hostname), queues=sorted(sender.app.amqp.queues.consume_from))
+    presence.start()
+    _presence.append(presence)
+    logger.info("worker ready", worker=presence.name, queues=presence.queues)
+
+
+@signals.worker_shutting_down.connect
+def _hand_jobs_back(**_: Any) -> None:
+    """A worker that is told to end does not wait for its jobs: each is handed back for another to go on with."""
+    for child in _children():
+        os.kill(child, INTERRUPT)
+
+
+@signals.worker_shutdown.connect
+def _leave(**_: Any) -> None:
+    for presence in _presence:
+        presence.leave()
+
+
+def _children() -> list[int]:
+    """The processes of the pool, which are children of this one."""
+    found: list[int] = []
+    for thread in threading.enumerate():
+        if thread.native_id:
+            path = Path(f"/proc/self/task/{thread.native_id}/children")
+            found += [int(pid) for pid in path.read_text().split()] if path.exists() else []
+    return found

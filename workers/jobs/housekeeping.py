@@ -1,0 +1,126 @@
+"""The sweeper: `python -m workers.jobs.housekeeping`. Several may run beside each other; each step is idempotent."""
+
+import signal
+import threading
+import uuid
+from datetime import timedelta
+
+import structlog
+from kombu.exceptions import OperationalError as BrokerError
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from backend.db.models import Job, SignInAttempt, SignInLink, WebSession, Worker
+from backend.db.session import transaction
+from backend.domain.vocabulary import JobStatus, Queue
+from backend.logs import configure_logging
+from backend.queue import count_waiting, send_wake_up
+from workers.jobs import leases
+
+SWEEP_SECONDS = 2.0
+TIDY_SECONDS = 60.0
+UNTAKEN = timedelta(seconds=5)
+"""A wake-up that led to nothing for so long is sent again; times the attempt, so that failures back off."""
+SURELY_LOST = timedelta(minutes=1)
+"""Sent again even though messages wait in the broker, which may all be for other jobs."""
+FORGET_WORKERS_AFTER = timedelta(minutes=2)
+FORGET_ATTEMPTS_AFTER = timedelta(days=1)
+KEEP_EXPIRED_LINKS = timedelta(days=30)
+_BATCH = 200
+
+logger = structlog.get_logger(__name__)
+
+
+def requeue_expired() -> int:
+    """Leased jobs whose worker stopped its heartbeat: queued again, or given up after too many attempts."""
+    with transaction() as session:
+        expired = session.scalars(
+            select(Job)
+            .where(Job.status == JobStatus.LEASED, Job.lease_until < func.now())
+            .with_for_update(skip_locked=True)
+            .limit(_BATCH)
+        ).all()
+        for job in expired:
+            logger.warning("lease expired", job_id=str(job.id), job=job.name, owner=job.lease_owner)
+            if job.attempts >= job.max_attempts:
+                leases.give_up(
+                    session, job, f"its worker died or hung {job.attempts} times, the last: {job.lease_owner}"
+                )
+            else:
+                leases.queue_again(session, job)
+                leases.send_after_commit(session, job)
+    return len(expired)
+
+
+def resend_untaken() -> int:
+    """Queued jobs whose wake-up was lost. While messages wait in the broker, the workers are merely busy."""
+    sent = 0
+    for queue in Queue:
+        for job_id in _untaken(queue, SURELY_LOST if count_waiting(queue) else UNTAKEN):
+            send_wake_up(job_id, queue)
+            _note_sent(job_id)
+            sent += 1
+    if sent:
+        logger.info("wake-ups sent again", count=sent)
+    return sent
+
+
+def _untaken(queue: Queue, patience: timedelta) -> list[uuid.UUID]:
+    pause = patience * func.greatest(Job.attempts, 1)
+    with transaction() as session:
+        return list(
+            session.scalars(
+                select(Job.id)
+                .where(Job.status == JobStatus.QUEUED, Job.queue == queue, Job.sent_at < func.now() - pause)
+                .order_by(Job.id)
+                .limit(_BATCH)
+            )
+        )
+
+
+def _note_sent(job_id: uuid.UUID) -> None:
+    with transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(sent_at=func.now()))
+
+
+def tidy() -> None:
+    """Forget what expired: silent workers, sessions, links, sign-in attempts."""
+    with transaction() as session:
+        _forget(session)
+
+
+def _forget(session: Session) -> None:
+    session.execute(delete(Worker).where(Worker.seen_at < func.now() - FORGET_WORKERS_AFTER))
+    session.execute(delete(WebSession).where(WebSession.expires_at < func.now()))
+    session.execute(delete(SignInLink).where(SignInLink.expires_at < func.now() - KEEP_EXPIRED_LINKS))
+    session.execute(delete(SignInAttempt).where(SignInAttempt.at < func.now() - FORGET_ATTEMPTS_AFTER))
+
+
+def sweep() -> None:
+    """One round. Postgres or Redis being away is news for the log; the next round tries again."""
+    try:
+        requeue_expired()
+        resend_untaken()
+    except (DBAPIError, BrokerError, OSError):
+        logger.warning("sweep failed, trying again", exc_info=True)
+
+
+def main() -> None:
+    configure_logging("housekeeping")
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    rounds = 0
+    while not ended.wait(SWEEP_SECONDS):
+        sweep()
+        rounds += 1
+        if rounds % int(TIDY_SECONDS / SWEEP_SECONDS) == 0:
+            try:
+                tidy()
+            except DBAPIError:
+                logger.warning("tidying failed, trying again", exc_info=True)
+
+
+if __name__ == "__main__":
+    main()
