@@ -1,0 +1,1 @@
+"""Training runs, the checkpoints that they leave, and the exports of those."""
