@@ -297,6 +297,6 @@ def _outcome(run: Run, columns: Sequence[float] | None) -> dict[str, Any]:
     return {
         "status": RolloutStatus.COMPLETED,
         "stop_reason": StopReason.DONE,
-        "columns": list(columns),
+        "columns": [float(value) for value in columns],
         "reward": sum(weight * value for weight, value in zip(run.weights, columns, strict=True)),
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 MAX_BOOTSTRAP = 2000
@@ -40,7 +40,7 @@ def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
     """The same from figures that the database already folded: mean, sample standard deviation, count."""
     if count < 2 or deviation == 0.0:
         return Estimate(mean, mean, mean, count)
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)) * deviation / math.sqrt(count)
+    reach = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * deviation / math.sqrt(count)
     return Estimate(mean, mean - reach, mean + reach, count)
 
 
@@ -54,6 +54,8 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estima
         return Estimate(mean, mean, mean, len(differences))
     if len(differences) > MAX_BOOTSTRAP:
         return estimate_mean(differences)
+    from scipy import stats  # a second of import that no other page needs
+
     result = stats.bootstrap(
         (differences,),
         np.mean,
