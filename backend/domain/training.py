@@ -1,0 +1,253 @@
+"""What a training run is told: every choice with a default that works, and presets that were tried.
+
+The launch form, the JSON API and the command line all read this; `resolved` writes every default out.
+"""
+
+import math
+import uuid
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Recipe(StrEnum):
+    """Which stages a training run has."""
+
+    SFT_THEN_GRPO = "sft_then_grpo"
+    SFT = "sft"
+    GRPO = "grpo"
+
+    @property
+    def has_sft(self) -> bool:
+        return self is not Recipe.GRPO
+
+    @property
+    def has_grpo(self) -> bool:
+        return self is not Recipe.SFT
+
+
+class Stage(StrEnum):
+    """The stage after which a checkpoint was saved."""
+
+    UNTRAINED = "untrained"
+    SFT = "sft"
+    GRPO = "grpo"
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelChoice(_Block):
+    """Which weights the run starts from."""
+
+    source: Literal["scratch", "checkpoint", "base"] = "scratch"
+    """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run. base: a Hugging
+    Face name or a folder on the worker."""
+    size: Literal["tiny", "small", "medium"] = "tiny"
+    """Only from scratch: about 0.2, 0.9 or 4 million parameters."""
+    architecture: Literal["gpt2", "llama"] = "gpt2"
+    """Only from scratch. gpt2 is the faster one on a CPU."""
+    context: int = Field(default=256, ge=64, le=4096)
+    """Only from scratch: the longest conversation in tokens."""
+    vocabulary: int = Field(default=384, ge=300, le=4096)
+    """Only from scratch: at most this many tokens, learned from the environment's own text."""
+    initializer_range: float = Field(default=0.1, gt=0, le=1)
+    """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02."""
+    checkpoint: uuid.UUID | None = None
+    """Only from a checkpoint: its id."""
+    base: str = Field(default="", max_length=300)
+    """Only from a base: its name or folder. Its weights must be safetensors; its code is never run."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> "ModelChoice":
+        if self.source == "checkpoint" and self.checkpoint is None:
+            raise ValueError("choose the checkpoint to start from")
+        if self.source == "base" and not self.base.strip():
+            raise ValueError("name the base model to start from")
+        return self
+
+
+class SftChoice(_Block):
+    """The warm-up: imitate a script's play, so that GRPO finds replies that are understood."""
+
+    script: Name = "teacher"
+    """The scripted policy that is imitated; the environment's manifest lists what it offers."""
+    episodes: int = Field(default=2000, ge=8, le=1_000_000)
+    """Scripted episodes to collect."""
+    noise: Share = 0.1
+    """Chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery after it is."""
+    steps: int = Field(default=300, ge=1, le=1_000_000)
+    """Optimiser steps."""
+    batch: int = Field(default=64, ge=1, le=4096)
+    """Episodes in a step."""
+    learning_rate: float = Field(default=4e-3, gt=0, le=1)
+    """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
+    warmup_steps: int = Field(default=20, ge=0)
+    """Steps until the learning rate is reached; it then falls as a cosine."""
+    adam_beta2: float = Field(default=0.98, gt=0, lt=1)
+    """How long the optimiser remembers the size of gradients."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Longer gradients are cut to this length."""
+
+
+class GateChoice(_Block):
+    """What the warm-up must reach before GRPO begins: a policy that is never understood learns nothing from rewards."""
+
+    minimum_format: Share = 0.5
+    """Mean share of held-out turns that could be parsed."""
+    minimum_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Mean held-out reward; empty: any."""
+
+
+class GrpoChoice(_Block):
+    """Reinforcement: play groups of the same task, and make what did better than its group more likely."""
+
+    steps: int = Field(default=100, ge=1, le=1_000_000)
+    """Optimiser steps; each plays tasks x group size new episodes."""
+    tasks_per_step: int = Field(default=20, ge=1, le=4096)
+    """Different tasks in a step."""
+    group_size: int = Field(default=8, ge=2, le=256)
+    """Episodes of the same task, compared with each other."""
+    levels: list[Annotated[float, Field(ge=0)]] | None = None
+    """Relative share of each level in every step, from level 0; empty: the same for all."""
+    learning_rate: float = Field(default=4e-4, gt=0, le=1)
+    """Highest learning rate. Formats collapse late when it is too high."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls over the run."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps until the learning rate is reached."""
+    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
+    """How token losses are averaged: over all tokens of the step (dapo), or by episode (grpo), or by length limit."""
+    scale_rewards: Literal["none", "group", "batch"] = "none"
+    """Divide advantages by the spread of the group or of the step, or leave them."""
+    beta: float = Field(default=0.0, ge=0, le=10)
+    """Weight of the divergence from the policy as it was before GRPO; 0 needs no second model in memory."""
+    temperature: float = Field(default=1.0, gt=0, le=5)
+    """Sampling temperature in training."""
+    max_grad_norm: float = Field(default=0.1, gt=0)
+    """Longer gradients are cut to this length."""
+    adam_beta2: float = Field(default=0.99, gt=0, lt=1)
+    """How long the optimiser remembers the size of gradients."""
+    entropy_bonus: float = Field(default=0.0, ge=0, le=1)
+    """Reward for variety of tokens. It can destroy the reply's format."""
+    micro_batches: int = Field(default=1, ge=1, le=4096)
+    """Parts in which a step's gradient is computed, to save memory."""
+
+    @property
+    def episodes_per_step(self) -> int:
+        return self.tasks_per_step * self.group_size
+
+    @model_validator(mode="after")
+    def _divides(self) -> "GrpoChoice":
+        per_part, rest = divmod(self.episodes_per_step, self.micro_batches)
+        if rest:
+            raise ValueError(f"{self.episodes_per_step} episodes a step do not divide into {self.micro_batches} parts")
+        if per_part < 1:
+            raise ValueError("a part needs at least one episode")
+        if self.levels is not None and sum(self.levels) <= 0:
+            raise ValueError("give at least one level a share above 0")
+        return self
+
+
+class HeldoutChoice(_Block):
+    """The examination: the same held-out tasks, again and again, never trained on."""
+
+    every: int = Field(default=20, ge=1)
+    """GRPO steps between two examinations. The best checkpoint is chosen by them."""
+    tasks: int = Field(default=100, ge=1, le=100_000)
+    """Held-out tasks, one episode each; the same ones every time."""
+    temperature: float = Field(default=1.0, ge=0, le=5)
+    """Sampling temperature; 0 takes the likeliest token."""
+
+
+class CheckpointChoice(_Block):
+    """How much work a crash may cost."""
+
+    every: int = Field(default=10, ge=1)
+    """Steps between two saved states of the trainer; a run that was cut goes on from the last."""
+
+
+class TrainingConfiguration(_Block):
+    """All of a training run's choices."""
+
+    recipe: Recipe = Recipe.SFT_THEN_GRPO
+    """Warm-up by imitation, then reinforcement; or only one of them."""
+    model: ModelChoice = ModelChoice()
+    """Which weights it starts from."""
+    sft: SftChoice = SftChoice()
+    """The warm-up."""
+    gate: GateChoice = GateChoice()
+    """What the warm-up must reach."""
+    grpo: GrpoChoice = GrpoChoice()
+    """The reinforcement."""
+    heldout: HeldoutChoice = HeldoutChoice()
+    """The examination."""
+    checkpoints: CheckpointChoice = CheckpointChoice()
+    """What is saved when."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Same seed, same machine: the same run."""
+    concurrency: int = Field(default=256, ge=1, le=4096)
+    """Episodes played at a time, at most."""
+    servers: int = Field(default=1, ge=1, le=64)
+    """Env servers; more help when stepping the environment is what takes the time."""
+    threads: int = Field(default=1, ge=1, le=256)
+    """CPU threads of the trainer. More than one only pays when nothing else wants the cores."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Every default written out, as JSON for the run's row."""
+        return self.model_dump(mode="json")
+
+    def problems(self, *, scripts: list[str], levels: int) -> list[str]:
+        """What cannot work with this environment, in words for a person."""
+        found = []
+        if self.recipe.has_sft and self.sft.script not in scripts:
+            offered = ", ".join(scripts) or "none"
+            found.append(f"The environment offers no script `{self.sft.script}` to imitate; it offers: {offered}.")
+        if self.grpo.levels is not None and len(self.grpo.levels) > levels:
+            found.append(f"{len(self.grpo.levels)} level shares are given; the environment has {levels} levels.")
+        if not self.recipe.has_sft and self.model.source == "scratch":
+            found.append("An untrained model knows no words: warm it up by SFT, or start GRPO from a checkpoint.")
+        return found
+
+    @property
+    def total_steps(self) -> int:
+        """Optimiser steps of all stages."""
+        sft = self.sft.steps if self.recipe.has_sft else 0
+        return sft + (self.grpo.steps if self.recipe.has_grpo else 0)
+
+    @property
+    def total_rollouts(self) -> int:
+        """About how many episodes it plays."""
+        count = self.heldout.tasks
+        if self.recipe.has_sft:
+            count += self.sft.episodes + self.heldout.tasks
+        if self.recipe.has_grpo:
+            examinations = math.ceil(self.grpo.steps / self.heldout.every)
+            count += self.grpo.steps * self.grpo.episodes_per_step + examinations * self.heldout.tasks
+        return count
+
+
+PRESETS: Mapping[str, TrainingConfiguration] = MappingProxyType(
+    {
+        "quick": TrainingConfiguration(
+            sft=SftChoice(episodes=400, steps=60, batch=32),
+            grpo=GrpoChoice(steps=10, tasks_per_step=10, group_size=4),
+            heldout=HeldoutChoice(every=5, tasks=40),
+            checkpoints=CheckpointChoice(every=5),
+        ),
+        "tictactoe-demo": TrainingConfiguration(
+            sft=SftChoice(episodes=4000, steps=350, batch=128),
+            grpo=GrpoChoice(steps=160, tasks_per_step=20, group_size=8),
+            heldout=HeldoutChoice(every=40, tasks=100),
+            checkpoints=CheckpointChoice(every=10),
+        ),
+    }
+)
+"""Configurations by name that were tried: `quick` to see all stages in a minute, `tictactoe-demo` to see learning."""

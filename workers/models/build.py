@@ -1,0 +1,131 @@
+"""A small causal language model and its tokenizer, made in code without a download; deterministic under a seed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from backend.domain.training import ModelChoice
+
+PAD, END = "<|pad|>", "<|end|>"
+ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages %}"
+    "{%- if message['role'] == 'assistant' %}"
+    "{{- '<|assistant|>' }}{% generation %}{{- message['content'] + '<|end|>' }}{% endgeneration %}"
+    "{%- elif message['role'] == 'system' %}{{- '<|system|>' + message['content'] + '<|end|>' }}"
+    "{%- else %}{{- '<|user|>' + message['content'] + '<|end|>' }}{%- endif %}"
+    "{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
+)
+"""One token a role, and one that ends every message: short conversations are what makes CPU training fast."""
+
+_ALONE = r"</?[A-Za-z][A-Za-z0-9_-]*>|[0-9]|[A-Z]|[^\w\s]|\n"
+"""Tags, digits, capitals, signs and line breaks carry the state of a game: none is merged with its neighbours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The measures of a from-scratch model."""
+
+    width: int
+    layers: int
+    heads: int
+
+
+SHAPES = {"tiny": Shape(64, 3, 4), "small": Shape(128, 4, 4), "medium": Shape(256, 5, 8)}
+MAX_PARAMETERS = 5_000_000
+
+
+def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384, context: int = 256) -> Any:
+    """Byte-level BPE trained on these texts: any text can be written, the environment's own in few tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_ALONE), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, END, *ROLES],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        additional_special_tokens=list(ROLES),
+        padding_side="left",
+        model_max_length=context,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    return fast
+
+
+def build_model(tokenizer: Any, choice: ModelChoice, *, seed: int) -> Any:
+    """An untrained model in fp32. The weights depend on the seed and the choice alone."""
+    shape = SHAPES[choice.size]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        make = _gpt2 if choice.architecture == "gpt2" else _llama
+        model = make(tokenizer, shape, choice).float()
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.do_sample = True
+    count = parameter_count(model)
+    if count > MAX_PARAMETERS:
+        raise ValueError(f"{count:,} parameters; a model made here has at most {MAX_PARAMETERS:,}")
+    return model
+
+
+def parameter_count(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _gpt2(tokenizer: Any, shape: Shape, choice: ModelChoice) -> Any:
+    return GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=len(tokenizer),
+            n_embd=shape.width,
+            n_layer=shape.layers,
+            n_head=shape.heads,
+            n_inner=4 * shape.width,
+            n_positions=choice.context,
+            resid_pdrop=0.0,
+            embd_pdrop=0.0,
+            attn_pdrop=0.0,
+            activation_function="gelu_pytorch_tanh",
+            initializer_range=choice.initializer_range,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=tokenizer.eos_token_id,
+        )
+    )
+
+
+def _llama(tokenizer: Any, shape: Shape, choice: ModelChoice) -> Any:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=shape.width,
+            num_hidden_layers=shape.layers,
+            num_attention_heads=shape.heads,
+            num_key_value_heads=shape.heads,
+            intermediate_size=3 * shape.width,
+            max_position_embeddings=choice.context,
+            tie_word_embeddings=True,
+            initializer_range=choice.initializer_range,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            bos_token_id=None,
+        )
+    )

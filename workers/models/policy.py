@@ -1,0 +1,171 @@
+"""A local checkpoint as a policy: all sessions that wait for a reply are answered in one batch."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from backend.domain.errors import LimitExceeded, PolicyError, boundary
+from workers.models.chat import ChatTokens
+from workers.models.sampling import Row, Sampled, Sampler
+from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
+
+GATHER_SECONDS = 0.01
+"""How long a batch waits for further sessions when not all of them have asked."""
+LOCKSTEP_SECONDS = 20.0
+"""The same in lockstep, where only a broken session lets the others wait."""
+
+
+@dataclass(slots=True)
+class _Question:
+    player: "LocalPlayer"
+    limit: int
+    answer: asyncio.Future[Sampled]
+
+
+class LocalPolicy:
+    """A model of this process that acts. With `lockstep`, every batch holds all sessions that are still playing, in a
+    fixed order, so that the same weights and seeds give the same episodes bit by bit."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, temperature: float = 1.0, lockstep: bool = False) -> None:
+        self.chat = ChatTokens(tokenizer)
+        self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature)
+        self.batches = 0
+        self._window = LOCKSTEP_SECONDS if lockstep else GATHER_SECONDS
+        self._expected = 0
+        self._playing: set[LocalPlayer] = set()
+        self._waiting: list[_Question] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._generation: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
+
+    def expect(self, sessions: int) -> None:
+        """So many sessions are about to begin: the first batch waits for them."""
+        self._expected = sessions
+
+    async def begin(self, start: EpisodeStart) -> "LocalPlayer":
+        self._expected = max(0, self._expected - 1)
+        player = LocalPlayer(self, start)
+        self._playing.add(player)
+        return player
+
+    async def aclose(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    async def ask(self, player: "LocalPlayer", limit: int) -> Sampled:
+        question = _Question(player, limit, asyncio.get_running_loop().create_future())
+        self._waiting.append(question)
+        self._look()
+        return await question.answer
+
+    def leave(self, player: "LocalPlayer") -> None:
+        """The player's episode is over: the others need not wait for it."""
+        self._playing.discard(player)
+        self._waiting = [question for question in self._waiting if question.player is not player]
+        self._look()
+
+    def _look(self) -> None:
+        """Begin a batch when everybody has asked, or when the window that the first question opened is over."""
+        if self._generation is not None or not self._waiting:
+            return
+        if len(self._waiting) >= len(self._playing) + self._expected:
+            self._begin_batch()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._window, self._window_is_over)
+
+    def _window_is_over(self) -> None:
+        self._timer = None
+        self._expected = 0
+        if self._generation is None and self._waiting:
+            self._begin_batch()
+
+    def _begin_batch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        questions, self._waiting = self._waiting, []
+        questions.sort(key=lambda question: question.player.order)
+        self._generation = asyncio.get_running_loop().create_task(self._generate(questions))
+
+    async def _generate(self, questions: Sequence[_Question]) -> None:
+        try:
+            rows = [question.player.row for question in questions]
+            limits = [question.limit for question in questions]
+            loop = asyncio.get_running_loop()
+            async with boundary(PolicyError, "sampling"):
+                replies = await loop.run_in_executor(self._thread, self.sampler.sample, rows, limits)
+            self.batches += 1
+            for question, reply in zip(questions, replies, strict=True):
+                if not question.answer.done():
+                    question.answer.set_result(reply)
+        except PolicyError as error:
+            self.sampler.forget()
+            for question in questions:
+                if not question.answer.done():
+                    question.answer.set_exception(error)
+        finally:
+            self._generation = None
+            self._look()
+
+
+class LocalPlayer:
+    """One episode of a local policy, with its exact tokens."""
+
+    wants_scripts = False
+
+    def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
+        self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
+        self.order = (start.task.index, start.member, start.task.seed)
+        self._policy = policy
+        self._prompt_length = 0
+        self._read = 0
+        """Messages that are in `row.tokens`, the reply that the engine appends to its list included."""
+        self._mask: list[int] = []
+        self._logprobs: list[float] = []
+
+    async def act(self, turn: Turn) -> Reply:
+        self._append_messages(turn)
+        tokens_in = len(self.row.tokens)
+        room = self._policy.sampler.context - tokens_in
+        if room < 1:
+            raise LimitExceeded(
+                f"the conversation has {tokens_in:,} tokens; the model reads at most {self._policy.sampler.context:,}"
+            )
+        sampled = await self._policy.ask(self, min(turn.max_tokens, room))
+        self._mask += [1] * len(sampled.tokens)
+        self._logprobs += sampled.logprobs
+        is_truncated = sampled.tokens[-1] != self._policy.chat.end
+        if is_truncated:
+            self._append_foreign([self._policy.chat.end])
+        return Reply(self._policy.chat.text_of(sampled.tokens), tokens_in, len(sampled.tokens), is_truncated)
+
+    def _append_messages(self, turn: Turn) -> None:
+        """Tokens of the messages that are new. Replies are not tokenised again: they stand as they were sampled."""
+        if not self.row.tokens:
+            self.row.tokens = list(self._policy.chat.opening(turn.messages))
+            self._prompt_length = len(self.row.tokens)
+        else:
+            self._append_foreign(self._policy.chat.continuation(turn.messages[self._read :]))
+        self._read = len(turn.messages) + 1
+
+    def _append_foreign(self, tokens: Sequence[int]) -> None:
+        """Tokens that the policy did not write."""
+        self.row.tokens.extend(tokens)
+        self._mask += [0] * len(tokens)
+        self._logprobs += [0.0] * len(tokens)
+
+    def trace(self) -> TokenTrace | None:
+        if not self.row.tokens:
+            return None
+        return TokenTrace(
+            prompt=self.row.tokens[: self._prompt_length],
+            completion=self.row.tokens[self._prompt_length :],
+            mask=list(self._mask),
+            logprobs=list(self._logprobs),
+        )
+
+    def close(self) -> None:
+        self._policy.leave(self)
