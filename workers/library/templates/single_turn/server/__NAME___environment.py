@@ -1,0 +1,70 @@
+"""One question, one answer. Replace the sums by a task of your own."""
+
+import random
+from typing import Any
+from uuid import uuid4
+
+from openenv.core.env_server.types import State
+
+from .rewards import RewardedEnvironment, column
+
+try:
+    from ..models import __CLASS__Action, __CLASS__Observation
+except ImportError:  # run from the package's folder
+    from models import __CLASS__Action, __CLASS__Observation
+
+LARGEST_BY_LEVEL = (20, 200)
+
+
+class __CLASS__Environment(RewardedEnvironment):
+    """The question is a function of the seed: the same task is the same for everybody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset(seed=0)
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        split: str = "train",
+        level: int = 0,
+        index: int = 0,
+        **kwargs: Any,
+    ) -> __CLASS__Observation:
+        self._seed = random.randrange(2**31) if seed is None else seed
+        self._episode_id = episode_id or str(uuid4())
+        chance = random.Random(self._seed)
+        self._terms = [chance.randint(1, LARGEST_BY_LEVEL[level]) for _ in range(2)]
+        self._answer: int | None = None
+        self.begin_rewards()
+        return self._observe()
+
+    def step(self, action: __CLASS__Action, timeout_s: float | None = None, **kwargs: Any) -> __CLASS__Observation:
+        if self._answer is not None:
+            raise RuntimeError("the episode is over: reset first")
+        self._answer = action.answer
+        return self.rewarded(self._observe(message="Correct." if self.correct() else "Wrong."))
+
+    @column
+    def correct(self) -> float:
+        """What really matters."""
+        return 1.0 if self._error() == 0 else 0.0
+
+    @column
+    def close(self) -> float:
+        """A slope to learn on: nearer is better, and a wild guess gets next to nothing."""
+        return 1.0 / (1.0 + self._error() ** 2)
+
+    @property
+    def state(self) -> State:
+        """Never shown to a policy. `gold` is the reply of a perfect policy: the checks play it."""
+        scripts = {"gold": f"<answer>{sum(self._terms)}</answer>"} if self._answer is None else {}
+        return State(episode_id=self._episode_id, step_count=int(self._answer is not None), scripts=scripts)
+
+    def _error(self) -> int:
+        return min(abs((self._answer or 0) - sum(self._terms)), 1000)
+
+    def _observe(self, message: str = "") -> __CLASS__Observation:
+        question = f"{' + '.join(map(str, self._terms))} = ?"
+        return __CLASS__Observation(question=question, message=message, done=self._answer is not None)
