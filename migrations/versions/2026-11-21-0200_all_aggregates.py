@@ -665,9 +665,24 @@ def upgrade() -> None:
     op.create_index(op.f("ix_verdicts_flag_id"), "verdicts", ["flag_id"], unique=False)
     op.create_index(op.f("ix_verdicts_rollout_id"), "verdicts", ["rollout_id"], unique=False)
     op.create_index(op.f("ix_verdicts_run_id"), "verdicts", ["run_id"], unique=False)
+    op.execute("""
+        CREATE FUNCTION refuse_changed_version() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF to_jsonb(NEW) - 'published_by' IS DISTINCT FROM to_jsonb(OLD) - 'published_by' THEN
+                RAISE EXCEPTION 'a published environment version never changes';
+            END IF;
+            RETURN NEW;
+        END $$
+    """)
+    op.execute("""
+        CREATE TRIGGER environment_versions_never_change BEFORE UPDATE ON environment_versions
+        FOR EACH ROW EXECUTE FUNCTION refuse_changed_version()
+    """)
 
 
 def downgrade() -> None:
+    op.execute("DROP TRIGGER environment_versions_never_change ON environment_versions")
+    op.execute("DROP FUNCTION refuse_changed_version")
     op.drop_constraint(op.f("fk_runs_checkpoint_id"), "runs", type_="foreignkey")
     op.drop_index(op.f("ix_verdicts_run_id"), table_name="verdicts")
     op.drop_index(op.f("ix_verdicts_rollout_id"), table_name="verdicts")

@@ -1,0 +1,238 @@
+"""Reading environments: lists, versions, certificates and drafts. `get_` raises NotFound, `find_` may be None."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, undefer
+
+from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion, Person, Run
+from backend.domain.manifest import Manifest
+from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.errors import NotFound
+
+
+class EnvironmentNotFound(NotFound):
+    """There is no environment of this name."""
+
+
+class VersionNotFound(NotFound):
+    """This environment has no such version."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """A version with what stands beside it in tables."""
+
+    version: EnvironmentVersion
+    publisher: str | None
+    certificate: CheckStatus | None
+    """Of its newest certificate."""
+
+    @property
+    def manifest(self) -> Manifest:
+        return Manifest.model_validate(self.version.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentRow:
+    """One line of the list of environments."""
+
+    environment: Environment
+    latest: VersionRow | None
+    versions: int
+    runs: Sequence[Run]
+    """The newest few, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRun:
+    """One run of the checks, with the certificate it made if it came so far."""
+
+    run: Run
+    status: CheckStatus | None
+    version_number: int
+
+
+LAST_RUNS = 5
+
+
+def find_environment(session: Session, name: str) -> Environment | None:
+    return session.scalar(select(Environment).where(Environment.name == name))
+
+
+def get_environment(session: Session, name: str) -> Environment:
+    environment = find_environment(session, name)
+    if environment is None:
+        raise EnvironmentNotFound(f"There is no environment called {name[:60]!r}.")
+    return environment
+
+
+def get_draft(session: Session, environment: Environment) -> EnvironmentDraft:
+    draft = session.get(EnvironmentDraft, environment.id)
+    if draft is None:
+        raise NotFound(f"{environment.name} has no draft.")
+    return draft
+
+
+def find_version(
+    session: Session, environment: Environment, number: int | None = None, *, with_files: bool = False
+) -> EnvironmentVersion | None:
+    """The version of that number; without a number, the newest."""
+    statement = _versions_of(environment)
+    if number is not None:
+        statement = statement.where(EnvironmentVersion.number == number)
+    if with_files:
+        statement = statement.options(undefer(EnvironmentVersion.files))
+    return session.scalars(statement.order_by(EnvironmentVersion.number.desc()).limit(1)).first()
+
+
+def get_version(
+    session: Session, environment: Environment, number: int | None = None, *, with_files: bool = False
+) -> EnvironmentVersion:
+    is_storable = number is None or 0 < number < 2**31
+    version = find_version(session, environment, number, with_files=with_files) if is_storable else None
+    if version is None:
+        which = "no published version yet" if number is None else f"no version {number}"
+        raise VersionNotFound(f"{environment.name} has {which}.")
+    return version
+
+
+def find_version_of_content(session: Session, environment: Environment, content_hash: str) -> EnvironmentVersion | None:
+    """The version that has exactly this content."""
+    statement = _versions_of(environment).where(EnvironmentVersion.content_hash == content_hash)
+    return session.scalars(statement.options(joinedload(EnvironmentVersion.publisher))).first()
+
+
+def versions_of(session: Session, environment: Environment) -> list[VersionRow]:
+    """Newest first."""
+    statement = _version_rows().where(EnvironmentVersion.environment_id == environment.id)
+    rows = session.execute(statement.order_by(EnvironmentVersion.number.desc()))
+    return [VersionRow(version, publisher, status) for version, publisher, status in rows]
+
+
+def list_environments(session: Session, *, with_archived: bool = False) -> list[EnvironmentRow]:
+    """By name, each with its newest version and its last runs."""
+    statement = select(Environment).order_by(Environment.name)
+    if not with_archived:
+        statement = statement.where(Environment.archived_at.is_(None))
+    environments = session.scalars(statement).all()
+    latest = _latest_versions(session)
+    runs = _last_runs(session)
+    rows = []
+    for environment in environments:
+        version, count = latest.get(environment.id, (None, 0))
+        rows.append(EnvironmentRow(environment, version, count, runs.get(environment.id, [])))
+    return rows
+
+
+def newest_certificate(session: Session, version: EnvironmentVersion) -> Certificate | None:
+    statement = select(Certificate).where(Certificate.version_id == version.id)
+    return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
+
+
+def check_runs_of(session: Session, environment: Environment, *, limit: int = 20) -> list[CheckRun]:
+    """Runs of the checks on any version, newest first."""
+    statement = (
+        select(Run, Certificate.status, EnvironmentVersion.number)
+        .join(Run.version)
+        .outerjoin(Certificate, Certificate.run_id == Run.id)
+        .where(EnvironmentVersion.environment_id == environment.id, Run.kind == RunKind.CHECK)
+        .options(joinedload(Run.creator))
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(limit)
+    )
+    return [CheckRun(run, status, number) for run, status, number in session.execute(statement)]
+
+
+def find_open_check(session: Session, version: EnvironmentVersion) -> Run | None:
+    """The check that is queued or running on this version."""
+    statement = select(Run).where(
+        Run.version_id == version.id,
+        Run.kind == RunKind.CHECK,
+        Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]),
+    )
+    return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).first()
+
+
+def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
+    """Evaluations, trainings and hand play of any version, newest first."""
+    statement = (
+        select(Run)
+        .join(Run.version)
+        .where(EnvironmentVersion.environment_id == environment.id, Run.kind != RunKind.CHECK)
+        .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(limit)
+    )
+    return list(session.scalars(statement))
+
+
+def person_name(session: Session, person_id: uuid.UUID | None) -> str | None:
+    return session.scalar(select(Person.name).where(Person.id == person_id)) if person_id else None
+
+
+def updated_at(session: Session, environment: Environment) -> datetime | None:
+    statement = select(EnvironmentDraft.updated_at).where(EnvironmentDraft.environment_id == environment.id)
+    return session.scalar(statement)
+
+
+def _versions_of(environment: Environment) -> Select[EnvironmentVersion]:
+    return select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment.id)
+
+
+def _version_rows(*more: ColumnElement[Any]) -> Select[Any]:
+    """(version, its publisher's name, the status of its newest certificate, *more)"""
+    newest = (
+        select(Certificate.status)
+        .where(Certificate.version_id == EnvironmentVersion.id)
+        .order_by(Certificate.created_at.desc(), Certificate.id.desc())
+        .limit(1)
+        .correlate(EnvironmentVersion)
+        .scalar_subquery()
+    )
+    return select(EnvironmentVersion, Person.name, newest, *more).outerjoin(EnvironmentVersion.publisher)
+
+
+def _latest_versions(session: Session) -> dict[uuid.UUID, tuple[VersionRow, int]]:
+    """By environment: the newest version, and how many there are."""
+    other = aliased(EnvironmentVersion)
+    count = (
+        select(func.count())
+        .where(other.environment_id == EnvironmentVersion.environment_id)
+        .correlate(EnvironmentVersion)
+        .scalar_subquery()
+    )
+    statement = (
+        _version_rows(count)
+        .distinct(EnvironmentVersion.environment_id)
+        .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
+    )
+    rows = session.execute(statement)
+    return {
+        version.environment_id: (VersionRow(version, publisher, status), number)
+        for version, publisher, status, number in rows
+    }
+
+
+def _last_runs(session: Session) -> dict[uuid.UUID, list[Run]]:
+    """By environment, newest first."""
+    rank = func.row_number().over(
+        partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
+    )
+    numbered = select(Run.id, rank.label("rank")).join(Run.version).subquery()
+    statement = (
+        select(Run)
+        .join(numbered, numbered.c.id == Run.id)
+        .join(Run.version)
+        .where(numbered.c.rank <= LAST_RUNS)
+        .options(contains_eager(Run.version))
+        .order_by(numbered.c.rank)
+    )
+    runs: dict[uuid.UUID, list[Run]] = {}
+    for run in session.scalars(statement):
+        runs.setdefault(run.version.environment_id, []).append(run)
+    return runs

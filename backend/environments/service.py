@@ -1,0 +1,237 @@
+"""The life of an environment: created from a template, edited as a draft, published in versions that never change."""
+
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentDraft, EnvironmentVersion, Run
+from backend.domain.manifest import Manifest
+from backend.domain.packages import PackageInvalid, check_files, content_hash
+from backend.domain.vocabulary import Queue, RunKind
+from backend.environments.library import library_names, load_package
+from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
+from backend.environments.validation import FileProblem, validate_package
+from backend.errors import Conflict, InvalidInput
+from backend.events import RUNS, announce
+from backend.queue import enqueue
+
+CHECK_JOB = "environments.check"
+_IMPORT_LOCK = 0x50524F43
+RESERVED_NAMES = frozenset({"new", "validate", "import"})
+"""Words that are pages of their own."""
+
+
+class NameIsTaken(Conflict):
+    """There is an environment of this name already. Choose another name."""
+
+
+class DraftChanged(Conflict):
+    """Somebody saved this draft after you opened it. Your text is still here: compare, then save again."""
+
+
+class NothingToPublish(Conflict):
+    """This content is published already."""
+
+
+class EnvironmentIsArchived(Conflict):
+    """This environment is archived. Bring it back before you change it."""
+
+
+class PackageHasProblems(InvalidInput):
+    """The package has problems; nothing was published."""
+
+    def __init__(self, problems: list[FileProblem]) -> None:
+        first = problems[0]
+        where = f"{first.path} line {first.line}: " if first.path else ""
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        super().__init__(
+            f"Nothing was published. {where}{first.key + ': ' if first.key else ''}{first.message}{more}",
+            {f"{problem.path}:{problem.line}": f"{problem.key} {problem.message}".strip() for problem in problems},
+        )
+        self.problems = problems
+
+
+def create_environment(
+    session: Session, person_id: uuid.UUID | None, name: str, files: Mapping[str, str], *, is_built_in: bool = False
+) -> Environment:
+    """An environment with its first draft; nothing is published yet."""
+    if name in RESERVED_NAMES:
+        raise InvalidInput(fields={"name": f"`{name}` is a word of Proctor's own; choose another."})
+    checked_files(files)
+    if find_environment(session, name):
+        raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
+    environment = Environment(name=name, created_by=person_id, is_built_in=is_built_in)
+    environment.description = _description(files)
+    try:
+        with session.begin_nested():
+            session.add(environment)
+    except IntegrityError as error:
+        raise NameIsTaken(f"Somebody created an environment called {name} at this moment.") from error
+    session.add(EnvironmentDraft(environment_id=environment.id, files=dict(files), updated_by=person_id))
+    session.flush()
+    return environment
+
+
+def save_draft(
+    session: Session, environment: Environment, person_id: uuid.UUID | None, files: Mapping[str, str], revision: int
+) -> EnvironmentDraft:
+    """Replace the draft's files, if the draft is still what it was at `revision`."""
+    draft = locked_draft(session, environment)
+    if draft.revision != revision:
+        raise DraftChanged(
+            f"Somebody saved this draft after you opened it (it is at revision {draft.revision}, "
+            f"yours began at {revision}). Nothing of yours is stored yet: look at what changed, then save again."
+        )
+    return write_draft(session, draft, person_id, files)
+
+
+def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
+    """The draft as it is now; others wait until this transaction ends."""
+    if environment.archived_at is not None:
+        raise EnvironmentIsArchived
+    draft = get_draft(session, environment)
+    session.refresh(draft, with_for_update=True)
+    return draft
+
+
+def write_draft(
+    session: Session, draft: EnvironmentDraft, person_id: uuid.UUID | None, files: Mapping[str, str]
+) -> EnvironmentDraft:
+    checked_files(files)
+    if dict(files) != draft.files:
+        draft.files = dict(files)
+        draft.revision += 1
+        draft.updated_by = person_id
+        draft.updated_at = datetime.now(UTC)
+        session.flush()
+    return draft
+
+
+def publish_version(
+    session: Session, environment: Environment, person_id: uuid.UUID | None, *, notes: str = "", revision: int | None
+) -> EnvironmentVersion:
+    """Make the draft the next version. `revision`: what the publisher saw; None takes the draft as it is."""
+    session.refresh(environment, with_for_update=True)
+    draft = locked_draft(session, environment)
+    if revision is not None and draft.revision != revision:
+        raise DraftChanged(
+            f"Nothing was published: somebody saved this draft after you opened it (revision {draft.revision}, "
+            f"you saw {revision}). Look at what changed, then publish again."
+        )
+    return _publish(session, environment, person_id, draft.files, notes)
+
+
+def archive_environment(session: Session, environment: Environment) -> None:
+    """Take it out of lists and choices. Versions, runs and rollouts stay."""
+    environment.archived_at = environment.archived_at or datetime.now(UTC)
+    session.flush()
+
+
+def restore_environment(session: Session, environment: Environment) -> None:
+    environment.archived_at = None
+    session.flush()
+
+
+def import_package(
+    session: Session, name: str, files: Mapping[str, str], *, notes: str = ""
+) -> EnvironmentVersion | None:
+    """Bring a built-in package up to date: a new version when its content is new, None when nothing changed.
+
+    A draft that people changed is left alone.
+    """
+    environment = find_environment(session, name)
+    if environment is None:
+        environment = create_environment(session, None, name, files, is_built_in=True)
+    session.refresh(environment, with_for_update=True)
+    newest = session.scalars(
+        select(EnvironmentVersion)
+        .where(EnvironmentVersion.environment_id == environment.id)
+        .order_by(EnvironmentVersion.number.desc())
+        .limit(1)
+    ).first()
+    if find_version_of_content(session, environment, content_hash(files)):
+        return None
+    draft = get_draft(session, environment)
+    session.refresh(draft, with_for_update=True)
+    if newest is None or content_hash(draft.files) == newest.content_hash:
+        write_draft(session, draft, None, files)
+    return _publish(session, environment, None, files, notes or "Comes with Proctor.")
+
+
+def import_builtins(session: Session) -> list[str]:
+    """Bring the environments that come with Proctor up to date; what was published, as `name v2`.
+
+    Several processes may start at once: the lock lets the first do it and shows the others that nothing is left.
+    """
+    session.execute(select(func.pg_advisory_xact_lock(_IMPORT_LOCK)))
+    published = []
+    for name in library_names():
+        if version := import_package(session, name, load_package(name)):
+            published.append(f"{name} v{version.number}")
+    return published
+
+
+def start_check(session: Session, version: EnvironmentVersion, person_id: uuid.UUID | None, name: str) -> Run:
+    """Queue the checks of a version; asked for again while they run, the same run comes back."""
+    session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
+    if run := find_open_check(session, version):
+        return run
+    manifest = Manifest.model_validate(version.manifest)
+    run = Run(
+        kind=RunKind.CHECK,
+        name=f"Checks of {name} v{version.number}",
+        version_id=version.id,
+        columns=manifest.column_names,
+        weights=[column.weight for column in manifest.columns],
+        created_by=person_id,
+    )
+    session.add(run)
+    session.flush()
+    enqueue(session, CHECK_JOB, queue=Queue.CPU, run_id=run.id)
+    announce(session, RUNS)
+    return run
+
+
+def checked_files(files: Mapping[str, str]) -> None:
+    """Raises InvalidInput when the files cannot be stored as a package."""
+    try:
+        check_files(files)
+    except PackageInvalid as error:
+        message = str(error)
+        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
+
+
+def _publish(
+    session: Session, environment: Environment, person_id: uuid.UUID | None, files: Mapping[str, str], notes: str
+) -> EnvironmentVersion:
+    """The caller holds the environment's row, so numbers follow one another."""
+    validation = validate_package(files, environment.name)
+    if validation.manifest is None or not validation.is_publishable:
+        raise PackageHasProblems(validation.problems)
+    digest = content_hash(files)
+    if twin := find_version_of_content(session, environment, digest):
+        by = f", published by {twin.publisher.name}" if twin.publisher else ""
+        raise NothingToPublish(f"Version {twin.number}{by}, has exactly this content. Nothing was published.")
+    highest = select(func.max(EnvironmentVersion.number)).where(EnvironmentVersion.environment_id == environment.id)
+    version = EnvironmentVersion(
+        environment_id=environment.id,
+        number=(session.scalar(highest) or 0) + 1,
+        content_hash=digest,
+        files=dict(files),
+        manifest=validation.manifest.model_dump(mode="json"),
+        notes=notes.strip(),
+        published_by=person_id,
+    )
+    session.add(version)
+    environment.description = validation.manifest.description
+    session.flush()
+    return version
+
+
+def _description(files: Mapping[str, str]) -> str:
+    manifest = validate_package(files).manifest
+    return manifest.description if manifest else ""

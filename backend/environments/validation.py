@@ -1,0 +1,145 @@
+"""What is wrong with a package's files, and where. Code is parsed, never executed."""
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import jinja2
+from jinja2 import meta
+
+from backend.domain.manifest import Manifest, ManifestInvalid, line_of, read_manifest
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.environments.models_source import ModelFields, fields_of
+
+_jinja = jinja2.Environment(autoescape=False)
+_SUPPLIED = {"observation", *_jinja.globals}
+"""Names that an observation's template has beside the observation's fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileProblem:
+    """One thing that keeps a draft from being published."""
+
+    path: str
+    """The file; empty when it is about the package as a whole."""
+    line: int
+    """1-based."""
+    message: str
+    key: str = ""
+    """In a manifest: the dotted key, e.g. `proctor.rewards.win`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """A package as far as it can be understood without running it."""
+
+    problems: list[FileProblem]
+    manifest: Manifest | None
+    """None when the manifest itself has problems."""
+
+    @property
+    def is_publishable(self) -> bool:
+        return self.manifest is not None and not self.problems
+
+    def of(self, path: str) -> list[FileProblem]:
+        return [problem for problem in self.problems if problem.path == path]
+
+
+def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
+    """Every problem of the files. `name`: what the environment is called, which its manifest must say too."""
+    try:
+        check_files(files)
+    except PackageInvalid as error:
+        problems = [FileProblem("", 1, str(error))]
+    else:
+        problems = []
+    manifest: Manifest | None = None
+    text = files.get(MANIFEST_PATH, "")
+    try:
+        manifest = read_manifest(text) if MANIFEST_PATH in files else None
+    except ManifestInvalid as error:
+        problems += [FileProblem(MANIFEST_PATH, found.line, found.message, found.path) for found in error.problems]
+    problems += [problem for path in sorted(files) for problem in _python_problems(path, files[path])]
+    if manifest:
+        problems += _contradictions(manifest, text, files, name)
+    return Validation(problems, manifest)
+
+
+def parse_python(path: str, text: str) -> ast.Module | FileProblem:
+    """The syntax tree, or why there is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, filename=path)
+    except SyntaxError as error:
+        return FileProblem(path, min(error.lineno or 1, text.count("\n") + 1), f"not Python: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return FileProblem(path, 1, f"not Python: {str(error) or 'nested too deeply'}")
+
+
+def _python_problems(path: str, text: str) -> Iterator[FileProblem]:
+    if path.endswith(".py") and isinstance(problem := parse_python(path, text), FileProblem):
+        yield problem
+
+
+def _contradictions(manifest: Manifest, text: str, files: Mapping[str, str], name: str | None) -> Iterator[FileProblem]:
+    """Where the manifest and the rest of the package disagree."""
+
+    def problem(message: str, *key: str) -> FileProblem:
+        return FileProblem(MANIFEST_PATH, line_of(text, *key), message, ".".join(key))
+
+    if name is not None and manifest.name != name:
+        yield problem(f"says `{manifest.name}`, but this environment is called `{name}`", "name")
+    if app_problem := _app_problem(manifest.app, files):
+        yield problem(app_problem, "app")
+    trees = [tree for path in sorted(files) if isinstance(tree := _tree(path, files[path]), ast.Module)]
+    action, observation = fields_of(trees, "Action"), fields_of(trees, "Observation")
+    agent = manifest.proctor.agent
+    if (field := agent.action.field) and (lacking := _lacking(action, field)):
+        yield problem(lacking, "proctor", "agent", "action", "field")
+    if (field := agent.action.choices) and (lacking := _lacking(observation, field)):
+        yield problem(lacking, "proctor", "agent", "action", "choices")
+    for field in sorted(meta.find_undeclared_variables(_jinja.parse(agent.observation)) - _SUPPLIED):
+        if lacking := _lacking(observation, field):
+            yield problem(lacking, "proctor", "agent", "observation")
+
+
+def _tree(path: str, text: str) -> ast.Module | FileProblem | None:
+    return parse_python(path, text) if path.endswith(".py") else None
+
+
+def _lacking(model: ModelFields | None, field: str) -> str | None:
+    """Why a field cannot be meant; None also where the package's models are beyond what can be read."""
+    if model is None or field in model.fields:
+        return None
+    known = ", ".join(f"`{name}`" for name in sorted(model.fields)) or "none"
+    return f"the package's {model.kind.lower()} has no field `{field}` (it has {known})"
+
+
+def _app_problem(app: str, files: Mapping[str, str]) -> str | None:
+    """Some packages name their app from their own folder, some from its parent."""
+    module, _, attribute = app.partition(":")
+    if not module or not attribute:
+        return "is written `module:name`, for example `server.app:app`"
+    parts = module.split(".")
+    candidates = [f"{'/'.join(tail)}{end}" for tail in (parts, parts[1:]) if tail for end in (".py", "/__init__.py")]
+    path = next((path for path in candidates if path in files), None)
+    if path is None:
+        return f"names `{module}`, but there is no file `{candidates[0]}`"
+    tree = parse_python(path, files[path])
+    if isinstance(tree, ast.Module) and attribute not in _top_level_names(tree):
+        return f"names `{attribute}`, which `{path}` does not define"
+    return None
+
+
+def _top_level_names(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.alias):
+            names.add(node.asname or node.name)
+    return names

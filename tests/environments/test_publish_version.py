@@ -1,0 +1,139 @@
+"""Publishing: immutable, numbered without gaps, never the same content twice."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, delete, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentVersion
+from backend.domain.packages import content_hash
+from backend.environments.queries import get_environment, get_version
+from backend.environments.service import (
+    DraftChanged,
+    NothingToPublish,
+    PackageHasProblems,
+    create_environment,
+    publish_version,
+    save_draft,
+)
+from backend.errors import Conflict
+from tests.environments.packages import make_files
+from tests.factories import make_person
+
+
+def test_it_makes_version_1_of_the_draft(session: Session):
+    person = make_person(session)
+    environment = create_environment(session, person.id, "guess", make_files())
+    version = publish_version(session, environment, person.id, notes=" First. ", revision=1)
+    assert (version.number, version.content_hash, version.notes) == (1, content_hash(make_files()), "First.")
+    assert version.manifest["proctor"]["rewards"][0]["name"] == "win"
+
+
+def test_it_refuses_the_same_content_again_and_names_who_published_it(session: Session):
+    person = make_person(session, name="Ada")
+    environment = create_environment(session, person.id, "guess", make_files())
+    publish_version(session, environment, person.id, revision=1)
+    with pytest.raises(NothingToPublish, match="Version 1, published by Ada"):
+        publish_version(session, environment, person.id, revision=1)
+
+
+def test_it_refuses_problems_and_names_the_first(session: Session):
+    broken = make_files() | {"server/app.py": "app = (\n"}
+    environment = create_environment(session, None, "guess", broken)
+    with pytest.raises(PackageHasProblems, match=r"server/app\.py line 1: not Python"):
+        publish_version(session, environment, None, revision=1)
+
+
+def test_it_refuses_to_publish_what_the_publisher_did_not_see(session: Session):
+    environment = create_environment(session, None, "guess", make_files())
+    save_draft(session, environment, None, make_files() | {"README.md": "new"}, 1)
+    with pytest.raises(DraftChanged, match="Nothing was published"):
+        publish_version(session, environment, None, revision=1)
+
+
+@pytest.mark.parametrize("change", ["notes = 'other'", "files = '{}'", "number = 7", "content_hash = 'x'"])
+def test_a_published_version_never_changes(session: Session, change: str):
+    environment = create_environment(session, None, "guess", make_files())
+    publish_version(session, environment, None, revision=1)
+    with pytest.raises(DBAPIError, match="never changes"), session.begin_nested():
+        session.execute(text(f"UPDATE environment_versions SET {change}"))
+
+
+def test_a_later_draft_leaves_the_version_as_it_was(session: Session):
+    environment = create_environment(session, None, "guess", make_files())
+    publish_version(session, environment, None, revision=1)
+    save_draft(session, environment, None, make_files() | {"README.md": "new"}, 1)
+    publish_version(session, environment, None, revision=2)
+    session.expire_all()
+    assert get_version(session, environment, 1, with_files=True).files == make_files()
+    assert get_version(session, environment).number == 2
+
+
+@pytest.fixture
+def committed(engine: Engine) -> Iterator[str]:
+    """An environment that other connections see."""
+    name = "two_publishers"
+    with Session(engine) as session, session.begin():
+        create_environment(session, None, name, make_files(name))
+    yield name
+    with Session(engine) as session, session.begin():
+        environment = get_environment(session, name)
+        session.execute(delete(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment.id))
+        session.execute(delete(Environment).where(Environment.id == environment.id))
+
+
+def test_of_two_people_publishing_at_once_one_is_told(engine: Engine, committed: str):
+    ready = threading.Barrier(2)
+    outcomes: list[str] = []
+
+    def publish() -> None:
+        with Session(engine) as session, session.begin():
+            environment = get_environment(session, committed)
+            ready.wait()
+            try:
+                outcomes.append(f"version {publish_version(session, environment, None, revision=1).number}")
+            except Conflict as error:
+                outcomes.append(error.message)
+
+    threads = [threading.Thread(target=publish) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(outcomes) == ["Version 1, has exactly this content. Nothing was published.", "version 1"]
+
+
+def test_many_saving_and_publishing_at_once_get_numbers_without_gaps(engine: Engine, committed: str):
+    def edit_and_publish(who: int) -> None:
+        for _ in range(50):
+            try:
+                with Session(engine) as session, session.begin():
+                    environment = get_environment(session, committed)
+                    files = make_files(committed) | {"README.md": f"{who}\n"}
+                    draft = save_draft(session, environment, None, files, revision=published(session) + 1)
+                    publish_version(session, environment, None, revision=draft.revision)
+                return
+            except Conflict:
+                continue
+
+    def published(session: Session) -> int:
+        return len(
+            session.scalars(select(EnvironmentVersion.id).join(Environment).where(Environment.name == committed)).all()
+        )
+
+    threads = [threading.Thread(target=edit_and_publish, args=(who,)) for who in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Session(engine) as session:
+        environment = get_environment(session, committed)
+        rows = session.scalars(
+            select(EnvironmentVersion.number)
+            .where(EnvironmentVersion.environment_id == environment.id)
+            .order_by(EnvironmentVersion.number)
+        ).all()
+    assert rows == [1, 2, 3, 4]
