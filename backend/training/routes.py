@@ -49,7 +49,7 @@ def new_training(
     request: Request, session: SessionDep, _: Trainer, version_id: uuid.UUID | None = None, preset: str = ""
 ) -> HTMLResponse:
     preset = preset if preset in PRESETS else ""
-    shown = TrainingRequest.model_construct(version_id=version_id, preset=preset, configuration={})
+    shown = TrainingRequest(version_id=version_id or uuid.UUID(int=0), preset=preset)
     return page(request, "training/new.html", _launch_page(session, shown))
 
 
