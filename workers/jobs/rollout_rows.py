@@ -1,0 +1,167 @@
+"""A rollout as a row for COPY. What models and environments wrote may hold anything; Postgres text may not."""
+
+import dataclasses
+import json
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from backend.domain.ids import stable_id
+from backend.domain.rollouts import Rollout
+from workers.rollouts.bounds import MAX_STORED_BYTES, bounded_text
+
+COLUMNS = (
+    "id",
+    "run_id",
+    "group_id",
+    "member",
+    "seq",
+    "phase",
+    "training_step",
+    "level",
+    "status",
+    "stop_reason",
+    "error_kind",
+    "error_message",
+    "attempts",
+    "reward",
+    "columns",
+    "metrics",
+    "opening",
+    "steps",
+    "messages",
+    "excerpt",
+    "turns",
+    "tokens_in",
+    "tokens_out",
+    "is_truncated",
+    "tokens",
+    "advantage",
+    "policy_seconds",
+    "environment_seconds",
+    "started_at",
+    "ended_at",
+)
+SEQ = COLUMNS.index("seq")
+EXCERPT_CHARACTERS = 300
+MAX_MESSAGE_CHARACTERS = 20_000
+MAX_DEPTH = 100
+"""Of nested values; orjson and Postgres both refuse what is much deeper."""
+_LARGEST_REAL, _SMALLEST_REAL = 3.4e38, 1.2e-38
+
+
+def group_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
+    return stable_id("group", run_id, rollout.phase, rollout.training_step, rollout.group)
+
+
+def rollout_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
+    return stable_id("rollout", group_id(run_id, rollout), rollout.member)
+
+
+def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[Any]:
+    """Values in the order of COLUMNS; `seq` is filled under the run's lock."""
+    group = group_id(run_id, rollout)
+    done = rollout.is_completed
+    return [
+        stable_id("rollout", group, rollout.member),
+        run_id,
+        group,
+        rollout.member,
+        None,
+        rollout.phase.value,
+        rollout.training_step,
+        rollout.task.level,
+        rollout.status.value,
+        rollout.stop_reason and rollout.stop_reason.value,
+        rollout.error_kind and rollout.error_kind.value,
+        rollout.error_message and plain_text(rollout.error_message)[:MAX_MESSAGE_CHARACTERS],
+        rollout.attempts,
+        real(rollout.reward) if done else None,
+        [real(rollout.columns.get(name, 0.0)) for name in columns] if done else None,
+        json_text(rollout.metrics),
+        json_text(rollout.opening),
+        json_text(rollout.steps),
+        json_text(_bounded_messages(rollout.messages)),
+        plain_text(rollout.steps[-1].reply[-EXCERPT_CHARACTERS:]) if rollout.steps else "",
+        len(rollout.steps),
+        rollout.tokens_in,
+        rollout.tokens_out,
+        rollout.is_truncated,
+        _tokens(rollout),
+        real(rollout.advantage),
+        rollout.policy_seconds,
+        rollout.environment_seconds,
+        rollout.started_at,
+        rollout.ended_at,
+    ]
+
+
+def json_text(value: Any) -> str:
+    """JSON that Postgres takes as jsonb, whatever the value holds."""
+    try:
+        text = orjson.dumps(value).decode()
+    except TypeError:  # lone surrogates, integers above 64 bits, nested too deep
+        return _careful_json(value)
+    return _careful_json(value) if "\\u0000" in text else text
+
+
+def plain_text(text: str) -> str:
+    """Without NUL, which Postgres cannot store, and without halves of surrogate pairs, which UTF-8 cannot say."""
+    text = text.replace("\x00", "\N{SYMBOL FOR NULL}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def real(value: float | None) -> float | None:
+    """A number that fits four bytes; Postgres refuses others instead of rounding them."""
+    if value is None or not math.isfinite(value):
+        return None
+    if abs(value) > _LARGEST_REAL:
+        return math.copysign(_LARGEST_REAL, value)
+    return value if abs(value) > _SMALLEST_REAL else 0.0
+
+
+def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if all(len(message["content"]) <= MAX_STORED_BYTES for message in messages):
+        return messages
+    return [{**message, "content": bounded_text(message["content"])} for message in messages]
+
+
+def _tokens(rollout: Rollout) -> str | None:
+    if rollout.completion_token_ids is None:
+        return None
+    return json_text(
+        {
+            "prompt": rollout.prompt_token_ids,
+            "completion": rollout.completion_token_ids,
+            "mask": rollout.completion_mask,
+            "logprobs": rollout.logprobs,
+        }
+    )
+
+
+def _careful_json(value: Any) -> str:
+    return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int):
+        return value
+    if depth == 0:
+        return "[nested too deep]"
+    if isinstance(value, Mapping):
+        return {plain_text(str(key)): _plain(item, depth - 1) for key, item in value.items()}
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name), depth - 1) for field in fields}
+    return [_plain(item, depth - 1) for item in value]
