@@ -44,10 +44,10 @@ def _session_factory() -> sessionmaker[Session]:
     return sessionmaker(get_engine(), expire_on_commit=False)
 
 
-def forget_engine() -> None:
-    """After a fork: the parent's connections stay the parent's, this process opens its own."""
+def forget_engine(*, is_forked: bool = False) -> None:
+    """The next use reads the settings again. After a fork the parent's connections stay open: they are the parent's."""
     if get_engine.cache_info().currsize:
-        get_engine().dispose(close=False)
+        get_engine().dispose(close=not is_forked)
     get_engine.cache_clear()
     _session_factory.cache_clear()
 

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from celery import signals
 
-from backend.db import session as database
+from backend.db.session import forget_engine
 from backend.logs import configure_logging
 from backend.queue import EXECUTE, get_celery
 from workers.jobs.execute import INTERRUPT, execute
@@ -43,7 +43,7 @@ def _log_as_json(**_: Any) -> None:
 @signals.worker_process_init.connect
 def _begin_process(**_: Any) -> None:
     """A forked process shares no connection with its parent, and ignores the interrupt while it is idle."""
-    database.forget_engine()
+    forget_engine(is_forked=True)
     signal.signal(INTERRUPT, signal.SIG_IGN)
 
 

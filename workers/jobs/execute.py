@@ -68,8 +68,8 @@ def _carry_out(name: str, context: JobContext, owner: str) -> None:
 class Heartbeat:
     """Renews the lease in a thread of its own; interrupts the body when the lease is lost."""
 
-    def __init__(self, job_id: uuid.UUID, owner: str, every: float = leases.BEAT_SECONDS) -> None:
-        self.job_id, self.owner, self.every = job_id, owner, every
+    def __init__(self, job_id: uuid.UUID, owner: str) -> None:
+        self.job_id, self.owner = job_id, owner
         self.is_lost = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
@@ -83,7 +83,7 @@ class Heartbeat:
         self._thread.join()
 
     def _beat(self) -> None:
-        while not self._ended.wait(self.every):
+        while not self._ended.wait(leases.BEAT_SECONDS):
             try:
                 if leases.renew(self.job_id, self.owner):
                     continue

@@ -44,9 +44,7 @@ def requeue_expired() -> int:
         for job in expired:
             logger.warning("lease expired", job_id=str(job.id), job=job.name, owner=job.lease_owner)
             if job.attempts >= job.max_attempts:
-                leases.give_up(
-                    session, job, f"its worker died or hung {job.attempts} times, the last: {job.lease_owner}"
-                )
+                leases.give_up(session, job, f"Its worker died or hung {job.attempts} times.")
             else:
                 leases.queue_again(session, job)
                 leases.send_after_commit(session, job)

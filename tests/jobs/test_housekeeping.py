@@ -1,0 +1,144 @@
+"""The sweeper: lost wake-ups, expired leases, jobs whose workers keep dying, and what expired."""
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select, update
+
+from backend.db.models import Job, Person, SignInAttempt, WebSession, Worker
+from backend.db.session import transaction
+from backend.domain.vocabulary import JobStatus, Queue, Role, RunStatus
+from backend.queue import count_waiting, get_celery
+from backend.settings import get_settings
+from tests.jobs.conftest import job_of, run_of
+from workers.jobs import housekeeping, leases
+
+Ask = Callable[..., uuid.UUID]
+AGES_AGO = timedelta(hours=1)
+
+
+def test_a_job_asked_for_while_redis_was_away_is_sent_later(
+    ask: Ask, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _use_redis(monkeypatch, f"redis+socket://{tmp_path}/nobody.sock")
+    job_id = ask("tests.write")
+    assert job_of(job_id).status is JobStatus.QUEUED
+    _use_redis(monkeypatch, redis_url)
+    assert count_waiting(Queue.CPU) == 0
+    _age(job_id)
+
+    assert housekeeping.resend_untaken() == 1
+    assert count_waiting(Queue.CPU) == 1
+
+
+def test_a_wake_up_that_just_left_is_not_sent_again(ask: Ask) -> None:
+    ask("tests.write")
+
+    assert housekeeping.resend_untaken() == 0
+
+
+def test_while_messages_wait_for_a_worker_no_more_are_added(ask: Ask) -> None:
+    job_id = ask("tests.write")
+    with transaction() as session:
+        session.execute(update(Job).values(sent_at=func.now() - timedelta(seconds=20)))
+    assert count_waiting(Queue.CPU) == 1
+
+    assert housekeeping.resend_untaken() == 0
+    _age(job_id)
+    assert housekeeping.resend_untaken() == 1
+
+
+def test_a_failed_attempt_waits_longer_each_time(ask: Ask) -> None:
+    job_id = ask("tests.write")
+    with get_celery().connection_for_write() as connection:
+        get_celery().control.purge(connection)
+    with transaction() as session:
+        session.execute(update(Job).values(attempts=4, sent_at=func.now() - timedelta(seconds=12)))
+
+    assert housekeeping.resend_untaken() == 0
+    _age(job_id)
+    assert housekeeping.resend_untaken() == 1
+
+
+def test_an_expired_lease_is_queued_again(ask: Ask) -> None:
+    job_id = ask("tests.write", with_run=True)
+    taken = leases.take(job_id, "gone")
+    assert taken is not None
+    assert housekeeping.requeue_expired() == 0
+    _expire(job_id)
+
+    assert housekeeping.requeue_expired() == 1
+
+    job = job_of(job_id)
+    assert (job.status, job.attempts, job.lease_owner) == (JobStatus.QUEUED, 1, None)
+    assert leases.renew(job_id, taken[1]) is False
+
+
+def test_a_job_that_kills_its_workers_is_given_up_with_its_run(ask: Ask) -> None:
+    job_id = ask("tests.write", with_run=True, max_attempts=2)
+    for _ in range(2):
+        assert leases.take(job_id, "gone") is not None
+        _expire(job_id)
+        housekeeping.requeue_expired()
+
+    assert job_of(job_id).status is JobStatus.FAILED
+    assert run_of(job_id).status is RunStatus.FAILED
+    assert run_of(job_id).reason == "Its worker died or hung 2 times."
+
+
+def test_one_who_lost_the_lease_cannot_end_the_job(ask: Ask) -> None:
+    job_id = ask("tests.write")
+    taken = leases.take(job_id, "slow")
+    assert taken is not None
+    _expire(job_id)
+    housekeeping.requeue_expired()
+    leases.take(job_id, "another")
+
+    leases.done(job_id, taken[1])
+    leases.failed(job_id, taken[1], "too late")
+    leases.hand_back(job_id, taken[1])
+
+    job = job_of(job_id)
+    assert (job.status, job.attempts, job.error) == (JobStatus.LEASED, 2, None)
+    assert str(job.lease_owner).startswith("another/")
+
+
+def test_what_expired_is_forgotten(installation: None) -> None:
+    now = datetime.now(UTC)
+    with transaction() as session:
+        person = Person(email="a@example.org", name="A", role=Role.VIEWER)
+        session.add(person)
+        session.flush()
+        for hours, letter in ((-1, b"a"), (1, b"b")):
+            expires = now + timedelta(hours=hours)
+            session.add(WebSession(person_id=person.id, token_hash=letter * 32, csrf_token="c", expires_at=expires))
+        session.add(Worker(name="silent", queues=["cpu"], seen_at=now - AGES_AGO))
+        session.add(Worker(name="here", queues=["cpu"], seen_at=now))
+        session.add(SignInAttempt(key="a@example.org", at=now - timedelta(days=2)))
+
+    housekeeping.tidy()
+
+    with transaction() as session:
+        assert session.scalars(select(Worker.name)).all() == ["here"]
+        assert session.scalars(select(WebSession.token_hash)).all() == [b"b" * 32]
+        assert session.scalars(select(SignInAttempt)).all() == []
+
+
+def _use_redis(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    get_celery().close()
+    monkeypatch.setenv("REDIS_URL", url)
+    get_settings.cache_clear()
+    get_celery.cache_clear()
+
+
+def _age(job_id: uuid.UUID) -> None:
+    with transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(sent_at=func.now() - AGES_AGO))
+
+
+def _expire(job_id: uuid.UUID) -> None:
+    with transaction() as session:
+        session.execute(update(Job).where(Job.id == job_id).values(lease_until=func.now() - timedelta(seconds=1)))

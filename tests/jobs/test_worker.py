@@ -1,0 +1,111 @@
+"""A real worker process on a real broker: the wake-up arrives, the worker may be killed or told to end."""
+
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from backend.db.models import Worker
+from backend.db.session import transaction
+from backend.domain.vocabulary import JobStatus
+from tests.jobs.conftest import is_alive, is_done, job_of, run_of, wait_for
+from workers.jobs import housekeeping, leases
+
+Ask = Callable[..., uuid.UUID]
+StartWorker = Callable[[], subprocess.Popen[bytes]]
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_job_goes_from_the_commit_to_done(ask: Ask, start_worker: StartWorker, tmp_path: Path) -> None:
+    start_worker()
+    job_id = ask("tests.write", file=str(tmp_path / "file"))
+
+    wait_for(lambda: is_done(job_id))
+
+    pid, attempt = (tmp_path / "file").read_text().split()
+    assert (int(pid) != os.getpid(), attempt) == (True, "1")
+
+
+def test_a_worker_says_what_it_can_do_and_signs_off(start_worker: StartWorker) -> None:
+    process = start_worker()
+    wait_for(lambda: _workers())
+    (worker,) = _workers()
+    assert worker.name == "w0@test"
+    assert worker.queues == ["cpu"]
+    assert worker.capabilities["cpus"] == len(os.sched_getaffinity(0))
+    assert worker.capabilities["memory_mb"] > 100
+
+    process.send_signal(signal.SIGTERM)
+    process.wait(20)
+
+    assert _workers() == []
+
+
+def test_a_killed_workers_job_is_picked_up_by_another(ask: Ask, start_worker: StartWorker, tmp_path: Path) -> None:
+    first = start_worker()
+    job_id = ask("tests.wait", file=str(tmp_path / "file"), release=str(tmp_path / "release"))
+    wait_for(lambda: (tmp_path / "file").exists())
+
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    pid = int((tmp_path / "file").read_text().split()[0])
+    wait_for(lambda: not is_alive(pid))  # the process in the pool ends with its worker
+    (tmp_path / "release").touch()
+    start_worker()
+    wait_for(lambda: housekeeping.requeue_expired() == 1, seconds=leases.LEASE.total_seconds() + 10)
+
+    wait_for(lambda: is_done(job_id))
+    lines = (tmp_path / "file").read_text().splitlines()
+    assert [line.split()[1] for line in lines] == ["1", "2"]
+
+
+def test_a_worker_that_is_told_to_end_hands_its_job_back_at_once(
+    ask: Ask, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    process = start_worker()
+    job_id = ask("tests.wait", file=str(tmp_path / "file"), release=str(tmp_path / "release"))
+    wait_for(lambda: (tmp_path / "file").exists())
+
+    process.send_signal(signal.SIGTERM)
+    process.wait(15)
+
+    assert (job_of(job_id).status, job_of(job_id).attempts) == (JobStatus.QUEUED, 0)
+    (tmp_path / "release").touch()
+    start_worker()
+    wait_for(lambda: is_done(job_id))
+
+
+def test_a_message_for_an_unknown_job_does_not_stop_the_worker(
+    ask: Ask, start_worker: StartWorker, tmp_path: Path
+) -> None:
+    from backend.queue import Queue, send_wake_up
+
+    start_worker()
+    send_wake_up(uuid.uuid4(), Queue.CPU)
+    job_id = ask("tests.write", file=str(tmp_path / "file"))
+
+    wait_for(lambda: is_done(job_id))
+
+
+def test_a_job_that_always_fails_ends_failed_after_its_attempts(
+    ask: Ask, start_worker: StartWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "UNTAKEN", housekeeping.UNTAKEN / 50)
+    start_worker()
+    job_id = ask("tests.fail", with_run=True, max_attempts=3, file=str(tmp_path / "file"))
+
+    wait_for(lambda: housekeeping.resend_untaken() + 1 and job_of(job_id).status is JobStatus.FAILED)
+
+    assert len((tmp_path / "file").read_text().splitlines()) == 3
+    assert "the disk is made of cheese" in str(run_of(job_id).reason)
+
+
+def _workers() -> list[Worker]:
+    with transaction() as session:
+        return list(session.scalars(select(Worker)))
