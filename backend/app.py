@@ -1,0 +1,60 @@
+"""The web application: plumbing, then every feature's pages and JSON. Refuses to start with an unguarded route."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
+
+from fastapi import FastAPI
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from backend.db.session import transaction
+from backend.events import Hub
+from backend.web import error_pages, routing
+from backend.web.headers import Guard
+from backend.web.static import STATIC_FOLDER, Static
+from backend.web.templating import product_version
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+Transaction = Callable[[], AbstractContextManager[Session]]
+
+
+def create_app(transaction: Transaction = transaction) -> FastAPI:
+    """`transaction` opens one request's transaction; tests give their own."""
+    app = FastAPI(
+        title="Proctor",
+        version=product_version(),
+        lifespan=_lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        max_body_size=MAX_BODY_BYTES,
+    )
+    app.state.transaction = transaction
+    app.state.hub = Hub()
+    error_pages.install(app)
+    app.add_middleware(Guard)
+    _mount(app)
+    routing.refuse_unguarded(app)
+    return app
+
+
+def _mount(app: FastAPI) -> None:
+    app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        """Is the web up and does it reach the database?"""
+        with app.state.transaction() as session:
+            session.execute(text("SELECT 1"))
+        return {"status": "ok", "version": product_version()}
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    listening = asyncio.create_task(app.state.hub.listen())
+    yield
+    listening.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await listening

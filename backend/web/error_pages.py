@@ -1,0 +1,129 @@
+"""Errors, rendered once: as a page, as a notice for htmx, or as JSON, by who asked."""
+
+import logging
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+from urllib.parse import quote, urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn
+from backend.web.pages import page, wants_block
+
+logger = logging.getLogger(__name__)
+
+_TITLES = {
+    403: "Not allowed",
+    404: "Not found",
+    409: "Changed in the meantime",
+    422: "Something needs another look",
+    429: "Too many attempts",
+    503: "Not running",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorPage:
+    title: str
+    message: str
+    status: int
+    fields: Mapping[str, str]
+    incident: str
+
+
+def install(app: FastAPI) -> None:
+    app.add_exception_handler(AppError, _on_app_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_middleware(Incidents)
+
+
+def respond(request: Request, error: AppError, incident: str = "") -> Response:
+    """The answer that fits the asker."""
+    fields = error.fields if isinstance(error, InvalidInput) else {}
+    if _wants_json(request):
+        body = {"error": type(error).__name__, "detail": error.message, "fields": fields}
+        headers = {"WWW-Authenticate": "Bearer"} if isinstance(error, NotSignedIn) else None
+        return JSONResponse(body | ({"incident": incident} if incident else {}), error.status, headers=headers)
+    if isinstance(error, NotSignedIn):
+        return _to_sign_in(request)
+    title = _TITLES.get(error.status, "Something went wrong")
+    context = ErrorPage(title, error.message, error.status, fields, incident)
+    if not wants_block(request):
+        return page(request, "errors/error.html", context, status=error.status)
+    response = page(request, "errors/error.html", context, block="partial", status=error.status)
+    response.headers["HX-Reswap"] = "none"
+    return response
+
+
+def _wants_json(request: Request) -> bool:
+    is_api = request.url.path.startswith("/api/")
+    return is_api or "application/json" in request.headers.get("accept", "").split(",")[0]
+
+
+def _to_sign_in(request: Request) -> Response:
+    """Back to where the person was: the page itself, or the page on which htmx asked."""
+    if wants_block(request):
+        current = urlsplit(request.headers.get("hx-current-url", "/"))
+        where = current.path + (f"?{current.query}" if current.query else "")
+        return Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(where)}"})
+    if request.method != "GET":
+        return RedirectResponse("/sign-in", status_code=303)
+    where = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"/sign-in?next={quote(where)}", status_code=303)
+
+
+async def _on_app_error(request: Request, error: Exception) -> Response:
+    known = cast(AppError, error)
+    logger.info("%s: %s", type(known).__name__, known.message)
+    return respond(request, known)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    """What the framework refuses itself: unknown paths and methods."""
+    http = cast(HTTPException, error)
+    known = NotFound() if http.status_code == 404 else AppError(str(http.detail))
+    known.status = http.status_code
+    return respond(request, known)
+
+
+async def _on_validation_error(request: Request, error: Exception) -> Response:
+    """A malformed id in a path is simply nothing there; the rest is named by parameter."""
+    items = cast(RequestValidationError, error).errors()
+    if any(item["loc"][0] == "path" for item in items):
+        return respond(request, NotFound())
+    fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
+    return respond(request, InvalidInput(fields=fields))
+
+
+class Incidents:
+    """An unknown exception becomes a page with an incident id, and the log holds the same id with the traceback."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        started = False
+
+        async def note_start(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self.app(scope, receive, note_start)
+        except Exception:
+            incident = secrets.token_hex(4)
+            logger.exception("incident %s: %s %s", incident, scope["method"], scope["path"])
+            if started:
+                raise
+            error = AppError("An error that nobody foresaw. It was recorded; nothing was half-written.")
+            await respond(Request(scope, receive), error, incident)(scope, receive, send)

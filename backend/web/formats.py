@@ -1,0 +1,106 @@
+"""How numbers, times and sizes are written on pages: the template filters."""
+
+import json
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+MISSING = "–"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """`0.412`, `1,234`, `–` for nothing. Whole numbers keep no decimals."""
+    if value is None or math.isnan(value):
+        return MISSING
+    if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):
+        return f"{int(value):,}".replace("-", "−")
+    return f"{value:,.{digits}f}".replace("-", "−")
+
+
+def signed(value: float | None, digits: int = 3) -> str:
+    """`+0.120` or `−0.050`: differences and reward columns of a step."""
+    if value is None:
+        return MISSING
+    text = number(value, digits)
+    return f"+{text}" if value > 0 else text
+
+
+def percent(value: float | None, digits: int = 0) -> str:
+    return MISSING if value is None else f"{100 * value:.{digits}f} %"
+
+
+def size(value: int | None) -> str:
+    """`3.4 MB`"""
+    if value is None:
+        return MISSING
+    amount = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def duration(value: float | timedelta | None) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`."""
+    if value is None:
+        return MISSING
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for small, big, names in ((1, 60, ("min", "s")), (60, 60, ("h", "min")), (3600, 24, ("d", "h"))):
+        if whole < small * big:
+            return f"{whole // small} {names[1]}"
+        if whole < small * big * (60 if small == 1 else 24 if small == 60 else 10**6):
+            first, rest = divmod(whole // small, big)
+            return f"{first} {names[0]} {rest} {names[1]}" if rest else f"{first} {names[0]}"
+    return f"{whole} s"
+
+
+def ago(value: datetime | None, now: datetime | None = None) -> str:
+    """`just now`, `5 min ago`, `3 h ago`, `2 d ago`, then the date."""
+    if value is None:
+        return "never"
+    seconds = ((now or datetime.now(UTC)) - value).total_seconds()
+    if seconds < 0:
+        return f"in {duration(-seconds)}"
+    if seconds < 45:
+        return "just now"
+    for unit, length, limit in (("min", 60, 3600), ("h", 3600, 86400), ("d", 86400, 14 * 86400)):
+        if seconds < limit:
+            return f"{max(1, round(seconds / length))} {unit} ago"
+    return value.strftime("%Y-%m-%d")
+
+
+def moment(value: datetime | None) -> str:
+    """`2026-11-21 14:05:09 UTC`"""
+    return MISSING if value is None else value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def short(value: object) -> str:
+    """The last characters of an id: UUIDv7 begin alike."""
+    return str(value).replace("-", "")[-8:]
+
+
+def words(value: object) -> str:
+    """`broken_reward` → `broken reward`"""
+    return str(value).replace("_", " ")
+
+
+def pretty_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+FILTERS = {
+    "ago": ago,
+    "duration": duration,
+    "moment": moment,
+    "number": number,
+    "percent": percent,
+    "pretty_json": pretty_json,
+    "short": short,
+    "signed": signed,
+    "size": size,
+    "words": words,
+}

@@ -1,0 +1,86 @@
+"""Who is asking: a browser's session cookie or a script's bearer token, both stored only as hashes."""
+
+import hashlib
+import secrets
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fastapi import Request
+from sqlalchemy import select
+from sqlalchemy.orm import Session, contains_eager
+
+from backend.db.models import ApiToken, WebSession
+from backend.domain.vocabulary import Role
+
+SESSION_COOKIE = "proctor_session"
+TOKEN_PREFIX = "pt_"
+"""Every API token starts so, which lets secret scanners find leaked ones."""
+_SEEN_EVERY = timedelta(minutes=1)
+"""How exactly the last use is recorded; finer would write on every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """The member on whose behalf a request acts."""
+
+    person_id: uuid.UUID
+    name: str
+    role: Role
+    """Of a token: its own role, never more than its person's."""
+    csrf_token: str
+    """Empty for API tokens, which no browser sends by itself."""
+    is_token: bool
+
+    def may(self, role: Role | str) -> bool:
+        return self.role.includes(Role(role))
+
+
+def new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str) -> bytes:
+    """Plain SHA-256 is enough for 256 random bits; argon2 is for passwords."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def find_actor(session: Session, request: Request) -> Actor | None:
+    """The signed-in member, or None. A bearer token wins over a cookie."""
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and token:
+        return _actor_of_token(session, token.strip())
+    cookie = request.cookies.get(SESSION_COOKIE)
+    return _actor_of_cookie(session, cookie) if cookie else None
+
+
+def _actor_of_cookie(session: Session, cookie: str) -> Actor | None:
+    web_session = session.scalar(
+        select(WebSession)
+        .join(WebSession.person)
+        .options(contains_eager(WebSession.person))
+        .where(WebSession.token_hash == hash_secret(cookie))
+    )
+    now = datetime.now(UTC)
+    if web_session is None or web_session.expires_at <= now or not web_session.person.is_active:
+        return None
+    if now - web_session.seen_at > _SEEN_EVERY:
+        web_session.seen_at = now
+    person = web_session.person
+    return Actor(person.id, person.name, person.role, web_session.csrf_token, is_token=False)
+
+
+def _actor_of_token(session: Session, token: str) -> Actor | None:
+    found = session.scalar(
+        select(ApiToken)
+        .join(ApiToken.person)
+        .options(contains_eager(ApiToken.person))
+        .where(ApiToken.token_hash == hash_secret(token), ApiToken.revoked_at.is_(None))
+    )
+    now = datetime.now(UTC)
+    if found is None or not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
+        return None
+    if found.used_at is None or now - found.used_at > _SEEN_EVERY:
+        found.used_at = now
+    role = min(found.role, found.person.role, key=lambda each: each.rank)
+    return Actor(found.person.id, found.person.name, role, "", is_token=True)

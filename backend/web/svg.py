@@ -1,0 +1,80 @@
+"""Geometry of the small server-rendered charts: numbers in, points and bars out; `ui/charts.html` draws them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar, in the coordinates of the drawing."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    value: float
+    low: float = 0.0
+    """Lower edge of a histogram's bin."""
+    high: float = 0.0
+
+
+def extent(values: Sequence[float | None]) -> tuple[float, float]:
+    """Lowest and highest finite value, never equal."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return 0.0, 1.0
+    low, high = min(finite), max(finite)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def polyline(values: Sequence[float | None], width: float, height: float, pad: float = 2.0) -> list[str]:
+    """Line pieces as SVG `points`; a missing value breaks the line."""
+    low, high = extent(values)
+    step = (width - 2 * pad) / max(1, len(values) - 1)
+    pieces: list[list[str]] = [[]]
+    for index, value in enumerate(values):
+        if value is None or not math.isfinite(value):
+            pieces.append([])
+            continue
+        y = pad + (high - value) / (high - low) * (height - 2 * pad)
+        pieces[-1].append(f"{pad + index * step:.1f},{y:.1f}")
+    return [" ".join(piece) for piece in pieces if piece]
+
+
+def bins(values: Sequence[float | None], count: int = 20) -> list[tuple[float, float, int]]:
+    """(low, high, how many) over the values' range; nothing for no values."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    if not finite:
+        return []
+    low, high = extent(finite)
+    width = (high - low) / count
+    counts = [0] * count
+    for value in finite:
+        counts[min(count - 1, int((value - low) / width))] += 1
+    return [(low + index * width, low + (index + 1) * width, amount) for index, amount in enumerate(counts)]
+
+
+def histogram(values: Sequence[float | None], width: float, height: float, count: int = 20) -> list[Bar]:
+    cells = bins(values, count)
+    most = max((amount for _, _, amount in cells), default=1) or 1
+    cell = width / max(1, len(cells))
+    return [
+        Bar(
+            index * cell,
+            height - amount / most * height,
+            max(1.0, cell - 1),
+            amount / most * height,
+            amount,
+            low,
+            high,
+        )
+        for index, (low, high, amount) in enumerate(cells)
+    ]
+
+
+def share(value: float | None, low: float, high: float) -> float:
+    """Where a value lies between two others, from 0 to 1."""
+    if value is None or high <= low:
+        return 0.0
+    return min(1.0, max(0.0, (value - low) / (high - low)))

@@ -1,0 +1,41 @@
+// What every page needs beside htmx: live blocks, notices, filters that submit themselves.
+(() => {
+  // An SSE event is the name of the block that it replaces; htmx 4 itself swaps only unnamed events.
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    const message = event.detail.message;
+    const id = (message.event || "").replaceAll("_", "-");
+    if (!id || !document.getElementById(id)) return; // a name without an element stays a DOM event
+    message.data = `<hx-partial hx-target="#${CSS.escape(id)}" hx-swap="outerMorph">${message.data}</hx-partial>`;
+    message.event = "";
+  });
+
+  // A form that is sent again starts without the complaints of the last time.
+  document.addEventListener("htmx:before:request", (event) => {
+    const form = event.target.closest?.("form");
+    form?.querySelectorAll("[data-error-for]").forEach((slot) => { slot.textContent = ""; });
+  });
+  document.addEventListener("htmx:after:swap", () => {
+    const wrong = [...document.querySelectorAll("[data-error-for]")].find((slot) => slot.textContent.trim());
+    wrong?.closest(".field")?.querySelector("input, select, textarea")?.focus();
+  });
+  document.addEventListener("htmx:error", (event) => {
+    const source = event.detail.ctx?.sourceElement;
+    if (source?.hasAttribute?.("data-live")) return; // streams connect again by themselves
+    const box = document.getElementById("notices");
+    if (box) box.textContent = "The server did not answer. What you typed is still here; try again.";
+  });
+
+  document.addEventListener("click", (event) => {
+    if (event.target.closest("[data-dismiss]")) event.target.closest(".notice")?.remove();
+    const copy = event.target.closest("[data-copy]");
+    if (copy) navigator.clipboard?.writeText(copy.dataset.copy).then(() => { copy.dataset.copied = ""; });
+    const row = event.target.closest("tr[data-href]");
+    if (row && !event.target.closest("a, button, input, label, select") && !getSelection().toString()) location.href = row.dataset.href;
+  });
+  document.addEventListener("change", (event) => {
+    const form = event.target.closest("form[data-autosubmit]");
+    if (!form) return;
+    for (const control of form.elements) control.disabled ||= control.value === ""; // short addresses
+    form.requestSubmit();
+  });
+})();

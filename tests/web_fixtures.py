@@ -1,0 +1,102 @@
+"""Browsers and scripts for tests: `client_for(role)` is signed in as a member with that role.
+
+Every request runs in the test's own session, so that the test sees its rows and all is rolled back.
+An area that needs these says `from tests.web_fixtures import *` in its conftest.py.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from backend.app import create_app
+from backend.db.models import Person, WebSession
+from backend.domain.vocabulary import Role
+from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
+
+ClientFor = Callable[[Role], TestClient]
+
+
+@pytest.fixture
+def app(session: Session) -> FastAPI:
+    """The whole application on the test's session; a request that fails rolls back to where it began."""
+
+    @contextmanager
+    def transaction() -> Iterator[Session]:
+        with session.begin_nested():
+            yield session
+            session.flush()
+        session.info.pop("after_commit", None)
+
+    return create_app(transaction)
+
+
+@pytest.fixture
+def stranger(app: FastAPI) -> TestClient:
+    """A browser that nobody signed in on."""
+    return TestClient(app, follow_redirects=False)
+
+
+@pytest.fixture
+def client_for(app: FastAPI, session: Session) -> ClientFor:
+    """`client_for(Role.AUTHOR)`: a browser whose every form carries the session's CSRF token."""
+    made: dict[Role, TestClient] = {}
+
+    def client(role: Role) -> TestClient:
+        if role not in made:
+            made[role] = sign_in(app, session, make_person(session, role))
+        return made[role]
+
+    return client
+
+
+def make_person(session: Session, role: Role, email: str = "", *, name: str = "") -> Person:
+    person = Person(email=email or f"{role}@example.org", name=name or f"{role}".title(), role=role)
+    session.add(person)
+    session.flush()
+    return person
+
+
+def sign_in(app: FastAPI, session: Session, person: Person) -> TestClient:
+    """A new browser with a session cookie of this person, sending the CSRF header like htmx does."""
+    secret = new_secret()
+    web_session = WebSession(
+        person_id=person.id,
+        token_hash=hash_secret(secret),
+        csrf_token=new_secret(),
+        expires_at=datetime.now(UTC) + timedelta(days=1),
+    )
+    session.add(web_session)
+    session.flush()
+    client = TestClient(app, follow_redirects=False, headers={"X-CSRF-Token": web_session.csrf_token})
+    client.cookies.set(SESSION_COOKIE, secret)
+    return client
+
+
+@pytest.fixture
+def viewer(client_for: ClientFor) -> TestClient:
+    return client_for(Role.VIEWER)
+
+
+@pytest.fixture
+def reviewer(client_for: ClientFor) -> TestClient:
+    return client_for(Role.REVIEWER)
+
+
+@pytest.fixture
+def author(client_for: ClientFor) -> TestClient:
+    return client_for(Role.AUTHOR)
+
+
+@pytest.fixture
+def trainer(client_for: ClientFor) -> TestClient:
+    return client_for(Role.TRAINER)
+
+
+@pytest.fixture
+def admin(client_for: ClientFor) -> TestClient:
+    return client_for(Role.ADMIN)
