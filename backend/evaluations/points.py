@@ -1,0 +1,74 @@
+"""Curves: metric points as columns for a chart, thinned by Postgres to the lowest and highest of each bucket."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+MAX_POINTS = 4000
+"""Of a series in one answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Which part of the curves."""
+
+    after: int | None = None
+    """A step: this one and later ones, for a chart that has the rest."""
+    low: int | None = None
+    high: int | None = None
+
+    @property
+    def first(self) -> int | None:
+        steps = [step for step in (self.after, self.low) if step is not None]
+        return max(steps) if steps else None
+
+
+_NAMES = text("SELECT DISTINCT name FROM metric_points WHERE run_id = :run ORDER BY name")
+
+# A resumed run writes steps again: the newest attempt counts. Of each bucket of steps the lowest and the highest
+# value stay, so that no spike is lost.
+_POINTS = text("""
+WITH latest AS (
+    SELECT DISTINCT ON (name, step) name, step, value
+    FROM metric_points
+    WHERE run_id = :run AND name = ANY(CAST(:names AS text[]))
+      AND (CAST(:first AS int) IS NULL OR step >= :first) AND (CAST(:last AS int) IS NULL OR step <= :last)
+    ORDER BY name, step, attempt DESC
+), sized AS (
+    SELECT name, count(*) AS amount, min(step) AS low, max(step) AS high FROM latest GROUP BY name
+), ranked AS (
+    SELECT name, step, value, amount,
+           row_number() OVER (PARTITION BY name, bucket ORDER BY value) AS from_lowest,
+           row_number() OVER (PARTITION BY name, bucket ORDER BY value DESC) AS from_highest
+    FROM (SELECT l.*, s.amount, (l.step - s.low)::bigint * (:most / 2) / (s.high - s.low + 1) AS bucket
+          FROM latest l JOIN sized s USING (name)) AS placed
+)
+SELECT step, name, value FROM ranked
+WHERE amount <= :most OR from_lowest = 1 OR from_highest = 1
+ORDER BY step
+""")
+
+
+def metric_names(session: Session, run_id: uuid.UUID) -> Sequence[str]:
+    return session.scalars(_NAMES, {"run": run_id}).all()
+
+
+def columnar_points(
+    session: Session, run_id: uuid.UUID, names: Sequence[str], window: Window, most: int = MAX_POINTS
+) -> dict[str, Any]:
+    """{"names": ["step", …], "columns": [[steps], [values or null], …], "after": the last step}.
+
+    Ask again with `after` and lay the answer over what is there: its first step is the one already known, because
+    held-out figures of a step come later than its training figures.
+    """
+    parameters = {"run": run_id, "names": list(names), "first": window.first, "last": window.high, "most": most}
+    by_step: dict[int, dict[str, float | None]] = {}
+    for step, name, value in session.execute(_POINTS, parameters):
+        by_step.setdefault(step, {})[name] = value
+    steps = list(by_step)
+    columns = [[row.get(name) for row in by_step.values()] for name in names]
+    return {"names": ["step", *names], "columns": [steps, *columns], "after": steps[-1] if steps else window.after}

@@ -1,0 +1,160 @@
+"""Reading runs, policies and what hangs on a run: checkpoints, flags, log."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session, contains_eager, defer, joinedload
+
+from backend.db.models import (
+    Checkpoint,
+    Environment,
+    EnvironmentVersion,
+    Flag,
+    Policy,
+    Run,
+    RunLogLine,
+)
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.errors import NotFound
+from backend.web.paging import Key, Slice, slice_of
+
+NEWEST = (Key(Run.created_at), Key(Run.id))
+LOG_LINES = 500
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs a list shows."""
+
+    kind: RunKind | None = None
+    status: RunStatus | None = None
+    environment: str | None = None
+    version_id: uuid.UUID | None = None
+    policy_id: uuid.UUID | None = None
+    text: str | None = None
+
+
+def _with_surroundings(statement: Select[Run]) -> Select[Run]:
+    """Each run with its version, environment, policy, checkpoint and creator, in the same statement."""
+    return (
+        statement.join(Run.version)
+        .join(EnvironmentVersion.environment)
+        .options(
+            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
+            joinedload(Run.policy),
+            joinedload(Run.checkpoint),
+            joinedload(Run.creator),
+        )
+    )
+
+
+def runs(session: Session, wanted: RunFilter, *, after: str | None = None, limit: int = 50) -> Slice[Run]:
+    """Newest first."""
+    statement = _with_surroundings(select(Run)).options(defer(Run.configuration), defer(EnvironmentVersion.manifest))
+    if wanted.kind:
+        statement = statement.where(Run.kind == wanted.kind)
+    if wanted.status:
+        statement = statement.where(Run.status == wanted.status)
+    if wanted.environment:
+        statement = statement.where(Environment.name == wanted.environment)
+    if wanted.version_id:
+        statement = statement.where(Run.version_id == wanted.version_id)
+    if wanted.policy_id:
+        statement = statement.where(Run.policy_id == wanted.policy_id)
+    if wanted.text:
+        statement = statement.where(Run.name.icontains(wanted.text, autoescape=True))
+    return slice_of(session, statement, NEWEST, after=after, limit=limit)
+
+
+def get_run(session: Session, run_id: uuid.UUID) -> Run:
+    run = session.scalars(_with_surroundings(select(Run)).where(Run.id == run_id)).one_or_none()
+    if run is None:
+        raise NotFound("There is no such run.")
+    return run
+
+
+def environment_names(session: Session) -> Sequence[str]:
+    return session.scalars(select(Environment.name).order_by(Environment.name)).all()
+
+
+def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
+    """All that were not deleted, by name."""
+    statement = select(Policy).where(Policy.deleted_at.is_(None))
+    return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
+
+
+def evaluable_policies(session: Session) -> Sequence[Policy]:
+    """What an evaluation may use: local ones need a checkpoint."""
+    has_weights = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
+    statement = (
+        select(Policy)
+        .where(Policy.deleted_at.is_(None), Policy.kind != PolicyKind.HUMAN)
+        .where(or_(Policy.kind != PolicyKind.LOCAL, has_weights))
+        .order_by(Policy.kind, Policy.created_at.desc(), Policy.name)
+    )
+    return session.scalars(statement).all()
+
+
+def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
+    policy = session.get(Policy, policy_id)
+    if policy is None:
+        raise NotFound("There is no such policy.")
+    return policy
+
+
+def find_policy(session: Session, name: str) -> Policy | None:
+    return session.scalars(select(Policy).where(Policy.name == name, Policy.deleted_at.is_(None))).one_or_none()
+
+
+def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """How many runs each policy has."""
+    statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
+    return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}
+
+
+def runs_of_policy(session: Session, policy_id: uuid.UUID, limit: int = 50) -> list[Run]:
+    return runs(session, RunFilter(policy_id=policy_id), limit=limit).items
+
+
+def versions(session: Session) -> Sequence[EnvironmentVersion]:
+    """Every version of the environments in use, newest first within each."""
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(contains_eager(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    return session.scalars(statement).all()
+
+
+def checkpoints(
+    session: Session, *, run_id: uuid.UUID | None = None, policy_id: uuid.UUID | None = None
+) -> Sequence[Checkpoint]:
+    """Of a run or a policy, or all, in the order of saving."""
+    statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
+    if run_id is not None:
+        statement = statement.where(Checkpoint.run_id == run_id)
+    if policy_id is not None:
+        statement = statement.where(Checkpoint.policy_id == policy_id)
+    return session.scalars(statement).all()
+
+
+def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limit: int = 50) -> Slice[Flag]:
+    """Flags of a run, newest first, each with its rollout (if it is about one)."""
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
+
+
+def flag_count(session: Session, run_id: uuid.UUID) -> int:
+    return session.scalar(select(func.count(Flag.id)).where(Flag.run_id == run_id)) or 0
+
+
+def log_lines(session: Session, run_id: uuid.UUID, *, before: int | None = None) -> list[RunLogLine]:
+    """The newest lines (before one, for paging back), oldest first."""
+    statement = select(RunLogLine).where(RunLogLine.run_id == run_id)
+    if before is not None:
+        statement = statement.where(RunLogLine.id < before)
+    return list(reversed(session.scalars(statement.order_by(RunLogLine.id.desc()).limit(LOG_LINES)).all()))
