@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -18,8 +18,12 @@ from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
 from backend.events import RUNS, announce
 from backend.queue import enqueue
+from backend.web.audit import audit
+from backend.web.identity import Actor
 
 CHECK_JOB = "environments.check"
+SITTING = timedelta(minutes=10)
+"""Autosaves of one person within this time are one line of the audit log."""
 _IMPORT_LOCK = 0x50524F43
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
 """Words that are pages of their own."""
@@ -56,7 +60,7 @@ class PackageHasProblems(InvalidInput):
 
 
 def create_environment(
-    session: Session, person_id: uuid.UUID | None, name: str, files: Mapping[str, str], *, is_built_in: bool = False
+    session: Session, actor: Actor | None, name: str, files: Mapping[str, str], *, is_built_in: bool = False
 ) -> Environment:
     """An environment with its first draft; nothing is published yet."""
     if name in RESERVED_NAMES:
@@ -64,20 +68,21 @@ def create_environment(
     checked_files(files)
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
-    environment = Environment(name=name, created_by=person_id, is_built_in=is_built_in)
+    environment = Environment(name=name, created_by=_id(actor), is_built_in=is_built_in)
     environment.description = _description(files)
     try:
         with session.begin_nested():
             session.add(environment)
     except IntegrityError as error:
         raise NameIsTaken(f"Somebody created an environment called {name} at this moment.") from error
-    session.add(EnvironmentDraft(environment_id=environment.id, files=dict(files), updated_by=person_id))
+    session.add(EnvironmentDraft(environment_id=environment.id, files=dict(files), updated_by=_id(actor)))
+    audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()
     return environment
 
 
 def save_draft(
-    session: Session, environment: Environment, person_id: uuid.UUID | None, files: Mapping[str, str], revision: int
+    session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], revision: int
 ) -> EnvironmentDraft:
     """Replace the draft's files, if the draft is still what it was at `revision`."""
     draft = locked_draft(session, environment)
@@ -86,7 +91,7 @@ def save_draft(
             f"Somebody saved this draft after you opened it (it is at revision {draft.revision}, "
             f"yours began at {revision}). Nothing of yours is stored yet: look at what changed, then save again."
         )
-    return write_draft(session, draft, person_id, files)
+    return write_draft(session, actor, draft, files)
 
 
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
@@ -99,20 +104,23 @@ def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft
 
 
 def write_draft(
-    session: Session, draft: EnvironmentDraft, person_id: uuid.UUID | None, files: Mapping[str, str]
+    session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
     checked_files(files)
     if dict(files) != draft.files:
+        now = datetime.now(UTC)
+        if draft.updated_by != _id(actor) or now - draft.updated_at > SITTING:
+            audit(session, actor, "environment.edit", "environment", draft.environment_id, revision=draft.revision + 1)
         draft.files = dict(files)
         draft.revision += 1
-        draft.updated_by = person_id
-        draft.updated_at = datetime.now(UTC)
+        draft.updated_by = _id(actor)
+        draft.updated_at = now
         session.flush()
     return draft
 
 
 def publish_version(
-    session: Session, environment: Environment, person_id: uuid.UUID | None, *, notes: str = "", revision: int | None
+    session: Session, actor: Actor | None, environment: Environment, *, notes: str = "", revision: int | None
 ) -> EnvironmentVersion:
     """Make the draft the next version. `revision`: what the publisher saw; None takes the draft as it is."""
     session.refresh(environment, with_for_update=True)
@@ -122,17 +130,19 @@ def publish_version(
             f"Nothing was published: somebody saved this draft after you opened it (revision {draft.revision}, "
             f"you saw {revision}). Look at what changed, then publish again."
         )
-    return _publish(session, environment, person_id, draft.files, notes)
+    return _publish(session, actor, environment, draft.files, notes)
 
 
-def archive_environment(session: Session, environment: Environment) -> None:
+def archive_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
     """Take it out of lists and choices. Versions, runs and rollouts stay."""
     environment.archived_at = environment.archived_at or datetime.now(UTC)
+    audit(session, actor, "environment.archive", "environment", environment.id, name=environment.name)
     session.flush()
 
 
-def restore_environment(session: Session, environment: Environment) -> None:
+def restore_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
     environment.archived_at = None
+    audit(session, actor, "environment.restore", "environment", environment.id, name=environment.name)
     session.flush()
 
 
@@ -158,8 +168,8 @@ def import_package(
     draft = get_draft(session, environment)
     session.refresh(draft, with_for_update=True)
     if newest is None or content_hash(draft.files) == newest.content_hash:
-        write_draft(session, draft, None, files)
-    return _publish(session, environment, None, files, notes or "Comes with Proctor.")
+        write_draft(session, None, draft, files)
+    return _publish(session, None, environment, files, notes or "Comes with Proctor.")
 
 
 def import_builtins(session: Session) -> list[str]:
@@ -175,7 +185,7 @@ def import_builtins(session: Session) -> list[str]:
     return published
 
 
-def start_check(session: Session, version: EnvironmentVersion, person_id: uuid.UUID | None, name: str) -> Run:
+def start_check(session: Session, actor: Actor | None, version: EnvironmentVersion, name: str) -> Run:
     """Queue the checks of a version; asked for again while they run, the same run comes back."""
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
     if run := find_open_check(session, version):
@@ -187,10 +197,11 @@ def start_check(session: Session, version: EnvironmentVersion, person_id: uuid.U
         version_id=version.id,
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
-        created_by=person_id,
+        created_by=_id(actor),
     )
     session.add(run)
     session.flush()
+    audit(session, actor, "environment.check", "run", run.id, environment=name, version=version.number)
     enqueue(session, CHECK_JOB, queue=Queue.CPU, run_id=run.id)
     announce(session, RUNS)
     return run
@@ -206,7 +217,7 @@ def checked_files(files: Mapping[str, str]) -> None:
 
 
 def _publish(
-    session: Session, environment: Environment, person_id: uuid.UUID | None, files: Mapping[str, str], notes: str
+    session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], notes: str
 ) -> EnvironmentVersion:
     """The caller holds the environment's row, so numbers follow one another."""
     validation = validate_package(files, environment.name)
@@ -224,12 +235,19 @@ def _publish(
         files=dict(files),
         manifest=validation.manifest.model_dump(mode="json"),
         notes=notes.strip(),
-        published_by=person_id,
+        published_by=_id(actor),
     )
     session.add(version)
     environment.description = validation.manifest.description
+    audit(
+        session, actor, "environment.publish", "environment", environment.id, number=version.number, content_hash=digest
+    )
     session.flush()
     return version
+
+
+def _id(actor: Actor | None) -> uuid.UUID | None:
+    return actor.person_id if actor else None
 
 
 def _description(files: Mapping[str, str]) -> str:

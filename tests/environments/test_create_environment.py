@@ -1,21 +1,25 @@
 """Creating an environment."""
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.db.models import AuditEvent
 from backend.environments.queries import get_draft
 from backend.environments.service import NameIsTaken, create_environment
 from backend.errors import InvalidInput
 from tests.environments.packages import make_files
-from tests.factories import make_person
+from tests.factories import make_member
 
 
 def test_it_begins_with_a_draft_and_no_version(session: Session):
-    person = make_person(session)
-    environment = create_environment(session, person.id, "guess", make_files())
+    author = make_member(session)
+    environment = create_environment(session, author, "guess", make_files())
     draft = get_draft(session, environment)
     assert (draft.revision, draft.files) == (1, make_files())
     assert environment.description == "Guess a cell."
+    [event] = session.scalars(select(AuditEvent))
+    assert (event.action, event.person_id) == ("environment.create", author.person_id)
 
 
 def test_it_refuses_a_name_that_is_taken(session: Session):

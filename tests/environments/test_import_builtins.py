@@ -29,6 +29,6 @@ def test_it_leaves_a_draft_that_people_changed(session: Session):
     import_package(session, "guess", make_files())
     environment = get_environment(session, "guess")
     mine = make_files() | {"README.md": "mine"}
-    save_draft(session, environment, None, mine, 1)
+    save_draft(session, None, environment, mine, 1)
     import_package(session, "guess", make_files() | {"README.md": "theirs"})
     assert get_draft(session, environment).files == mine

@@ -21,52 +21,52 @@ from backend.environments.service import (
 )
 from backend.errors import Conflict
 from tests.environments.packages import make_files
-from tests.factories import make_person
+from tests.factories import Member, make_member, make_person
 
 
 def test_it_makes_version_1_of_the_draft(session: Session):
-    person = make_person(session)
-    environment = create_environment(session, person.id, "guess", make_files())
-    version = publish_version(session, environment, person.id, notes=" First. ", revision=1)
+    author = make_member(session)
+    environment = create_environment(session, author, "guess", make_files())
+    version = publish_version(session, author, environment, notes=" First. ", revision=1)
     assert (version.number, version.content_hash, version.notes) == (1, content_hash(make_files()), "First.")
     assert version.manifest["proctor"]["rewards"][0]["name"] == "win"
 
 
 def test_it_refuses_the_same_content_again_and_names_who_published_it(session: Session):
-    person = make_person(session, name="Ada")
-    environment = create_environment(session, person.id, "guess", make_files())
-    publish_version(session, environment, person.id, revision=1)
+    ada = make_person(session, name="Ada")
+    environment = create_environment(session, None, "guess", make_files())
+    publish_version(session, Member(ada.id, ada.role), environment, revision=1)
     with pytest.raises(NothingToPublish, match="Version 1, published by Ada"):
-        publish_version(session, environment, person.id, revision=1)
+        publish_version(session, None, environment, revision=1)
 
 
 def test_it_refuses_problems_and_names_the_first(session: Session):
     broken = make_files() | {"server/app.py": "app = (\n"}
     environment = create_environment(session, None, "guess", broken)
     with pytest.raises(PackageHasProblems, match=r"server/app\.py line 1: not Python"):
-        publish_version(session, environment, None, revision=1)
+        publish_version(session, None, environment, revision=1)
 
 
 def test_it_refuses_to_publish_what_the_publisher_did_not_see(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    save_draft(session, environment, None, make_files() | {"README.md": "new"}, 1)
+    save_draft(session, None, environment, make_files() | {"README.md": "new"}, 1)
     with pytest.raises(DraftChanged, match="Nothing was published"):
-        publish_version(session, environment, None, revision=1)
+        publish_version(session, None, environment, revision=1)
 
 
 @pytest.mark.parametrize("change", ["notes = 'other'", "files = '{}'", "number = 7", "content_hash = 'x'"])
 def test_a_published_version_never_changes(session: Session, change: str):
     environment = create_environment(session, None, "guess", make_files())
-    publish_version(session, environment, None, revision=1)
+    publish_version(session, None, environment, revision=1)
     with pytest.raises(DBAPIError, match="never changes"), session.begin_nested():
         session.execute(text(f"UPDATE environment_versions SET {change}"))
 
 
 def test_a_later_draft_leaves_the_version_as_it_was(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    publish_version(session, environment, None, revision=1)
-    save_draft(session, environment, None, make_files() | {"README.md": "new"}, 1)
-    publish_version(session, environment, None, revision=2)
+    publish_version(session, None, environment, revision=1)
+    save_draft(session, None, environment, make_files() | {"README.md": "new"}, 1)
+    publish_version(session, None, environment, revision=2)
     session.expire_all()
     assert get_version(session, environment, 1, with_files=True).files == make_files()
     assert get_version(session, environment).number == 2
@@ -94,7 +94,7 @@ def test_of_two_people_publishing_at_once_one_is_told(engine: Engine, committed:
             environment = get_environment(session, committed)
             ready.wait()
             try:
-                outcomes.append(f"version {publish_version(session, environment, None, revision=1).number}")
+                outcomes.append(f"version {publish_version(session, None, environment, revision=1).number}")
             except Conflict as error:
                 outcomes.append(error.message)
 
@@ -113,8 +113,8 @@ def test_many_saving_and_publishing_at_once_get_numbers_without_gaps(engine: Eng
                 with Session(engine) as session, session.begin():
                     environment = get_environment(session, committed)
                     files = make_files(committed) | {"README.md": f"{who}\n"}
-                    draft = save_draft(session, environment, None, files, revision=published(session) + 1)
-                    publish_version(session, environment, None, revision=draft.revision)
+                    draft = save_draft(session, None, environment, files, revision=published(session) + 1)
+                    publish_version(session, None, environment, revision=draft.revision)
                 return
             except Conflict:
                 continue

@@ -20,39 +20,39 @@ CHANGED = make_files() | {"README.md": "# Changed\n"}
 
 def test_it_takes_the_files_and_counts_up(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    assert save_draft(session, environment, None, CHANGED, 1).revision == 2
+    assert save_draft(session, None, environment, CHANGED, 1).revision == 2
     assert get_draft(session, environment).files == CHANGED
 
 
 def test_a_form_sent_twice_changes_nothing_more(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    assert save_draft(session, environment, None, make_files(), 1).revision == 1
+    assert save_draft(session, None, environment, make_files(), 1).revision == 1
 
 
 def test_the_second_tab_is_told_and_loses_nothing(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    save_draft(session, environment, None, CHANGED, 1)
+    save_draft(session, None, environment, CHANGED, 1)
     with pytest.raises(DraftChanged, match="revision 2"):
-        save_draft(session, environment, None, make_files() | {"README.md": "# Mine\n"}, 1)
+        save_draft(session, None, environment, make_files() | {"README.md": "# Mine\n"}, 1)
     assert get_draft(session, environment).files == CHANGED
 
 
 def test_it_refuses_what_is_not_a_package(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     with pytest.raises(InvalidInput, match=r"openenv\.yaml"):
-        save_draft(session, environment, None, {"a.py": ""}, 1)
+        save_draft(session, None, environment, {"a.py": ""}, 1)
 
 
 def test_it_keeps_a_broken_manifest_because_it_is_a_draft(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     broken = make_files() | {"openenv.yaml": "name: ["}
-    assert save_draft(session, environment, None, broken, 1).files == broken
+    assert save_draft(session, None, environment, broken, 1).files == broken
 
 
 def test_an_archived_environment_is_not_changed(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    archive_environment(session, environment)
+    archive_environment(session, None, environment)
     with pytest.raises(EnvironmentIsArchived):
-        save_draft(session, environment, None, CHANGED, 1)
-    restore_environment(session, environment)
-    assert save_draft(session, environment, None, CHANGED, 1).revision == 2
+        save_draft(session, None, environment, CHANGED, 1)
+    restore_environment(session, None, environment)
+    assert save_draft(session, None, environment, CHANGED, 1).revision == 2

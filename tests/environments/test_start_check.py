@@ -11,8 +11,8 @@ from tests.environments.packages import make_files
 
 def test_it_queues_one_run_and_its_job(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    version = publish_version(session, environment, None, revision=1)
-    run = start_check(session, version, None, "guess")
+    version = publish_version(session, None, environment, revision=1)
+    run = start_check(session, None, version, "guess")
     assert (run.kind, run.status, run.columns, run.weights) == (
         RunKind.CHECK,
         RunStatus.QUEUED,
@@ -25,9 +25,9 @@ def test_it_queues_one_run_and_its_job(session: Session):
 
 def test_asked_for_again_while_it_runs_it_is_the_same_run(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    version = publish_version(session, environment, None, revision=1)
-    first = start_check(session, version, None, "guess")
-    assert start_check(session, version, None, "guess") is first
+    version = publish_version(session, None, environment, revision=1)
+    first = start_check(session, None, version, "guess")
+    assert start_check(session, None, version, "guess") is first
     first.status = RunStatus.COMPLETED
     session.flush()
-    assert start_check(session, version, None, "guess").id != first.id
+    assert start_check(session, None, version, "guess").id != first.id

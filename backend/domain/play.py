@@ -1,0 +1,50 @@
+"""Where a hand-played episode stands, as it is kept in its run's `progress`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class PlayPhase(StrEnum):
+    OPENING = "opening"
+    """The environment is being reset."""
+    THINKING = "thinking"
+    """The environment is answering."""
+    YOURS = "yours"
+    """It is the person's turn."""
+    STUCK = "stuck"
+    """The environment failed; the replies are kept and can be sent again."""
+    OVER = "over"
+
+    @property
+    def is_waiting(self) -> bool:
+        """A job is asked for or at work."""
+        return self in {PlayPhase.OPENING, PlayPhase.THINKING}
+
+
+@dataclass(frozen=True, slots=True)
+class PlayState:
+    """What the person wants, and how far it came. What the environment answered is in the rollout."""
+
+    phase: PlayPhase
+    replies: list[str] = field(default_factory=list)
+    """The whole episode as the person means it; each job replays it from the start."""
+    revision: int = 1
+    """Counts what the person asked for, so that a page that is behind is noticed."""
+    done: int = 0
+    """Turns played."""
+    total: int = 0
+    """Turns at most."""
+    message: str = ""
+    """Why it is stuck."""
+    divergence: str = ""
+    """Where the replay parted from what was stored, in words: the environment is not deterministic."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "PlayState":
+        known = {name: value[name] for name in cls.__slots__ if name in value}
+        return cls(**{**known, "phase": PlayPhase(known.get("phase", PlayPhase.OPENING))})
