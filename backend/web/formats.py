@@ -92,8 +92,13 @@ def pretty_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
+def compact_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
 FILTERS = {
     "ago": ago,
+    "compact_json": compact_json,
     "duration": duration,
     "moment": moment,
     "number": number,

@@ -1,0 +1,124 @@
+"""A rollout as a page shows it: messages in order, and beside each reply what it earned. All text is untrusted."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+LONG_TEXT = 1500
+"""Characters from which a message opens folded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of text, marked where a detector points at it."""
+
+    text: str
+    is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message, and for a reply the step that it caused."""
+
+    role: str
+    """`system`, `user` (the environment), `assistant` (the policy)."""
+    pieces: list[Piece]
+    turn: int | None = None
+    """Ordinal of the step, for replies."""
+    rewards: list[tuple[str, float]] = field(default_factory=list)
+    """Reward columns of the step in the run's order; what carries no weight follows."""
+    action: Any = None
+    note: str | None = None
+    is_done: bool = False
+    is_cited: bool = False
+    """A flag's evidence points at this turn."""
+    seconds: float | None = None
+
+    @property
+    def is_long(self) -> bool:
+        return sum(len(piece.text) for piece in self.pieces) > LONG_TEXT
+
+    @property
+    def has_marks(self) -> bool:
+        return any(piece.is_marked for piece in self.pieces)
+
+
+def transcript_of(
+    messages: Sequence[Mapping[str, Any]],
+    steps: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    *,
+    quotes: Iterable[str] = (),
+    cited_turns: Iterable[int] = (),
+) -> list[Entry]:
+    """The conversation as entries: reply number n caused step n. `quotes` are marked wherever they occur."""
+    wanted = [quote for quote in quotes if quote.strip()]
+    cited = set(cited_turns)
+    entries: list[Entry] = []
+    turn = 0
+    for message in messages or _messages_of(steps):
+        pieces = mark(str(message.get("content") or ""), wanted)
+        if message.get("role") != "assistant":
+            entries.append(Entry(str(message.get("role", "user")), pieces))
+            continue
+        step = steps[turn] if turn < len(steps) else {}
+        entries.append(_reply(pieces, step, turn, columns, is_cited=turn in cited))
+        turn += 1
+    return entries
+
+
+def _reply(pieces: list[Piece], step: Mapping[str, Any], turn: int, columns: Sequence[str], *, is_cited: bool) -> Entry:
+    sent = step.get("rewards") or {}
+    names = [name for name in columns if name in sent] + sorted(set(sent) - set(columns))
+    return Entry(
+        role="assistant",
+        pieces=pieces,
+        turn=turn,
+        rewards=[(name, sent[name]) for name in names],
+        action=step.get("action"),
+        note=step.get("note"),
+        is_done=bool(step.get("done")),
+        is_cited=is_cited,
+        seconds=step.get("policy_seconds"),
+    )
+
+
+def _messages_of(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """For records without messages: replies and observations take turns."""
+    messages: list[dict[str, Any]] = []
+    for step in steps:
+        messages.append({"role": "assistant", "content": step.get("reply", "")})
+        if step.get("text"):
+            messages.append({"role": "user", "content": step["text"]})
+    return messages
+
+
+def mark(text: str, quotes: Sequence[str]) -> list[Piece]:
+    """Split the text where a quote occurs. Overlapping occurrences become one mark."""
+    spans = _merged(sorted(span for quote in quotes for span in _occurrences(text, quote)))
+    pieces, position = [], 0
+    for start, end in spans:
+        if start > position:
+            pieces.append(Piece(text[position:start]))
+        pieces.append(Piece(text[start:end], is_marked=True))
+        position = end
+    if position < len(text) or not pieces:
+        pieces.append(Piece(text[position:]))
+    return pieces
+
+
+def _occurrences(text: str, quote: str) -> Iterable[tuple[int, int]]:
+    start = text.find(quote)
+    while start >= 0:
+        yield start, start + len(quote)
+        start = text.find(quote, start + len(quote))
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for start, end in spans:
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
