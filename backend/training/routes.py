@@ -19,7 +19,7 @@ from backend.training import downloads, queries, service
 from backend.training.forms import TrainingRequest, read_training_form, resolve_configuration
 from backend.training.launch import LaunchSection, changed_choices, flatten, launch_command, launch_sections
 from backend.web.dependencies import SessionDep, Trainer, Viewer
-from backend.web.pages import page, render_block, see_other
+from backend.web.pages import page, render_block, see_other, wants_block
 from backend.web.paging import After
 from backend.web.streams import END, live
 
@@ -63,6 +63,8 @@ def start_training(
     try:
         run = service.start_training(session, actor, form)
     except InvalidInput as error:
+        if wants_block(request):
+            raise
         return page(request, "training/new.html", _launch_page(session, form, error), status=error.status)
     return see_other(f"/runs/{run.id}", "The training run is queued.")
 
@@ -132,8 +134,7 @@ def show_export(request: Request, export_id: uuid.UUID, session: SessionDep, _: 
 async def export_events(request: Request, export_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     def render(session: Session) -> dict[str, str]:
         export = queries.get_export(session, export_id)
-        name = "export-state"
-        blocks = {name: render_block(request, "training/export.html", "export_state", ExportPage(export))}
+        blocks = {"export_state": render_block(request, "training/export.html", "export_state", ExportPage(export))}
         if export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}:
             blocks[END] = ""
         return blocks
