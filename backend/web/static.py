@@ -15,11 +15,11 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class Static(StaticFiles):
-    """Named with its hash a file may be kept; named without, it is asked for again."""
+    """Named with its hash or version a file may be kept; named without, it is asked for again."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        is_versioned = b"v=" in scope.get("query_string", b"")
+        is_versioned = path.startswith("vendor/") or b"v=" in scope.get("query_string", b"")
         response.headers["Cache-Control"] = _FOR_EVER if is_versioned and response.status_code < 400 else "no-cache"
         return response
 

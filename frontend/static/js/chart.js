@@ -1,0 +1,204 @@
+// Curves: <figure data-chart="/runs/…/points.json"> drawn by uPlot. Data is columnar:
+// {x: […], series: [{label, unit, values}], cursor, replace?}. News arrive by the page's stream or, without one, by polling.
+(() => {
+  const vendor = new URL("../vendor/uplot-1.6.32/", document.currentScript.src).href;
+  const POLL_MS = 5000;
+  const ROWS = 400; // of the table of numbers
+  let library;
+
+  const load = () => library ??= new Promise((resolve, reject) => {
+    const sheet = Object.assign(document.createElement("link"), { rel: "stylesheet", href: `${vendor}uPlot.min.css` });
+    const script = Object.assign(document.createElement("script"), { src: `${vendor}uPlot.iife.min.js`, onload: resolve, onerror: reject });
+    document.head.append(sheet, script);
+  });
+
+  // light-dark() resolves only on an element, so a probe's colour is read
+  const colour = (name) => {
+    const probe = document.createElement("i");
+    probe.hidden = true;
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const value = getComputedStyle(probe).color;
+    probe.remove();
+    return value;
+  };
+  const format = (value) => value == null ? "–" : Math.abs(value) >= 1000 ? Math.round(value).toLocaleString("en") : +value.toPrecision(4) + "";
+
+  class Chart {
+    constructor(figure) {
+      this.figure = figure;
+      this.plotBox = figure.querySelector(".plot");
+      this.legend = figure.querySelector(".legend");
+      this.hidden = new Set();
+      this.data = { x: [], series: [] };
+      this.cursor = "";
+      this.refresh();
+      new ResizeObserver(() => this.plot?.setSize(this.size())).observe(this.plotBox);
+      document.addEventListener("proctor:theme", () => this.draw());
+      matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
+      document.addEventListener(figure.dataset.event || "points", () => this.refresh());
+      if (!document.querySelector("[data-live]")) setInterval(() => document.hidden || this.refresh(), POLL_MS);
+      figure.querySelector("details")?.addEventListener("toggle", () => this.table());
+    }
+
+    size() { return { width: Math.max(160, this.plotBox.clientWidth), height: +this.figure.dataset.height || 220 }; }
+
+    async refresh() {
+      if (this.busy) { this.again = true; return; }
+      this.busy = true;
+      try {
+        const url = new URL(this.figure.dataset.chart, location.href);
+        if (this.cursor) url.searchParams.set("after", this.cursor);
+        const [answer] = await Promise.all([fetch(url, { headers: { Accept: "application/json" } }), load()]);
+        if (answer.ok) this.take(await answer.json());
+        else if (!this.plot) this.say("The curve could not be read.");
+      } catch { if (!this.plot) this.say("The curve could not be read; the page tries again."); }
+      this.busy = false;
+      if (this.again) { this.again = false; this.refresh(); }
+    }
+
+    say(text) {
+      const line = document.createElement("p");
+      line.className = "faint";
+      line.textContent = text;
+      this.plotBox.replaceChildren(line);
+    }
+
+    take(news) {
+      const labels = () => this.data.series.map((series) => series.label).join("\n");
+      const before = labels();
+      if (news.cursor != null) this.cursor = String(news.cursor);
+      if (news.replace || !this.data.x.length) this.data = news;
+      else this.append(news);
+      if (!this.data.x?.length) { this.plot?.destroy(); this.plot = null; return this.say("No points yet."); }
+      if (this.plot && before === labels()) this.plot.setData(this.columns());
+      else this.draw();
+      this.values(null);
+      this.table();
+    }
+
+    append(news) {
+      const rows = new Map(this.data.x.map((x, index) => [x, index]));
+      for (const series of news.series) {
+        let mine = this.data.series.find((each) => each.label === series.label);
+        if (!mine) this.data.series.push(mine = { ...series, values: this.data.x.map(() => null) });
+        news.x.forEach((x, index) => {
+          if (!rows.has(x)) {
+            rows.set(x, this.data.x.push(x) - 1);
+            this.data.series.forEach((each) => each.values.push(null));
+          }
+          if (series.values[index] != null) mine.values[rows.get(x)] = series.values[index];
+        });
+      }
+      const order = this.data.x.map((_, index) => index).sort((a, b) => this.data.x[a] - this.data.x[b]);
+      this.data.x = order.map((index) => this.data.x[index]);
+      this.data.series.forEach((series) => { series.values = order.map((index) => series.values[index]); });
+    }
+
+    columns() { return [this.data.x, ...this.data.series.map((series) => series.values)]; }
+
+    options() {
+      const faint = colour("--ink-faint");
+      const grid = { stroke: colour("--line"), width: 1 };
+      const font = `11px ${getComputedStyle(document.body).fontFamily}`;
+      const axis = { stroke: faint, grid, ticks: { ...grid, size: 4 }, font };
+      const { low, high } = this.figure.dataset;
+      const range = low === undefined && high === undefined ? undefined : (_plot, min, max) => {
+        const pad = (max - min || 1) * 0.05;
+        return [low === undefined ? min - pad : Math.min(+low, min), high === undefined ? max + pad : Math.max(+high, max)];
+      };
+      return {
+        ...this.size(),
+        legend: { show: false },
+        padding: [10, 12, 0, 0],
+        cursor: { y: false, points: { size: 7 } },
+        scales: { x: { time: false }, y: range ? { range } : {} },
+        axes: [{ ...axis, size: 30, values: (_plot, ticks) => ticks.map((tick) => Number.isInteger(tick) ? tick.toLocaleString("en") : "") }, { ...axis, size: 46, values: (_plot, ticks) => ticks.map(format) }],
+        series: [{}, ...this.data.series.map((series, index) => ({
+          label: series.label,
+          stroke: colour(`--series-${index % 8 + 1}`),
+          width: 1.6,
+          dash: index >= 8 ? [5, 3] : undefined,
+          show: !this.hidden.has(series.label),
+          spanGaps: true,
+          points: { show: series.values.filter((value) => value != null).length < 40, size: 5 },
+        }))],
+        hooks: { setCursor: [(plot) => this.values(plot.cursor.idx)] },
+      };
+    }
+
+    draw() {
+      if (!this.data.x?.length || !window.uPlot) return;
+      this.plot?.destroy();
+      this.plotBox.replaceChildren();
+      this.plot = new uPlot(this.options(), this.columns(), this.plotBox);
+      this.plot.over.addEventListener("click", () => this.open());
+      this.names();
+    }
+
+    open() {
+      const index = this.plot.cursor.idx;
+      if (this.figure.dataset.stepUrl && index != null) location.href = this.figure.dataset.stepUrl.replace("{x}", this.data.x[index]);
+    }
+
+    names() {
+      this.legend.replaceChildren(...this.data.series.map((series, index) => {
+        const button = document.createElement("button");
+        button.type = "button";
+        button.title = `Show or hide ${series.label}`;
+        button.setAttribute("aria-pressed", String(!this.hidden.has(series.label)));
+        button.innerHTML = '<svg viewBox="0 0 12 12" aria-hidden="true"><path d="M0 6h12" stroke-width="2.5"/></svg><span></span><b></b>';
+        button.querySelector("path").style.stroke = colour(`--series-${index % 8 + 1}`);
+        button.querySelector("span").textContent = series.label;
+        button.addEventListener("click", () => this.toggle(index, button));
+        return button;
+      }));
+      this.values(null);
+    }
+
+    toggle(index, button) {
+      const { label } = this.data.series[index];
+      const show = this.hidden.delete(label) || !this.hidden.add(label);
+      this.plot.setSeries(index + 1, { show });
+      button.setAttribute("aria-pressed", String(show));
+    }
+
+    values(index) {
+      this.legend.querySelectorAll("b").forEach((slot, number) => {
+        const { values = [], unit } = this.data.series[number] ?? {};
+        const value = index == null ? values.findLast((each) => each != null) : values[index];
+        slot.textContent = format(value) + (unit && value != null ? ` ${unit}` : "");
+      });
+    }
+
+    table() {
+      const details = this.figure.querySelector("details");
+      if (!details?.open) return;
+      const table = document.createElement("table");
+      table.className = "data";
+      const line = (cells, tag) => {
+        const row = document.createElement("tr");
+        for (const text of cells) row.append(Object.assign(document.createElement(tag), { className: "num", textContent: text }));
+        return row;
+      };
+      table.createTHead().append(line([this.figure.dataset.x, ...this.data.series.map((series) => series.label)], "th"));
+      const body = table.createTBody();
+      for (let index = this.data.x.length - 1; index >= Math.max(0, this.data.x.length - ROWS); index--) {
+        body.append(line([this.data.x[index], ...this.data.series.map((series) => format(series.values[index]))], "td"));
+      }
+      details.querySelector(".table-box").replaceChildren(table);
+    }
+  }
+
+  const begin = (root) => {
+    const figures = [...root.querySelectorAll("[data-chart]")];
+    if (root.matches?.("[data-chart]")) figures.push(root);
+    for (const figure of figures) figure.chart ??= new Chart(figure);
+  };
+  const start = () => {
+    begin(document);
+    document.addEventListener("htmx:after:swap", () => begin(document));
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();

@@ -1,0 +1,95 @@
+// Code fields: <div data-editor data-mode="python"> around a textarea. The textarea stays the form's value, and works alone.
+// With data-validate="/…" the form is posted there while typing; the answer {problems: [{line, column, message, type}]} is shown.
+(() => {
+  const vendor = new URL("../vendor/ace-1.45.2/", document.currentScript.src).href;
+  const MODES = { yaml: "yaml", yml: "yaml", py: "python", python: "python", md: "markdown", markdown: "markdown", json: "json", toml: "toml", dockerfile: "dockerfile" };
+  const PAUSE_MS = 500;
+  let library;
+
+  const load = () => library ??= new Promise((resolve, reject) => {
+    for (const name of ["ace.css", "tomorrow.css", "tomorrow_night.css"]) {
+      document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: vendor + name }));
+    }
+    document.head.append(Object.assign(document.createElement("script"), { src: `${vendor}ace.js`, onload: resolve, onerror: reject }));
+  }).then(() => {
+    ace.config.set("basePath", vendor);
+    ace.config.set("useStrictCSP", true); // styles come from the files above
+    for (const theme of ["tomorrow", "tomorrow_night"]) {
+      ace.define(`ace/theme/${theme}`, (_require, exports) => {
+        Object.assign(exports, { isDark: theme !== "tomorrow", cssClass: `ace-${theme.replace("_", "-")}`, cssText: "" });
+      });
+    }
+  });
+
+  const theme = () => {
+    const chosen = document.documentElement.dataset.theme;
+    const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    return `ace/theme/${isDark ? "tomorrow_night" : "tomorrow"}`;
+  };
+
+  const begin = async (box) => {
+    if (box.editor) return;
+    box.editor = true;
+    await load();
+    const area = box.querySelector("textarea");
+    const pane = document.createElement("div");
+    box.append(pane);
+    area.hidden = true;
+    const editor = box.editor = ace.edit(pane, {
+      value: area.value,
+      mode: `ace/mode/${MODES[box.dataset.mode] ?? "text"}`,
+      theme: theme(),
+      useWorker: false,
+      useSoftTabs: true,
+      tabSize: box.dataset.mode === "yaml" ? 2 : 4,
+      showPrintMargin: false,
+      fontSize: 12.5,
+      minLines: 24,
+      maxLines: +box.dataset.lines || 44,
+      readOnly: area.readOnly,
+    });
+    editor.textInput.getElement().setAttribute("aria-label", box.dataset.label || area.name);
+    editor.commands.addCommand({ name: "save", bindKey: { win: "Ctrl-S", mac: "Command-S" }, exec: () => area.form?.requestSubmit() });
+    editor.commands.addCommand({ name: "leave", bindKey: { win: "Esc", mac: "Esc" }, exec: () => editor.blur() });
+    const saved = area.value;
+    let timer = 0;
+    editor.session.on("change", () => {
+      area.value = editor.getValue();
+      area.dispatchEvent(new Event("input", { bubbles: true }));
+      clearTimeout(timer);
+      timer = setTimeout(() => validate(box, area, editor), PAUSE_MS);
+    });
+    area.form?.addEventListener("submit", () => { box.dataset.submitted = ""; });
+    addEventListener("beforeunload", (event) => { if (area.value !== saved && !("submitted" in box.dataset) && area.isConnected) event.preventDefault(); });
+    document.addEventListener("proctor:theme", () => editor.setTheme(theme()));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => editor.setTheme(theme()));
+    validate(box, area, editor);
+  };
+
+  const validate = async (box, area, editor) => {
+    if (!box.dataset.validate || !area.form) return;
+    const text = area.value;
+    const answer = await fetch(box.dataset.validate, { method: "POST", body: new URLSearchParams(new FormData(area.form)), headers: { Accept: "application/json" } }).catch(() => null);
+    if (!answer?.ok || area.value !== text) return;
+    const { problems = [] } = await answer.json();
+    const here = problems.filter((problem) => !problem.path || problem.path === box.dataset.path);
+    editor.session.setAnnotations(here.filter((problem) => problem.line).map((problem) => ({ row: problem.line - 1, column: (problem.column || 1) - 1, text: problem.message, type: problem.type || "error" })));
+    list(box, editor, problems);
+  };
+
+  const list = (box, editor, problems) => {
+    const place = box.parentElement.querySelector(".problems");
+    place?.replaceChildren(...problems.map((problem) => {
+      const item = document.createElement("li");
+      item.dataset.type = problem.type || "error";
+      item.textContent = [problem.path, problem.line && `line ${problem.line}`].filter(Boolean).join(", ") + (problem.path || problem.line ? ": " : "") + problem.message;
+      item.addEventListener("click", () => { if (problem.line) { editor.gotoLine(problem.line, (problem.column || 1) - 1); editor.focus(); } });
+      return item;
+    }));
+  };
+
+  const start = () => document.querySelectorAll("[data-editor]").forEach(begin);
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+  document.addEventListener("htmx:after:swap", start);
+})();
