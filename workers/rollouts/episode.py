@@ -60,6 +60,8 @@ class Episode:
         self._text = ""
         self._parsed_turns = 0
         self._is_done = False
+        self._awaited = ""
+        """What the episode waits for, should its time be over meanwhile."""
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
         seconds = self._limits.episode_timeout_seconds
@@ -68,11 +70,12 @@ class Episode:
                 await self._play(policy, start)
         except TimeoutError as cause:
             self.rollout.stop_reason = StopReason.EPISODE_TIMEOUT
-            raise LimitExceeded(f"the episode took longer than {seconds:g} s") from cause
+            raise LimitExceeded(f"the episode took longer than {seconds:g} s (waiting for {self._awaited})") from cause
         self._score()
 
     async def _play(self, policy: Policy, start: EpisodeStart) -> None:
         await self._open()
+        self._awaited = "the policy"
         async with boundary(PolicyError, "policy"):
             player = await policy.begin(start)
         try:
@@ -86,6 +89,7 @@ class Episode:
             self.rollout.messages.append({"role": "system", "content": self._agent.system})
         began = perf_counter()
         arguments = self.rollout.task.reset_arguments()
+        self._awaited = "the environment to reset"
         opening = await self.session.reset(arguments, timeout=self._limits.step_timeout_seconds)
         self.rollout.environment_seconds += perf_counter() - began
         if opening.done:
@@ -114,6 +118,7 @@ class Episode:
             action_schema=self.rules.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
         )
+        self._awaited = "the policy"
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
         rollout.messages.append({"role": "assistant", "content": reply.text})
@@ -123,6 +128,7 @@ class Episode:
         return reply
 
     async def _scripts(self) -> dict[str, str]:
+        self._awaited = "the environment's state"
         state = await self.session.state(timeout=self._limits.step_timeout_seconds)
         scripts = state.get("scripts")
         return scripts if isinstance(scripts, dict) else {}
@@ -146,6 +152,7 @@ class Episode:
 
     async def _take(self, reply: Reply, action: dict[str, Any], policy_seconds: float) -> None:
         began = perf_counter()
+        self._awaited = "the environment to step"
         answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
         seconds = perf_counter() - began
         self.rollout.environment_seconds += seconds
@@ -196,8 +203,8 @@ class Episode:
         rows = [step.rewards for step in rollout.steps]
         sent = {name for row in rows for name in row}
         if self._is_done and self.rules.environment_columns and not sent & self.rules.environment_columns:
-            wanted = ", ".join(sorted(self.rules.environment_columns))
-            raise RewardsMissing(f"the manifest declares {wanted}; the environment sent {', '.join(sorted(sent))}")
+            wanted, found = ", ".join(sorted(self.rules.environment_columns)), ", ".join(sorted(sent)) or "nothing"
+            raise RewardsMissing(f"the manifest declares {wanted}; the environment sent {found}")
         turns = max(len(rollout.steps), 1)
         platform = {"format": self._parsed_turns / turns, "length": rollout.tokens_out / turns}
         names = set(self.rules.manifest.column_names)
