@@ -148,7 +148,7 @@ def make_run(
         "attempt": 1,
         **fields,
     }
-    run = Run(version_id=version.id, policy_id=policy.id, **values)
+    run = Run(version=version, policy=policy, **values)
     session.add(run)
     session.flush()
     return run

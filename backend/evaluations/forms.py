@@ -1,11 +1,12 @@
 """What a person or a script asks for: the same models read HTML forms and JSON bodies."""
 
 import uuid
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
-from backend.domain.vocabulary import Split
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 
 class EvaluationRequest(BaseModel):
@@ -52,3 +53,66 @@ class PolicyRequest(BaseModel):
     """scripted: `gold`, `random`, `constant`, … or the name of a script that environments offer."""
     constant: Annotated[str | None, Field(max_length=10_000)] = None
     """scripted `constant`: the reply; left out: the first legal action."""
+
+
+class _Filter(BaseModel):
+    """What a list shows. An empty choice of a filter form counts as none."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
+
+    def query(self, **changes: Any) -> str:
+        """As a query string with some of it changed; None and False leave out."""
+        values = self.model_dump(mode="json", exclude_defaults=True) | changes
+        return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
+
+
+class RunFilter(_Filter):
+    """Which runs a list shows."""
+
+    kind: RunKind | None = None
+    status: RunStatus | None = None
+    environment: str | None = None
+    """An environment's name."""
+    version_id: uuid.UUID | None = None
+    policy_id: uuid.UUID | None = None
+    text: str | None = Field(default=None, max_length=200)
+    """Part of the run's name."""
+
+
+class RolloutFilter(_Filter):
+    """Which rollouts of a run a list shows, and in which order."""
+
+    status: RolloutStatus | None = None
+    phase: Phase | None = None
+    step: int | None = None
+    """Training step."""
+    level: int | None = None
+    stop_reason: StopReason | None = None
+    min_reward: float | None = None
+    max_reward: float | None = None
+    column: str | None = None
+    """A reward column for `min_column` and `max_column`."""
+    min_column: float | None = None
+    max_column: float | None = None
+    flagged: bool = False
+    text: str | None = Field(default=None, max_length=500)
+    """Somewhere in the conversation."""
+    sort: str = "-seq"
+    """`seq`, `reward`, `advantage`, `tokens`, `turns`, `level`, `step`, `seconds` or a reward column; `-`: falling."""
+
+
+class GroupFilter(_Filter):
+    """Which groups of a run a list shows."""
+
+    phase: Phase | None = None
+    step: int | None = None
+    level: int | None = None
+    spread: Literal["mixed", "same"] | None = None
+    """mixed: the members' rewards differ, so there is something to learn from. same: they do not."""

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defer, joinedload
@@ -16,24 +15,13 @@ from backend.db.models import (
     Run,
     RunLogLine,
 )
-from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.domain.vocabulary import PolicyKind
 from backend.errors import NotFound
+from backend.evaluations.forms import RunFilter
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST = (Key(Run.created_at), Key(Run.id))
 LOG_LINES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """Which runs a list shows."""
-
-    kind: RunKind | None = None
-    status: RunStatus | None = None
-    environment: str | None = None
-    version_id: uuid.UUID | None = None
-    policy_id: uuid.UUID | None = None
-    text: str | None = None
 
 
 def _with_surroundings(statement: Select[Run]) -> Select[Run]:

@@ -10,33 +10,13 @@ from sqlalchemy import ColumnElement, Double, Text, and_, cast, func, literal, o
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
-from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
+from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
+from backend.evaluations.forms import RolloutFilter
 from backend.web.paging import Slice, make_cursor, read_cursor
 
 SORTS = ("seq", "reward", "advantage", "tokens", "turns", "level", "step", "seconds")
 """Orders that every run has; its reward columns come besides. `-` in front: descending."""
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutFilter:
-    """Which rollouts of a run a list shows, and in which order."""
-
-    status: RolloutStatus | None = None
-    phase: Phase | None = None
-    step: int | None = None
-    level: int | None = None
-    stop_reason: StopReason | None = None
-    min_reward: float | None = None
-    max_reward: float | None = None
-    column: str | None = None
-    """A reward column for `min_column` and `max_column`."""
-    min_column: float | None = None
-    max_column: float | None = None
-    is_flagged: bool = False
-    text: str | None = None
-    """Somewhere in the conversation."""
-    sort: str = "-seq"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +41,7 @@ def rollouts(
         .options(contains_eager(Rollout.group).contains_eager(Group.task))
         .where(Rollout.run_id == run.id, *_conditions(run, wanted))
     )
-    if wanted.is_flagged:
+    if wanted.flagged:
         statement = statement.where(is_flagged)
     if after:
         statement = statement.where(_behind(key, is_descending, read_cursor(after, 2)))

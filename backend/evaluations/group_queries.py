@@ -1,0 +1,72 @@
+"""Reading groups: the rollouts of one task side by side, with what they differ in."""
+
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import and_, func, or_, select
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.orm import Session, contains_eager
+
+from backend.db.models import Group, Rollout, Run, Task
+from backend.evaluations.forms import GroupFilter
+from backend.web.paging import Slice, make_cursor, read_cursor
+
+SAME = 1e-6
+"""Rewards whose spread is no larger are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group with its members' rewards in order; None for a failed one."""
+
+    group: Group
+    rollout_ids: list[uuid.UUID]
+    rewards: list[float | None]
+    mean: float | None
+    deviation: float | None
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.deviation is not None and self.deviation > SAME
+
+
+def groups(
+    session: Session, run: Run, wanted: GroupFilter, *, after: str | None = None, limit: int = 50
+) -> Slice[ListedGroup]:
+    """Newest training step first, then by ordinal."""
+    step = func.coalesce(Group.training_step, -1)
+    spread = func.stddev_pop(Rollout.reward)
+    statement = (
+        select(
+            Group,
+            step,
+            func.array_agg(aggregate_order_by(Rollout.id, Rollout.member)),
+            func.array_agg(aggregate_order_by(Rollout.reward, Rollout.member)),
+            func.avg(Rollout.reward),
+            spread,
+        )
+        .join(Rollout, Rollout.group_id == Group.id)
+        .join(Group.task)
+        .options(contains_eager(Group.task))
+        .where(Group.run_id == run.id)
+        .group_by(Group.id, *Task.__table__.columns)
+    )
+    for column, value in (
+        (Group.phase, wanted.phase),
+        (Group.training_step, wanted.step),
+        (Rollout.level, wanted.level),
+    ):
+        if value is not None:
+            statement = statement.where(column == value)
+    if wanted.spread:
+        statement = statement.having(spread > SAME if wanted.spread == "mixed" else func.coalesce(spread, 0) <= SAME)
+    if after:
+        at_step, ordinal, phase = read_cursor(after, 3)
+        behind = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
+        statement = statement.where(or_(step < at_step, and_(step == at_step, behind)))
+    rows = session.execute(statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(limit + 1)).all()
+    items = [
+        ListedGroup(group, ids, rewards, mean, deviation) for group, _, ids, rewards, mean, deviation in rows[:limit]
+    ]
+    last = rows[limit - 1] if len(rows) > limit else None
+    return Slice(items, make_cursor(last[1], last[0].ordinal, str(last[0].phase)) if last else None)
