@@ -19,9 +19,10 @@ from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import RolloutStatus
 from backend.events import RUNS, announce, run_topic
-from workers.jobs.rollout_rows import COLUMNS, SEQ, group_id, plain_text, row_of
+from workers.jobs.rollout_rows import COLUMNS, SEQ, group_id, row_of
 
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5

@@ -11,6 +11,7 @@ import orjson
 
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
+from backend.domain.text import plain_text
 from workers.rollouts.bounds import MAX_STORED_BYTES, bounded_text
 
 COLUMNS = (
@@ -106,16 +107,6 @@ def json_text(value: Any) -> str:
     except TypeError:  # lone surrogates, integers above 64 bits, nested too deep
         return _careful_json(value)
     return _careful_json(value) if "\\u0000" in text else text
-
-
-def plain_text(text: str) -> str:
-    """Without NUL, which Postgres cannot store, and without halves of surrogate pairs, which UTF-8 cannot say."""
-    text = text.replace("\x00", "\N{SYMBOL FOR NULL}")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
 
 
 def real(value: float | None) -> float | None:
