@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Environment, EnvironmentDraft, EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
-from backend.domain.packages import PackageInvalid, check_files, content_hash
+from backend.domain.packages import content_hash
 from backend.domain.vocabulary import Queue, RunKind
+from backend.environments.drafts import DraftChanged, checked_files, locked_draft, write_draft
 from backend.environments.library import library_names, load_package
 from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
 from backend.environments.validation import FileProblem, validate_package
@@ -22,8 +23,6 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 
 CHECK_JOB = "environments.check"
-SITTING = timedelta(minutes=10)
-"""Autosaves of one person within this time are one line of the audit log."""
 _IMPORT_LOCK = 0x50524F43
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
 """Words that are pages of their own."""
@@ -33,16 +32,8 @@ class NameIsTaken(Conflict):
     """There is an environment of this name already. Choose another name."""
 
 
-class DraftChanged(Conflict):
-    """Somebody saved this draft after you opened it. Your text is still here: compare, then save again."""
-
-
 class NothingToPublish(Conflict):
     """This content is published already."""
-
-
-class EnvironmentIsArchived(Conflict):
-    """This environment is archived. Bring it back before you change it."""
 
 
 class PackageHasProblems(InvalidInput):
@@ -79,44 +70,6 @@ def create_environment(
     audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()
     return environment
-
-
-def save_draft(
-    session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], revision: int
-) -> EnvironmentDraft:
-    """Replace the draft's files, if the draft is still what it was at `revision`."""
-    draft = locked_draft(session, environment)
-    if draft.revision != revision:
-        raise DraftChanged(
-            f"Somebody saved this draft after you opened it (it is at revision {draft.revision}, "
-            f"yours began at {revision}). Nothing of yours is stored yet: look at what changed, then save again."
-        )
-    return write_draft(session, actor, draft, files)
-
-
-def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
-    """The draft as it is now; others wait until this transaction ends."""
-    if environment.archived_at is not None:
-        raise EnvironmentIsArchived
-    draft = get_draft(session, environment)
-    session.refresh(draft, with_for_update=True)
-    return draft
-
-
-def write_draft(
-    session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
-) -> EnvironmentDraft:
-    checked_files(files)
-    if dict(files) != draft.files:
-        now = datetime.now(UTC)
-        if draft.updated_by != _id(actor) or now - draft.updated_at > SITTING:
-            audit(session, actor, "environment.edit", "environment", draft.environment_id, revision=draft.revision + 1)
-        draft.files = dict(files)
-        draft.revision += 1
-        draft.updated_by = _id(actor)
-        draft.updated_at = now
-        session.flush()
-    return draft
 
 
 def publish_version(
@@ -205,15 +158,6 @@ def start_check(session: Session, actor: Actor | None, version: EnvironmentVersi
     enqueue(session, CHECK_JOB, queue=Queue.CPU, run_id=run.id)
     announce(session, RUNS)
     return run
-
-
-def checked_files(files: Mapping[str, str]) -> None:
-    """Raises InvalidInput when the files cannot be stored as a package."""
-    try:
-        check_files(files)
-    except PackageInvalid as error:
-        message = str(error)
-        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
 
 
 def _publish(

@@ -2,9 +2,10 @@
 
 from sqlalchemy.orm import Session
 
+from backend.environments.drafts import save_draft
 from backend.environments.library import library_names
 from backend.environments.queries import get_draft, get_environment, versions_of
-from backend.environments.service import import_builtins, import_package, save_draft
+from backend.environments.service import import_builtins, import_package
 from tests.environments.packages import make_files
 
 

@@ -10,14 +10,13 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Environment, EnvironmentVersion
 from backend.domain.packages import content_hash
+from backend.environments.drafts import DraftChanged, save_draft
 from backend.environments.queries import get_environment, get_version
 from backend.environments.service import (
-    DraftChanged,
     NothingToPublish,
     PackageHasProblems,
     create_environment,
     publish_version,
-    save_draft,
 )
 from backend.errors import Conflict
 from tests.environments.packages import make_files

@@ -3,15 +3,9 @@
 import pytest
 from sqlalchemy.orm import Session
 
+from backend.environments.drafts import DraftChanged, EnvironmentIsArchived, save_draft
 from backend.environments.queries import get_draft
-from backend.environments.service import (
-    DraftChanged,
-    EnvironmentIsArchived,
-    archive_environment,
-    create_environment,
-    restore_environment,
-    save_draft,
-)
+from backend.environments.service import archive_environment, create_environment, restore_environment
 from backend.errors import InvalidInput
 from tests.environments.packages import make_files
 

@@ -1,0 +1,140 @@
+"""What is being edited: one draft an environment. Two tabs, or two people, never overwrite each other unseen."""
+
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentDraft
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.environments.queries import get_draft
+from backend.errors import Conflict, InvalidInput, NotFound
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+SITTING = timedelta(minutes=10)
+"""Autosaves of one person within this time are one line of the audit log."""
+
+
+class DraftChanged(Conflict):
+    """Somebody saved this draft after you opened it. Your text is still here: compare, then save again."""
+
+
+class EnvironmentIsArchived(Conflict):
+    """This environment is archived. Bring it back before you change it."""
+
+
+def save_draft(
+    session: Session, actor: Actor | None, environment: Environment, files: Mapping[str, str], revision: int
+) -> EnvironmentDraft:
+    """Replace the draft's files, if the draft is still what it was at `revision`."""
+    draft = locked_draft(session, environment)
+    if draft.revision != revision:
+        raise DraftChanged(
+            f"Somebody saved this draft after you opened it (it is at revision {draft.revision}, "
+            f"yours began at {revision}). Nothing of yours is stored yet: look at what changed, then save again."
+        )
+    return write_draft(session, actor, draft, files)
+
+
+def save_file(
+    session: Session,
+    actor: Actor | None,
+    environment: Environment,
+    path: str,
+    text: str,
+    *,
+    mark: str,
+    overwrite: bool = False,
+) -> EnvironmentDraft:
+    """Save one file. `mark`: `text_mark` of the text that the author began with, so that two tabs may edit two files.
+
+    `overwrite`: the author has seen that the file changed and wants theirs.
+    """
+    draft = locked_draft(session, environment)
+    now = draft.files.get(path)
+    if not overwrite and now != text:
+        if now is None:
+            raise DraftChanged(f"Somebody deleted or renamed {path} after you opened it. Your text is still here.")
+        if text_mark(now) != mark:
+            raise DraftChanged(f"Somebody saved {path} after you opened it. Your text is still here.")
+    return write_draft(session, actor, draft, {**draft.files, path: text})
+
+
+def add_file(session: Session, actor: Actor | None, environment: Environment, path: str) -> EnvironmentDraft:
+    """A new, empty file."""
+    draft = locked_draft(session, environment)
+    if path in draft.files:
+        raise InvalidInput(fields={"path": f"There is a file {path} already."})
+    return write_draft(session, actor, draft, {**draft.files, path: ""})
+
+
+def rename_file(
+    session: Session, actor: Actor | None, environment: Environment, path: str, new_path: str
+) -> EnvironmentDraft:
+    draft = locked_draft(session, environment)
+    _need_file(draft, path)
+    if path == MANIFEST_PATH:
+        raise InvalidInput(fields={"new_path": f"Every package has its `{MANIFEST_PATH}` under this name."})
+    if new_path in draft.files:
+        raise InvalidInput(fields={"new_path": f"There is a file {new_path} already."})
+    files = {(new_path if known == path else known): text for known, text in draft.files.items()}
+    return write_draft(session, actor, draft, files)
+
+
+def delete_file(
+    session: Session, actor: Actor | None, environment: Environment, path: str, *, mark: str
+) -> EnvironmentDraft:
+    """`mark`: of the text that the author saw; a file that somebody changed since then stays."""
+    draft = locked_draft(session, environment)
+    _need_file(draft, path)
+    if path == MANIFEST_PATH:
+        raise InvalidInput(f"Every package has a `{MANIFEST_PATH}`; it cannot be deleted.")
+    if text_mark(draft.files[path]) != mark:
+        raise DraftChanged(f"Nothing was deleted: somebody saved {path} after you opened it.")
+    return write_draft(session, actor, draft, {known: text for known, text in draft.files.items() if known != path})
+
+
+def text_mark(text: str) -> str:
+    """Tells one text from another, in a form's hidden field."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
+    """The draft as it is now; others wait until this transaction ends."""
+    if environment.archived_at is not None:
+        raise EnvironmentIsArchived
+    draft = get_draft(session, environment)
+    session.refresh(draft, with_for_update=True)
+    return draft
+
+
+def write_draft(
+    session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
+) -> EnvironmentDraft:
+    checked_files(files)
+    if dict(files) != draft.files:
+        now = datetime.now(UTC)
+        if draft.updated_by != actor.person_id if actor else None or now - draft.updated_at > SITTING:
+            audit(session, actor, "environment.edit", "environment", draft.environment_id, revision=draft.revision + 1)
+        draft.files = dict(files)
+        draft.revision += 1
+        draft.updated_by = actor.person_id if actor else None
+        draft.updated_at = now
+        session.flush()
+    return draft
+
+
+def checked_files(files: Mapping[str, str]) -> None:
+    """Raises InvalidInput when the files cannot be stored as a package."""
+    try:
+        check_files(files)
+    except PackageInvalid as error:
+        message = str(error)
+        raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
+
+
+def _need_file(draft: EnvironmentDraft, path: str) -> None:
+    if path not in draft.files:
+        raise NotFound(f"There is no file {path[:200]!r} in this draft; it may have been renamed or deleted.")

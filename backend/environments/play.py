@@ -1,0 +1,231 @@
+"""Hand play: a rollout that a person plays. Each action is a job that replays the episode with one reply more."""
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, undefer
+
+from backend.db.models import Environment, EnvironmentVersion, Group, Policy, Rollout, Run, Task
+from backend.domain.ids import new_id, stable_id
+from backend.domain.manifest import Manifest
+from backend.domain.play import PlayPhase, PlayState
+from backend.domain.rollouts import TaskSpec, task_of
+from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.errors import Conflict, InvalidInput, NotAllowed
+from backend.events import RUNS, announce, run_topic
+from backend.queue import enqueue
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+PLAY_JOB = "environments.play"
+HUMAN = "human"
+MAX_REPLY_CHARACTERS = 20_000
+MAX_SEED = 2**63 - 1
+
+
+class NotYourPlay(NotAllowed):
+    """This episode belongs to somebody else. Start one of your own."""
+
+
+class PlayIsOver(Conflict):
+    """This episode is over. Play again to try something else."""
+
+
+class NotYourTurn(Conflict):
+    """The environment is still answering. Wait a moment, then send your reply again."""
+
+
+class PlayMovedOn(Conflict):
+    """This page is behind: the episode went on in another tab, or this form was sent twice. Look at it again."""
+
+
+class NothingToTakeBack(Conflict):
+    """There is no reply to take back yet."""
+
+
+def choose_task(
+    manifest: Manifest, split: Split, *, level: int | None = None, index: int | None = None, seed: int | None = None
+) -> TaskSpec:
+    """The task that was asked for; what was left open is drawn at random."""
+    tasks = manifest.proctor.tasks
+    count = tasks.heldout if split is Split.HELDOUT else tasks.train
+    if level is not None and not 0 <= level < min(tasks.levels, count):
+        raise InvalidInput(fields={"level": f"There are levels 0 to {min(tasks.levels, count) - 1}."})
+    if index is None:
+        index = secrets.randbelow(count)
+        if level is not None:
+            index = level + tasks.levels * secrets.randbelow((count - 1 - level) // tasks.levels + 1)
+    if not 0 <= index < count:
+        raise InvalidInput(fields={"index": f"There are tasks 0 to {count - 1:,} in this split."})
+    if level is not None and index % tasks.levels != level:
+        raise InvalidInput(fields={"index": f"Task {index} has level {index % tasks.levels}, not {level}."})
+    if seed is not None and not 0 <= seed <= MAX_SEED:
+        raise InvalidInput(fields={"seed": f"A seed is a whole number from 0 to {MAX_SEED}."})
+    return task_of(manifest, split, index, seed)
+
+
+def start_play(
+    session: Session,
+    actor: Actor,
+    environment: Environment,
+    version: EnvironmentVersion,
+    task: TaskSpec,
+    *,
+    replies: Sequence[str] = (),
+) -> Run:
+    """A new episode of this person on this task. `replies`: play on from where another episode stood."""
+    manifest = Manifest.model_validate(version.manifest)
+    run = Run(
+        kind=RunKind.PLAY,
+        name=f"{actor.name[:100]} plays {environment.name} v{version.number}",
+        version_id=version.id,
+        policy_id=_human_policy(session),
+        configuration={"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed},
+        columns=manifest.column_names,
+        weights=[column.weight for column in manifest.columns],
+        seed=task.seed,
+        created_by=actor.person_id,
+        next_seq=2,
+    )
+    session.add(run)
+    session.flush()
+    _add_rollout(session, run, task)
+    audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
+    state = PlayState(PlayPhase.OPENING, list(replies), total=manifest.proctor.episode.max_turns)
+    _ask(session, run, state)
+    announce(session, RUNS)
+    return run
+
+
+def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
+    """The person's next reply. `revision`: what the page showed, so that a form sent twice acts once."""
+    state = _state_in_hand(session, actor, run, revision)
+    _ask(session, run, replace(state, replies=[*_replies_of(session, run), _plain(reply)]))
+
+
+def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
+    """Undo the last reply: the episode is replayed with one fewer."""
+    state = _state_in_hand(session, actor, run, revision)
+    replies = _replies_of(session, run)
+    if not replies:
+        raise NothingToTakeBack
+    _ask(session, run, replace(state, replies=replies[:-1]))
+
+
+def try_again(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
+    """Ask for the same once more after the environment or the worker failed."""
+    state = _state_in_hand(session, actor, run, revision)
+    if state.phase is not PlayPhase.STUCK and run.status is not RunStatus.FAILED:
+        raise Conflict("Nothing failed here; send a reply.")
+    _ask(session, run, state)
+
+
+def abandon_play(session: Session, actor: Actor, run: Run) -> None:
+    """Leave the episode. It stays on record, without a reward."""
+    state = _owned_state(session, actor, run)
+    rollout = rollout_of_play(session, run)
+    rollout.status = RolloutStatus.CANCELLED
+    rollout.stop_reason = StopReason.ABANDONED
+    rollout.ended_at = run.ended_at = datetime.now(UTC)
+    run.status = RunStatus.STOPPED
+    run.reason = "Left before the end."
+    run.progress = replace(state, phase=PlayPhase.OVER).as_json()
+    audit(session, actor, "play.abandon", "run", run.id)
+    session.flush()
+    announce(session, run_topic(run.id), RUNS)
+
+
+def rollout_of_play(session: Session, run: Run) -> Rollout:
+    """The one rollout of a play run, with all that is deferred."""
+    options = (undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages))
+    statement = select(Rollout).where(Rollout.run_id == run.id).options(*options)
+    return session.scalars(statement.execution_options(populate_existing=True)).one()
+
+
+def _owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
+    """The state under the run's lock, if this person may change it."""
+    session.refresh(run, with_for_update=True)
+    if run.created_by != actor.person_id:
+        raise NotYourPlay
+    state = PlayState.from_json(run.progress)
+    if state.phase is PlayPhase.OVER or run.status in {RunStatus.COMPLETED, RunStatus.STOPPED}:
+        raise PlayIsOver
+    return state
+
+
+def _state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
+    state = _owned_state(session, actor, run)
+    if revision is not None and revision != state.revision:
+        raise PlayMovedOn
+    if state.phase.is_waiting and run.status is not RunStatus.FAILED:
+        raise NotYourTurn
+    return state
+
+
+def _ask(session: Session, run: Run, state: PlayState) -> None:
+    """Write what is wanted and queue the job that finds it there."""
+    phase = PlayPhase.THINKING if state.replies else PlayPhase.OPENING
+    state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="")
+    run.progress = state.as_json()
+    if run.status is RunStatus.FAILED:
+        run.status = RunStatus.QUEUED
+        run.reason = run.ended_at = None
+    session.flush()
+    enqueue(session, PLAY_JOB, queue=Queue.CPU, run_id=run.id)
+    announce(session, run_topic(run.id))
+
+
+def _replies_of(session: Session, run: Run) -> list[str]:
+    return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
+
+
+def _plain(reply: str) -> str:
+    """The reply as a database stores it. Browsers send line ends as CR LF; a model writes LF."""
+    text = reply.replace("\r\n", "\n")
+    if len(text) > MAX_REPLY_CHARACTERS:
+        raise InvalidInput(fields={"reply": f"At most {MAX_REPLY_CHARACTERS:,} characters."})
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInput(fields={"reply": "This is not text."}) from error
+    if "\x00" in text:
+        raise InvalidInput(fields={"reply": "This is not text."})
+    return text
+
+
+def _human_policy(session: Session) -> uuid.UUID:
+    """The policy of all people, made on demand."""
+    row = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
+    session.execute(insert(Policy).values(row | {"configuration": {}}).on_conflict_do_nothing(index_elements=["name"]))
+    return session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one()
+
+
+def _add_rollout(session: Session, run: Run, task: TaskSpec) -> None:
+    task_id = stable_id("task", run.version_id, task.split, task.index, task.seed)
+    row = {"id": task_id, "version_id": run.version_id, "split": task.split, "index": task.index}
+    row |= {"level": task.level, "seed": task.seed, "arguments": dict(task.arguments)}
+    session.execute(insert(Task).values(row).on_conflict_do_nothing())
+    group = Group(
+        id=stable_id("group", run.id, Phase.PLAY, None, 0), run_id=run.id, task_id=task_id, phase=Phase.PLAY, ordinal=0
+    )
+    session.add(group)
+    session.flush()
+    session.add(
+        Rollout(
+            id=stable_id("rollout", group.id, 0),
+            run_id=run.id,
+            group_id=group.id,
+            member=0,
+            seq=1,
+            phase=Phase.PLAY,
+            level=task.level,
+            status=RolloutStatus.PLAYING,
+            started_at=datetime.now(UTC),
+        )
+    )
+    session.flush()
