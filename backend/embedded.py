@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ START_TIMEOUT_SECONDS = 120
 MAX_SOCKET_PATH = 100
 """Bytes; the kernel's limit is 108."""
 
+IS_SUPPORTED = sys.platform == "linux"
+"""The parent-death signal and the user namespace are Linux's."""
 _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
 
@@ -81,6 +84,17 @@ def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
     die_with_parent(stop_signal)
 
 
+def accepts_connections(socket_path: Path) -> bool:
+    """Does somebody listen on this Unix socket?"""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.2)
+        try:
+            connection.connect(str(socket_path))
+        except OSError:
+            return False
+    return True
+
+
 class Postgres:
     """One embedded Postgres cluster. Start it from the main thread: it ends when the starting thread does."""
 
@@ -99,8 +113,11 @@ class Postgres:
         self.launch()
         self.wait_until_ready()
 
-    def launch(self) -> None:
-        """Create the cluster on the first start and spawn the server; see `wait_until_ready`."""
+    def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
+        """Create the cluster on the first start and spawn the server; see `wait_until_ready`.
+
+        The server keeps the file descriptor `keep` open, for a lock that should outlive this process with it.
+        """
         if not (self.folder / "PG_VERSION").exists():
             shutil.rmtree(self.folder, ignore_errors=True)  # a first start that was interrupted
             self._create_cluster()
@@ -112,10 +129,13 @@ class Postgres:
                     *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
                 ],
                 preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=True),
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=() if keep is None else (keep,),
             )
+        return self.process
 
     def _create_cluster(self) -> None:
         made = self.folder.with_name(self.folder.name + ".new")
@@ -141,13 +161,13 @@ class Postgres:
                 raise EmbeddedServerFailed(
                     f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}"
                 )
-            if self._is_ready():
+            if self.is_ready():
                 return
             time.sleep(0.01)
         self.stop()
         raise EmbeddedServerFailed(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         """The pid file must be our child's: a killed server leaves one behind that says ready."""
         try:
             lines = (self.folder / "postmaster.pid").read_text().splitlines()
@@ -179,7 +199,7 @@ class Valkey:
     def url(self) -> str:
         return f"redis+socket://{self.socket}"
 
-    def launch(self) -> None:
+    def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -188,10 +208,16 @@ class Valkey:
                     *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
                 ],
                 preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=False),
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                pass_fds=() if keep is None else (keep,),
             )
+        return self.process
+
+    def is_ready(self) -> bool:
+        return accepts_connections(self.socket)
 
     def stop(self) -> None:
         if self.process is None or self.process.poll() is not None:
@@ -202,7 +228,3 @@ class Valkey:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-
-IS_SUPPORTED = sys.platform == "linux"
-"""The parent-death signal and the user namespace are Linux's."""

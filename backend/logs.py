@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error, with what is bound to the context (run, job, worker)."""
+"""Structured logs: one JSON object a line on standard error, with what is bound to the context (run, job, process)."""
 
 import logging
 import sys
@@ -15,23 +15,31 @@ _SHARED: list[structlog.typing.Processor] = [
 
 def configure_logging(process: str, level: int = logging.INFO) -> None:
     """Send everything that this process logs, through `structlog` or `logging`, to standard error as JSON lines."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(json_formatter(process))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+
+
+def json_formatter(process: str) -> logging.Formatter:
+    """Also what `backend/logging.json` names, uvicorn's logging configuration."""
     structlog.configure(
         processors=[*_SHARED, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=_SHARED,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                structlog.processors.JSONRenderer(),
-            ],
-        )
+
+    def name_process(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event["process"] = process
+        return event
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=_SHARED,
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            name_process,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
     )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    structlog.contextvars.bind_contextvars(process=process)

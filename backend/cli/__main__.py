@@ -1,0 +1,5 @@
+"""`python -m backend.cli`"""
+
+from backend.cli.main import main
+
+main()

@@ -1,0 +1,70 @@
+"""`proctor up`: how the start, the news and the end are told."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from backend.cli.output import fail
+from backend.settings import get_settings
+from backend.supervisor.children import ChildGaveUp
+from backend.supervisor.data_folder import CannotStart
+from backend.supervisor.fleet import Address
+from backend.supervisor.up import Supervisor, up
+
+BEGAN_AT = time.monotonic()
+
+Data = Annotated[Path | None, typer.Option("--data", help="Folder for the database, logs and artifacts.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all networks.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)]
+AsJson = Annotated[bool, typer.Option("--json", help="Tell each event as a line of JSON.")]
+
+
+def up_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000, as_json: AsJson = False) -> None:
+    """Start Proctor on this machine and serve until Ctrl-C."""
+    serve(data, Address(host, port), json_teller if as_json else Teller())
+
+
+def serve(
+    data: Path | None,
+    address: Address,
+    tell: Callable[[str, dict[str, Any]], None],
+    on_all_ready: Callable[[Supervisor], None] | None = None,
+) -> None:
+    settings = get_settings()
+    try:
+        up(settings, data or settings.data, address, tell, began_at=BEGAN_AT, on_all_ready=on_all_ready)
+    except (CannotStart, ChildGaveUp) as error:
+        fail(str(error))
+
+
+class Teller:
+    """Tells a person at a terminal."""
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False, soft_wrap=True)
+
+    def __call__(self, event: str, details: dict[str, Any]) -> None:
+        match event:
+            case "ready":
+                self.console.print(f"[dim]{details['seconds']:6.2f} s[/]  {details['name']} ready")
+            case "address":
+                self.console.print(f"\nProctor is at [bold]{details['url']}[/]  (Ctrl-C ends it)\n")
+            case "sign_in":
+                self.console.print(f"Sign in once by this link and set a password:\n[bold]{details['url']}[/]\n")
+            case "news":
+                self.console.print(details["message"], style="yellow", markup=False)
+            case "stopping":
+                self.console.print("stopping …")
+            case "stopped":
+                self.console.print("stopped")
+
+
+def json_teller(event: str, details: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,102 @@
+"""The data folder: made, proven writable, held by one Proctor at a time, with its secret key."""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import time
+from pathlib import Path
+
+from backend.embedded import EmbeddedServerFailed, socket_folder
+
+_LEAVING_SECONDS = 15.0
+"""The servers of a Proctor that was killed hold the lock until they have ended."""
+
+
+class CannotStart(RuntimeError):
+    """Proctor cannot start; the message tells a person what to do."""
+
+
+class DataFolder:
+    """Held from `open_data_folder` until this process and the servers that it gave `lock` to have ended."""
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path, self.lock = path, lock
+        self.sockets = path / "run"
+        self.logs = path / "logs"
+
+    def secret_key(self) -> str:
+        """The installation's own key, made on the first start."""
+        file = self.path / "secret-key"
+        if not file.exists():
+            write_secret(file, secrets.token_urlsafe(32))
+        return file.read_text().strip()
+
+    def note_holder(self, url: str) -> None:
+        os.ftruncate(self.lock, 0)
+        os.pwrite(self.lock, f"{os.getpid()} {url}\n".encode(), 0)
+
+
+def open_data_folder(path: Path) -> DataFolder:
+    """Raises CannotStart with what is wrong."""
+    path = path.expanduser().absolute()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        sockets = socket_folder(path)
+        (path / "logs").mkdir(exist_ok=True)
+        lock = os.open(sockets / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except EmbeddedServerFailed as error:
+        raise CannotStart(str(error)) from error
+    except OSError as error:
+        raise CannotStart(f"cannot write in the data folder {path}: {error.strerror}; choose another --data") from error
+    _hold(lock, path)
+    return DataFolder(path, lock)
+
+
+def running_at(path: Path) -> str | None:
+    """The address of the Proctor that runs on this data folder, if one does."""
+    try:
+        with (path.expanduser() / "run" / "lock").open() as lock:
+            if _try_lock(lock.fileno()):
+                return None
+            return lock.read().partition(" ")[2].strip() or None
+    except OSError:
+        return None
+
+
+def write_secret(file: Path, text: str) -> None:
+    """Readable by this user only, from the first byte on."""
+    partial = file.with_name(file.name + ".partial")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as opened:
+        opened.write(text + "\n")
+    partial.rename(file)
+
+
+def _hold(lock: int, path: Path) -> None:
+    deadline = time.monotonic() + _LEAVING_SECONDS
+    while not _try_lock(lock):
+        holder = os.pread(lock, 500, 0).decode(errors="replace").split()
+        is_leaving = bool(holder) and not _is_alive(int(holder[0]))
+        if not is_leaving or time.monotonic() > deadline:
+            where = f" as process {holder[0]} at {holder[-1]}" if holder else ""
+            raise CannotStart(f"another Proctor runs on the data folder {path}{where}; end it or choose another --data")
+        time.sleep(0.1)
+
+
+def _try_lock(descriptor: int) -> bool:
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,149 @@
+"""The processes of one installation: their commands, environments, logs and when each is ready."""
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from backend.embedded import Postgres, Valkey, accepts_connections, die_with_parent
+from backend.settings import PROJECT_ROOT, Settings
+from backend.supervisor.children import Child, spawn
+from backend.supervisor.data_folder import DataFolder
+
+_SECRETS = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "PROCTOR_DATABASE_URL",
+    "PROCTOR_REDIS_URL",
+    "PROCTOR_SECRET_KEY",
+    "PROCTOR_TOKEN",
+)
+"""What the env host, where foreign code runs, is not told."""
+
+
+@dataclass(frozen=True)
+class Address:
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        shown = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host
+        return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}"
+
+    def answers(self) -> bool:
+        """Does the web reach its database?"""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        connection = http.client.HTTPConnection(host, self.port, timeout=2)
+        try:
+            connection.request("GET", "/healthz")
+            return connection.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+        finally:
+            connection.close()
+
+
+class Fleet:
+    """Builds the children; the supervisor starts and watches them."""
+
+    def __init__(self, folder: DataFolder, settings: Settings, address: Address) -> None:
+        self.folder, self.address = folder, address
+        self.postgres = None if settings.database_url else self._postgres()
+        self.valkey = None if settings.redis_url else self._valkey()
+        self.environment = self._environment(settings)
+
+    def servers(self) -> list[Child]:
+        """Embedded Valkey and Postgres, unless others are used. Valkey first: Postgres may take a second to create."""
+        named = (("broker", self.valkey), ("database", self.postgres))
+        return [
+            Child(name, partial(server.launch, self.folder.lock), server.log, server.is_ready, server.stop_signal)
+            for name, server in named
+            if server
+        ]
+
+    def api(self) -> Child:
+        command = [
+            *("uvicorn", "backend.app:create_app", "--factory", "--timeout-graceful-shutdown", "3", "--no-access-log"),
+            *("--host", self.address.host, "--port", str(self.address.port)),
+            *("--log-config", str(PROJECT_ROOT / "backend" / "logging.json")),
+        ]
+        return self._child("web", "api", command, self.address.answers)
+
+    def workers(self) -> list[Child]:
+        return [
+            self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0)))),
+            self._envhost(),
+            self._worker("gpu", concurrency=1),
+            self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True),
+        ]
+
+    def start_preparation(self) -> subprocess.Popen[str]:
+        with (self.folder.logs / "preparation.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "backend.preparation"],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+                text=True,
+            )
+
+    def _worker(self, queue: str, concurrency: int) -> Child:
+        command = [
+            *("celery", "-A", "workers.jobs.celery_app", "worker", "-Q", queue, "-n", f"{queue}@%h"),
+            *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
+        ]
+        log = self.folder.logs / f"worker-{queue}.log"
+        return self._child(f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'))
+
+    def _envhost(self) -> Child:
+        environment = {name: value for name, value in self.environment.items() if name not in _SECRETS}
+        socket = self.folder.sockets / "envhost.sock"
+        return self._child(
+            "env host", "envhost", ["workers.environments.host"], lambda: accepts_connections(socket), environment
+        )
+
+    def _child(
+        self,
+        name: str,
+        log_name: str,
+        module: list[str],
+        is_answering: Callable[[], bool],
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
+        log = self.folder.logs / f"{log_name}.log"
+        command = [sys.executable, "-m", *module]
+        return Child(name, lambda: spawn(command, environment or self.environment, log), log, is_answering)
+
+    def _postgres(self) -> Postgres:
+        return Postgres(self.folder.path / "postgres", self.folder.sockets, self.folder.logs / "postgres.log")
+
+    def _valkey(self) -> Valkey:
+        return Valkey(self.folder.path / "valkey", self.folder.sockets, self.folder.logs / "valkey.log")
+
+    def _environment(self, settings: Settings) -> dict[str, str]:
+        """What this process was given, and where things are."""
+        given = dict(os.environ)  # noqa: TID251 - handed on to the children, not read
+        own = {
+            "PROCTOR_DATA": str(self.folder.path),
+            "DATABASE_URL": self.postgres.url() if self.postgres else settings.database_url,
+            "REDIS_URL": self.valkey.url if self.valkey else settings.redis_url,
+        }
+        if "secret_key" not in settings.model_fields_set:
+            own["PROCTOR_SECRET_KEY"] = self.folder.secret_key()
+        if "public_url" not in settings.model_fields_set:
+            own["PROCTOR_PUBLIC_URL"] = self.address.url
+        return {**given, **own}
+
+
+def _says(log: Path, words: str) -> bool:
+    """Are these words in the log? Each start of a child begins a log of its own."""
+    return log.exists() and words in log.read_text(errors="replace")
