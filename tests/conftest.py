@@ -18,6 +18,8 @@ from backend.db.session import make_engine
 from backend.embedded import Postgres, Valkey
 from backend.settings import PROJECT_ROOT, get_settings
 
+pytest_plugins = ["tests.envhost_fixture"]
+
 
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:

@@ -1,0 +1,207 @@
+"""The env host's HTTP interface. Errors are JSON: {"error": what and where}."""
+
+import asyncio
+import hmac
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+from aiohttp import WSMsgType, web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import ResourcesSpec
+from backend.domain.packages import MAX_PACKAGE_BYTES, PackageInvalid
+from workers.environments.launchers import Offer
+from workers.environments.packages import PackageStore, StoredPackage
+from workers.environments.pool import TTL_SECONDS, Lease, LeaseState, Pool
+from workers.environments.wire import MAX_FRAME_BYTES
+
+LONGEST_WAIT_SECONDS = 30.0
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class ServerOrder(BaseModel):
+    """What a client asks for."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    hash: str
+    resources: ResourcesSpec = ResourcesSpec()
+    count: int = Field(default=1, ge=1, le=64)
+
+
+@dataclass(slots=True)
+class Api:
+    store: PackageStore
+    pool: Pool
+    offer: Offer
+    token: str = ""
+    """Empty: whoever reaches the socket may ask."""
+    ready: set[str] = field(default_factory=set)
+    """Hashes of packages that have been seen to start."""
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._errors, self._check_token], client_max_size=2 * MAX_PACKAGE_BYTES)
+        app.add_routes(
+            [
+                web.get("/status", self.status),
+                web.get("/packages/{hash}", self.show_package),
+                web.put("/packages/{hash}", self.put_package),
+                web.post("/packages/{hash}/prepare", self.prepare_package),
+                web.post("/servers", self.order_servers),
+                web.get("/servers/{server}/log", self.show_log),
+                web.get("/servers/{server}/ws", self.proxy),
+                web.get("/leases/{lease}", self.wait_for_lease),
+                web.post("/leases/{lease}/renew", self.renew_lease),
+                web.delete("/leases/{lease}", self.release_lease),
+                web.post("/leases/{lease}/servers/{server}/replace", self.replace_server),
+                web.delete("/leases/{lease}/servers/{server}", self.retire_server),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def _errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            return web.json_response({"error": error.reason}, status=error.status)
+        except (PackageInvalid, ValidationError) as error:
+            return web.json_response({"error": str(error)}, status=422)
+        except SandboxError as error:
+            return web.json_response({"error": str(error)}, status=503)
+
+    @web.middleware
+    async def _check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+            return web.json_response({"error": "the env host asks for its token"}, status=401)
+        return await handler(request)
+
+    # status and packages
+
+    async def status(self, request: web.Request) -> web.Response:
+        described = {"launcher": str(self.offer.launcher), "probe": self.offer.probe, **self.pool.describe()}
+        return web.json_response(described)
+
+    async def show_package(self, request: web.Request) -> web.Response:
+        package = self.store.find(request.match_info["hash"])
+        is_ready = package is not None and package.hash in self.ready
+        return web.json_response({"is_stored": package is not None, "is_ready": is_ready})
+
+    async def put_package(self, request: web.Request) -> web.Response:
+        self.store.put(request.match_info["hash"], await request.read())
+        return web.json_response({"is_stored": True})
+
+    async def prepare_package(self, request: web.Request) -> web.Response:
+        """Build what is missing and start a server, which stays warm for the first lease."""
+        package = self._package(request.match_info["hash"])
+        lease = self.pool.order(package, package.resources, 1)
+        try:
+            while lease.state is LeaseState.QUEUED:
+                lease.renew()
+                await _changed(lease, TTL_SECONDS / 2)
+            if lease.state is LeaseState.FAILED:
+                raise SandboxError(lease.error)
+        finally:
+            await self.pool.release(lease)
+        self.ready.add(package.hash)
+        return web.json_response({"is_ready": True})
+
+    def _package(self, hash_: str) -> StoredPackage:
+        if package := self.store.find(hash_):
+            return package
+        raise web.HTTPNotFound(reason="this env host does not have the package; prepare it first")
+
+    # leases and servers
+
+    async def order_servers(self, request: web.Request) -> web.Response:
+        order = ServerOrder.model_validate_json(await request.read())
+        lease = self.pool.order(self._package(order.hash), order.resources, order.count)
+        await _changed(lease, 2.0)  # a warm server is there at once: spare the client a second question
+        return _lease_json(lease)
+
+    async def wait_for_lease(self, request: web.Request) -> web.Response:
+        lease = self._lease(request)
+        lease.renew()
+        await _changed(lease, min(LONGEST_WAIT_SECONDS, float(request.query.get("wait", "0"))))
+        return _lease_json(lease)
+
+    async def renew_lease(self, request: web.Request) -> web.Response:
+        self._lease(request).renew()
+        return web.json_response({})
+
+    async def release_lease(self, request: web.Request) -> web.Response:
+        worn = frozenset(filter(None, request.query.get("worn", "").split(",")))
+        await self.pool.release(self._lease(request), worn)
+        return web.json_response({})
+
+    async def replace_server(self, request: web.Request) -> web.Response:
+        server = await self.pool.replace(self._lease(request), request.match_info["server"])
+        return web.json_response(server.described())
+
+    async def retire_server(self, request: web.Request) -> web.Response:
+        await self.pool.retire(self._lease(request), request.match_info["server"])
+        return web.json_response({})
+
+    def _lease(self, request: web.Request) -> Lease:
+        if lease := self.pool.find(request.match_info["lease"]):
+            return lease
+        raise web.HTTPNotFound(reason="this lease is over")
+
+    async def show_log(self, request: web.Request) -> web.Response:
+        server = self.pool.find_server(request.match_info["server"])
+        if server is None:
+            raise web.HTTPNotFound(reason="no such server is leased")
+        return web.json_response({"log": server.log.last_lines(count=500, characters=64 << 10)})
+
+    async def proxy(self, request: web.Request) -> web.StreamResponse:
+        """Carry a WebSocket of a worker on another machine to the server's own socket."""
+        server = self.pool.find_server(request.match_info["server"])
+        if server is None:
+            raise web.HTTPNotFound(reason="no such server is leased")
+        outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=30)
+        connector = aiohttp.UnixConnector(str(server.socket))
+        async with (
+            aiohttp.ClientSession(connector=connector) as http,
+            http.ws_connect("ws://server/ws", max_msg_size=MAX_FRAME_BYTES, compress=0) as inner,
+        ):
+            await outer.prepare(request)
+            there, back = asyncio.create_task(_carry(outer, inner)), asyncio.create_task(_carry(inner, outer))
+            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+            for task in (there, back):
+                task.cancel()
+            await asyncio.gather(there, back, return_exceptions=True)
+            await outer.close(code=inner.close_code or 1000)
+        return outer
+
+
+Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
+
+
+async def _carry(source: Socket, target: Socket) -> None:
+    async for message in source:
+        if message.type is WSMsgType.TEXT:
+            await target.send_str(message.data)
+
+
+async def _changed(lease: Lease, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await lease.changed.wait()
+    except TimeoutError:
+        pass  # the client asks again
+
+
+def _lease_json(lease: Lease) -> web.Response:
+    if lease.state is LeaseState.FAILED:
+        raise SandboxError(lease.error)
+    return web.json_response(
+        {
+            "id": lease.id,
+            "state": str(lease.state),
+            "ttl_seconds": TTL_SECONDS,
+            "servers": [server.described() for server in lease.servers],
+        }
+    )

@@ -1,0 +1,137 @@
+"""The client of the env host, and the sessions that it leads to. Everything outside this package imports this file.
+
+async with EnvHost(settings.envhost_address) as host:
+    await host.prepare(content_hash, files)
+    async with host.lease(content_hash, manifest.proctor.resources) as server, server.session() as session:
+        observation = await session.reset(task.reset_arguments(), timeout=10)
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+import orjson
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import ResourcesSpec
+from backend.domain.packages import pack
+from workers.environments.sessions import EnvServer, EnvSession
+from workers.environments.wire import Observation
+
+__all__ = ["EnvHost", "EnvServer", "EnvSession", "Observation"]
+
+ANSWER_SECONDS = 15.0
+"""How long the env host may take for an answer that needs no work."""
+PREPARE_SECONDS = 900.0
+"""A package's own virtual environment may have to be built."""
+POLL_SECONDS = 20.0
+"""How long one question for a place in the queue stays open."""
+
+
+class EnvHost:
+    """Talks to the env host process at `unix:/path` or `http://host:port`."""
+
+    def __init__(self, address: str, token: str = "") -> None:
+        self._socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
+        self._base = "http://envhost" if self._socket_path else address.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "EnvHost":
+        connector = aiohttp.UnixConnector(self._socket_path) if self._socket_path else None
+        self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    async def status(self) -> dict[str, Any]:
+        """The launcher in force, what the probe found, the servers and the capacity."""
+        return await self._ask("GET", "/status")
+
+    async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
+        """Make the package ready to serve: upload, virtual environment, a first start. Does nothing the second time.
+
+        Raises SandboxError, with the last lines of the package's log, when it does not start.
+        """
+        known = await self._ask("GET", f"/packages/{content_hash}")
+        if not known["is_stored"]:
+            await self._ask("PUT", f"/packages/{content_hash}", body=pack(files))
+        if not known["is_ready"]:
+            await self._ask("POST", f"/packages/{content_hash}/prepare", seconds=PREPARE_SECONDS)
+
+    @asynccontextmanager
+    async def lease(self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1) -> AsyncIterator[EnvServer]:
+        """One or more servers of a prepared package for ourselves; waits in the queue while the host is full."""
+        order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers}
+        lease = await self._ask("POST", "/servers", json=order)
+        path = f"/leases/{lease['id']}"
+        renewal = asyncio.create_task(self._keep(path, lease["ttl_seconds"]))
+        try:
+            while lease["state"] == "queued":
+                lease = await self._ask("GET", f"{path}?wait={POLL_SECONDS:g}", seconds=POLL_SECONDS + ANSWER_SECONDS)
+            async with EnvServer(self, lease) as server:
+                yield server
+        finally:
+            renewal.cancel()
+            await asyncio.gather(renewal, return_exceptions=True)
+            await self._release(path)
+
+    async def _keep(self, path: str, ttl_seconds: float) -> None:
+        """Renew the lease until cancelled. A renewal that fails is tried again; the host drops us if none succeeds."""
+        while True:
+            await asyncio.sleep(ttl_seconds / 4)
+            try:
+                await self._ask("POST", f"{path}/renew")
+            except SandboxError:
+                await asyncio.sleep(1.0)
+
+    async def _release(self, path: str) -> None:
+        try:
+            await asyncio.shield(self._ask("DELETE", path))
+        except SandboxError:
+            pass  # it lapses by itself
+
+    async def replace(self, lease: str, server: str) -> dict[str, Any]:
+        """A fresh server instead of one that is dead or worn; the old one may end its sessions."""
+        return await self._ask("POST", f"/leases/{lease}/servers/{server}/replace", seconds=PREPARE_SECONDS)
+
+    async def retire(self, lease: str, server: str) -> None:
+        """A replaced server has no sessions any more."""
+        await self._ask("DELETE", f"/leases/{lease}/servers/{server}")
+
+    def reach(self, server: Mapping[str, Any]) -> tuple[aiohttp.ClientSession, str]:
+        """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
+        if self._socket_path:
+            return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
+        connector = aiohttp.TCPConnector(limit=0)
+        url = f"{self._base}/servers/{server['id']}/ws"
+        return aiohttp.ClientSession(connector=connector, headers=self._headers), url
+
+    async def _ask(
+        self, method: str, path: str, *, json: Any = None, body: bytes | None = None, seconds: float = ANSWER_SECONDS
+    ) -> dict[str, Any]:
+        if self._http is None:
+            raise SandboxError("the env host's client is not open: use `async with EnvHost(...)`")
+        data = orjson.dumps(json) if json is not None else body
+        timeout = aiohttp.ClientTimeout(total=seconds)
+        try:
+            async with self._http.request(method, self._base + path, data=data, timeout=timeout) as response:
+                answer = orjson.loads(await response.read())
+                status = response.status
+        except TimeoutError as error:
+            raise SandboxError(f"the env host did not answer {method} {path} within {seconds:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise SandboxError(f"the env host cannot be reached: {error}") from error
+        except orjson.JSONDecodeError as error:
+            raise SandboxError(f"the env host answered nonsense to {method} {path}") from error
+        if status >= 400:
+            raise SandboxError(str(answer.get("error", answer)))
+        return dict(answer)

@@ -1,0 +1,154 @@
+"""The env host process: `python -m workers.environments.host`. The only place where foreign environment code runs.
+
+It knows no database and holds no secret; a worker talks to it through `client.py`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+from aiohttp import web
+
+from backend.domain.errors import SandboxError
+from backend.settings import Settings, get_settings
+from workers.environments.api import Api
+from workers.environments.launchers import Launcher, Offer, make_offer
+from workers.environments.packages import PackageStore
+from workers.environments.pool import Capacity, Pool
+from workers.environments.runtimes import Runtimes
+from workers.environments.virtual_environments import VirtualEnvironments
+
+log = structlog.get_logger("envhost")
+
+
+class HostCannotStart(RuntimeError):
+    """The env host cannot start."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
+    parser.add_argument("--launcher", choices=["jail", "process"], default="", help="instead of the best one")
+    arguments = parser.parse_args()
+    try:
+        asyncio.run(run(get_settings(), arguments.launcher))
+    except HostCannotStart as error:
+        sys.exit(f"env host: {error}")
+
+
+async def run(settings: Settings, launcher: str = "") -> None:
+    """Serve until SIGTERM or SIGINT."""
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    listener = _listen(settings)
+    try:
+        async with _parts(settings, launcher) as api:
+            runner = web.AppRunner(api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+            await runner.setup()
+            await web.SockSite(runner, listener).start()
+            log.info("env host is ready", address=settings.envhost_address, launcher=str(api.offer.launcher))
+            await stopped.wait()
+            await runner.cleanup()
+    finally:
+        listener.close()
+        if settings.envhost_address.startswith("unix:"):
+            _path(settings).unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _parts(settings: Settings, launcher: str) -> AsyncIterator[Api]:
+    folder = settings.run_folder / "env"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True)
+    python = settings.runtime_python.absolute()
+    offer = await make_offer(python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher)
+    _announce(offer)
+    runtimes = Runtimes(VirtualEnvironments(python, settings.data / "environments"), offer, folder)
+    pool = Pool(runtimes, folder, Capacity.of_this_machine())
+    store = PackageStore(settings.data / "packages")
+    upkeep = asyncio.create_task(pool.keep_house())
+    warming = asyncio.create_task(_warm_up(runtimes, python, offer))
+    try:
+        yield Api(store, pool, offer, _token(settings))
+    finally:
+        for task in (upkeep, warming):
+            task.cancel()
+        await asyncio.gather(upkeep, warming, return_exceptions=True)
+        await pool.stop()
+        await runtimes.stop()
+
+
+def _announce(offer: Offer) -> None:
+    if offer.launcher is Launcher.NONE:
+        log.error("foreign code is refused", reason=offer.refusal)
+    elif offer.launcher is Launcher.PROCESS:
+        log.warning("environment code runs WITHOUT a sandbox", reason=offer.probe["reason"])
+
+
+async def _warm_up(runtimes: Runtimes, python: Path, offer: Offer) -> None:
+    if offer.launcher is Launcher.NONE:
+        return
+    try:
+        await runtimes.warm_up(python)
+    except SandboxError as error:
+        log.error("the environment runtime does not start", reason=str(error))
+
+
+def _token(settings: Settings) -> str:
+    return "" if settings.envhost_address.startswith("unix:") else settings.envhost_token.get_secret_value()
+
+
+def _path(settings: Settings) -> Path:
+    return Path(settings.envhost_address.removeprefix("unix:"))
+
+
+def _listen(settings: Settings) -> socket.socket:
+    if settings.envhost_address.startswith("unix:"):
+        return _listen_on_path(_path(settings))
+    if not settings.envhost_token.get_secret_value():
+        raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host asks workers for a token")
+    parts = urlsplit(settings.envhost_address)
+    try:
+        return socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)
+    except OSError as error:
+        raise HostCannotStart(f"cannot listen on {settings.envhost_address}: {error}") from error
+
+
+def _listen_on_path(path: Path) -> socket.socket:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if _answers(path):
+        raise HostCannotStart(f"another env host serves {path}")
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        raise HostCannotStart(f"cannot listen on {path}: {error}") from error
+    finally:
+        os.umask(before)
+    listener.listen(256)
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The few Linux calls that Python lacks, through ctypes."""
+
+import ctypes
+import os
+import platform
+import struct
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+NEW_MOUNTS, NEW_UTS, NEW_IPC = 0x20000, 0x4000000, 0x8000000
+NEW_USER, NEW_PIDS, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
+
+_ATTRIBUTES_READ_ONLY = 1 | 2 | 4  # MOUNT_ATTR_RDONLY | NOSUID | NODEV
+_AT_FDCWD, _AT_RECURSIVE, _MNT_DETACH = -100, 0x8000, 2
+_SYS_MOUNT_SETATTR = 442
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 1, 4, 24, 47, 4
+_CAPABILITY_VERSION_3 = 0x20080522
+_M_ARENA_MAX = -8
+_SIGKILL = 9
+
+
+def check(result: int, what: str) -> None:
+    """Raise the OSError of a failed libc call."""
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return text.encode() if text is not None else None
+
+
+def unshare(flags: int) -> None:
+    check(libc.unshare(flags), "unshare")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    check(
+        libc.mount(_bytes(source), _bytes(target), _bytes(kind), ctypes.c_ulong(flags), _bytes(options)),
+        f"mount {target}",
+    )
+
+
+def make_read_only(path: str, *, recursive: bool = True) -> None:
+    """Read-only, no set-uid, no devices: a mount and those below it."""
+    attributes = struct.pack("<4Q", _ATTRIBUTES_READ_ONLY, 0, 0, 0)
+    flags = _AT_RECURSIVE if recursive else 0
+    check(
+        libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path.encode(), flags, attributes, len(attributes)),
+        f"make {path} read-only",
+    )
+
+
+def pivot_into_working_directory() -> None:
+    """Make the working directory the root and let go of the old one."""
+    check(libc.syscall(_SYS_PIVOT_ROOT[platform.machine()], b".", b"."), "pivot_root")
+    check(libc.umount2(b".", _MNT_DETACH), "detach the old root")
+    os.chdir("/")
+
+
+def map_to_nobody(uid: int, gid: int) -> None:
+    """After unshare(NEW_USER): our ids become 65534, and there are no others."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"65534 {uid} 1"), ("gid_map", f"65534 {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def die_with_parent() -> None:
+    check(libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "PDEATHSIG")
+
+
+def set_dumpable(value: bool) -> None:
+    """Not dumpable: nobody with our uid may trace us or open our memory in /proc."""
+    check(libc.prctl(_PR_SET_DUMPABLE, int(value), 0, 0, 0), "dumpable")
+
+
+def drop_bounding_set() -> None:
+    for capability in range(64):
+        if libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) != 0:
+            break
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+
+
+def drop_capabilities() -> None:
+    header = struct.pack("<Ii", _CAPABILITY_VERSION_3, 0)
+    check(libc.capset(header, struct.pack("<6I", 0, 0, 0, 0, 0, 0)), "capset")
+
+
+def limit_heap_arenas() -> None:
+    """Each malloc arena reserves 64 MB of address space, which RLIMIT_AS would count."""
+    libc.mallopt(_M_ARENA_MAX, 2)
+
+
+def sethostname(name: str) -> None:
+    check(libc.sethostname(name.encode(), len(name)), "sethostname")

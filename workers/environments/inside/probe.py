@@ -1,0 +1,57 @@
+"""Makes both rings of the jail around itself, tries to get out, and prints what held as JSON."""
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+
+from workers.environments.inside import jail, linux
+
+_LIMITS = jail.Limits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
+
+
+def main(text: str) -> None:
+    options = json.loads(text)
+    witness = os.path.realpath(__file__)
+    assert os.path.exists(witness)
+    jail.enclose_interpreter(options["new_root"], jail.interpreter_paths(options["environment"]), options["uid"])
+    child = os.fork()
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
+    jail.enclose_server(_LIMITS, lambda folder: None)
+    checks = {
+        "own_process_space": os.getpid() == 1,
+        "host_files_hidden": not os.path.exists(witness) and not os.path.exists("/etc/passwd"),
+        "root_read_only": _fails(lambda: os.mkdir("/probe")),
+        "tmp_writable": not _fails(lambda: os.mkdir("/tmp/probe")),
+        "network_unreachable": _fails(lambda: socket.create_connection(("127.0.0.1", 9), timeout=1)),
+        "no_new_namespaces": _fails(lambda: linux.unshare(linux.NEW_USER)),
+        "no_mounts": _fails(lambda: linux.mount("tmpfs", "/tmp", "tmpfs", 0)),
+        "processes_bounded": _forks_until_refused() <= _LIMITS.threads,
+        "memory_bounded": _fails(lambda: bytearray(1 << 30)),
+    }
+    sys.stdout.write(json.dumps(checks))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _fails(attempt: Callable[[], object]) -> bool:
+    try:
+        attempt()
+    except (OSError, MemoryError):
+        return True
+    return False
+
+
+def _forks_until_refused() -> int:
+    """Bounded, should the limit not bind."""
+    for count in range(4 * _LIMITS.threads):
+        try:
+            child = os.fork()
+        except OSError:
+            return count
+        if child == 0:
+            linux.libc.pause()
+            os._exit(0)
+    return 4 * _LIMITS.threads

@@ -1,0 +1,112 @@
+"""One environment server, after the fork and inside the jail: import the package's app and serve it with uvicorn."""
+
+import gc
+import importlib
+import io
+import json
+import os
+import random
+import socket as sockets
+import sys
+import threading
+import zipfile
+from collections.abc import Awaitable, Callable, MutableMapping
+from types import ModuleType
+from typing import Any
+
+_STACK_BYTES = 1 << 20
+"""Of each thread; every session has one, and RLIMIT_AS counts them."""
+CAPACITY_PATH = "/_proctor/capacity"
+
+Scope = MutableMapping[str, Any]
+Channel = Callable[..., Awaitable[Any]]
+
+
+def write_package(descriptor: int, folder: str) -> None:
+    """Unzip the package into its place. The host has checked the paths."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
+        archive.extractall(folder)
+
+
+def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> None:
+    """Import the app and serve it until the process is ended."""
+    _clean_up(request["variables"])
+    root = os.path.join(folder, request["name"])
+    os.chdir(root)
+    sys.path[:0] = [root, folder]
+    app = _load(request["app"], request["name"])
+
+    import uvicorn
+
+    config = uvicorn.Config(
+        _WithCapacity(app, request["sessions"]),
+        log_level="warning",
+        access_log=False,
+        ws_per_message_deflate=False,
+        ws_ping_interval=None,  # a client that thinks, or rests in a pool, reads no pings
+        ws_max_size=16 << 20,
+        timeout_graceful_shutdown=1,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _clean_up(variables: dict[str, str]) -> None:
+    """What a fresh process would have: its own environment variables, random state and modules."""
+    os.environ.clear()  # noqa: TID251
+    os.environ.update({"PATH": "/nonexistent", "HOME": "/tmp", "LANG": "C.UTF-8", **variables})  # noqa: TID251
+    random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    for name in [name for name in sys.modules if name == "workers" or name.startswith("workers.")]:
+        del sys.modules[name]
+    sys.argv[:] = ["server"]
+    threading.stack_size(_STACK_BYTES)
+
+
+def _load(app: str, name: str) -> Any:
+    """The app object, whether the package is made to run from its folder or from its parent."""
+    module_name, _, attribute = app.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        if "relative import" not in str(error):
+            raise
+        top = module_name.partition(".")[0]
+        for loaded in [key for key in sys.modules if key == top or key.startswith(top + ".")]:
+            del sys.modules[loaded]
+        module = importlib.import_module(f"{name}.{module_name}")
+    return _attribute(module, attribute or "app")
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        found = getattr(found, part)
+    if not callable(found):
+        raise TypeError(f"{module.__name__}:{path} is not an app but {type(found).__name__}")
+    return found
+
+
+class _WithCapacity:
+    """The app, and one address of ours that says how many sessions it bears: OpenEnv does not."""
+
+    def __init__(self, app: Any, assumed: int) -> None:
+        self._app = app
+        self._body = json.dumps({"sessions": _declared_sessions() or assumed}).encode()
+
+    async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
+        if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
+            headers = [(b"content-type", b"application/json")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": self._body})
+        else:
+            await self._app(scope, receive, send)
+
+
+def _declared_sessions() -> int | None:
+    """The capacity of the OpenEnv server that the app's import has made."""
+    from openenv.core.env_server import HTTPEnvServer
+
+    servers = [thing for thing in gc.get_objects() if isinstance(thing, HTTPEnvServer)]
+    return int(servers[-1].get_capacity_status().max_sessions) if servers else None

@@ -1,0 +1,178 @@
+"""The warm interpreter: imports `openenv` once, stays single-threaded, forks one process per environment server.
+
+Speaks JSON datagrams over an inherited socket: a request carries the listening socket, the package and the log as
+descriptors; the answers are `ready`, `started` and `exited`. Ends, with all its servers, when the socket closes.
+"""
+
+import array
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from typing import Any
+
+from workers.environments.inside import jail, linux
+from workers.environments.inside.server import serve, write_package
+
+_MAX_REQUEST_BYTES = 64 << 10
+FAILED_TO_ENCLOSE = 70
+
+
+def main(arguments: list[str]) -> None:
+    """`arguments`: the control socket's descriptor and a JSON object with what the host decided."""
+    linux.die_with_parent()
+    control = socket.socket(fileno=int(arguments[0]))
+    options = json.loads(arguments[1])
+    if options["jail"]:
+        paths = [path for folder in options["environments"] for path in jail.interpreter_paths(folder)]
+        jail.enclose_interpreter(options["new_root"], paths, options["uid"])
+    _warm_up()
+    Zygote(control, is_jailed=options["jail"]).run()
+
+
+def _warm_up() -> None:
+    """Import what every server needs. Not before the jail: a virtual environment's start-up files are foreign code."""
+    import site
+
+    linux.limit_heap_arenas()
+    site.main()
+    import fastapi  # noqa: F401
+    import uvicorn.protocols.http.h11_impl
+    import uvicorn.protocols.websockets.auto  # noqa: F401
+
+    if threads := _thread_count() - 1:
+        raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
+    gc.collect()
+    gc.freeze()  # keep the collector from touching, and so copying, the shared pages
+
+
+def _thread_count() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+class Zygote:
+    def __init__(self, control: socket.socket, *, is_jailed: bool) -> None:
+        self._control, self._is_jailed = control, is_jailed
+        self._children: dict[int, str] = {}
+        self._poll = select.poll()
+
+    def run(self) -> None:
+        self._poll.register(self._control, select.POLLIN)
+        signal.set_wakeup_fd(self._child_signal(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._tell(event="ready")
+        while True:
+            for descriptor, _ in self._poll.poll():
+                if descriptor == self._control.fileno():
+                    self._take_request()
+                else:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(descriptor, 4096)
+            self._reap()
+
+    def _child_signal(self) -> int:
+        """A pipe that becomes readable when a child ends."""
+        readable, writable = os.pipe()
+        os.set_blocking(readable, False)
+        os.set_blocking(writable, False)
+        self._poll.register(readable, select.POLLIN)
+        return writable
+
+    def _tell(self, **message: Any) -> None:
+        self._control.send(json.dumps(message).encode())
+
+    def _take_request(self) -> None:
+        data, descriptors = _receive(self._control)
+        if not data:
+            self._end()
+        request = json.loads(data)
+        child = os.fork()
+        if child == 0:
+            self._become_server(request, descriptors)
+        self._children[child] = request["id"]
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _end(self) -> None:
+        """The host is gone or wants us gone."""
+        for child in self._children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        os._exit(0)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                child, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if child == 0:
+                return
+            if name := self._children.pop(child, None):
+                self._tell(event="exited", id=name, code=os.waitstatus_to_exitcode(status))
+
+    def _become_server(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        """In the child; never returns."""
+        code = FAILED_TO_ENCLOSE
+        try:
+            listener, package, log = descriptors
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _redirect_output(log)
+            folder = self._enclose(request, package)
+            self._tell(event="started", id=request["id"])
+            kept = os.dup(listener)
+            self._control.close()
+            _close_all_but(kept)
+            code = 1
+            serve(request, folder, socket.socket(fileno=kept))
+            code = 0
+        except SystemExit as error:
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code & 255)
+
+    def _enclose(self, request: dict[str, Any], package: int) -> str:
+        """Put the limits on ourselves and the package in place; returns its folder."""
+        if not self._is_jailed:
+            os.setsid()
+            linux.die_with_parent()
+            write_package(package, os.path.join(request["folder"], request["name"]))
+            return str(request["folder"])
+        limits = jail.Limits(**request["limits"])
+        jail.enclose_server(limits, lambda folder: write_package(package, os.path.join(folder, request["name"])))
+        return jail.PACKAGE_FOLDER
+
+
+def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
+    """A datagram and its descriptors, which a fork, but no exec, inherits."""
+    data, ancillary, _, _ = control.recvmsg(_MAX_REQUEST_BYTES, socket.CMSG_SPACE(8 * 4))
+    descriptors = array.array("i")
+    for level, kind, content in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
+    return data, list(descriptors)
+
+
+def _redirect_output(log: int) -> None:
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    sys.stdout = open(1, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
+
+
+def _close_all_but(kept: int) -> None:
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 4096)

@@ -1,0 +1,84 @@
+"""How foreign code is run on this machine. What the machine offers is tried, not guessed, when the host starts."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from backend.settings import PROJECT_ROOT
+
+PROBE_SECONDS = 30.0
+_ENTRY = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); from workers.environments.inside.probe import main; "
+    "sys.path.pop(0); main(sys.argv[1])"
+)
+
+
+class Launcher(StrEnum):
+    JAIL = "jail"
+    """Namespaces, seccomp, limits; see `inside/jail.py`."""
+    PROCESS = "process"
+    """No isolation at all."""
+    NONE = "none"
+    """Foreign code is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What the machine offers, and what follows from it."""
+
+    launcher: Launcher
+    probe: dict[str, Any]
+    """`jail`: does it hold here; `reason`: why not; `checks`: what was tried inside and how it ended."""
+
+    @property
+    def refusal(self) -> str:
+        return (
+            f"this machine offers no sandbox ({self.probe.get('reason', 'unknown')}), so environment code is refused; "
+            "an administrator may allow it to run without one (PROCTOR_ALLOW_UNSANDBOXED=true)"
+        )
+
+
+async def make_offer(runtime_python: Path, folder: Path, *, allow_unsandboxed: bool, wanted: str = "") -> Offer:
+    """`wanted` is a launcher's name or empty for the best one. Never degrades silently."""
+    probe = await _probe(runtime_python, folder)
+    if wanted == Launcher.PROCESS and allow_unsandboxed:
+        return Offer(Launcher.PROCESS, probe)
+    if wanted in {"", Launcher.JAIL} and probe["jail"]:
+        return Offer(Launcher.JAIL, probe)
+    if wanted == "" and allow_unsandboxed:
+        return Offer(Launcher.PROCESS, probe)
+    if wanted == Launcher.PROCESS:
+        probe = {**probe, "reason": "the process launcher was asked for but is not allowed"}
+    return Offer(Launcher.NONE, probe)
+
+
+async def _probe(runtime_python: Path, folder: Path) -> dict[str, Any]:
+    """Make a whole jail around a small script that tries to get out."""
+    if not runtime_python.exists():
+        return {"jail": False, "reason": f"the environment runtime is missing ({runtime_python}): run `make setup`"}
+    new_root = folder / "root"
+    new_root.mkdir(parents=True, exist_ok=True)
+    options = {"new_root": str(new_root), "environment": str(runtime_python.parent.parent.absolute()), "uid": 60_999}
+    process = await asyncio.create_subprocess_exec(
+        *(str(runtime_python), "-s", "-P", "-S", "-B", "-c", _ENTRY, str(PROJECT_ROOT), json.dumps(options)),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={},
+    )
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            output, errors = await process.communicate()
+        checks = json.loads(output)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return {"jail": False, "reason": f"making a jail took longer than {PROBE_SECONDS:g} s"}
+    except json.JSONDecodeError:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        return {"jail": False, "reason": lines[-1] if lines else "the jail could not be made"}
+    broken = [name for name, is_held in checks.items() if not is_held]
+    return {"jail": not broken, "reason": f"the jail leaks: {', '.join(broken)}" if broken else "", "checks": checks}

@@ -1,0 +1,268 @@
+"""Who has which server: leases, the queue for capacity, idle servers kept warm for the next lease."""
+
+import asyncio
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import ResourcesSpec
+from workers.environments.packages import StoredPackage
+from workers.environments.runtimes import Runtimes
+from workers.environments.servers import RunningServer, start_server
+
+TTL_SECONDS = 20.0
+"""A lease that is not renewed for so long has lost its client."""
+IDLE_SECONDS = 600.0
+"""How long a server is kept warm without a lease."""
+RETIRE_SECONDS = 60.0
+"""How long a replaced server may go on with the sessions that it has."""
+MAX_SERVERS = 64
+MEMORY_SHARE = 0.75
+"""Of the machine's memory, at most, is promised to servers."""
+TICK_SECONDS = 1.0
+
+
+class LeaseState(StrEnum):
+    QUEUED = "queued"
+    GRANTED = "granted"
+    FAILED = "failed"
+    OVER = "over"
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    package: StoredPackage
+    resources: ResourcesSpec
+    count: int
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    state: LeaseState = LeaseState.QUEUED
+    servers: list[RunningServer] = field(default_factory=list)
+    retiring: dict[str, tuple[RunningServer, float]] = field(default_factory=dict)
+    error: str = ""
+    expires_at: float = 0.0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def renew(self) -> None:
+        self.expires_at = time.monotonic() + TTL_SECONDS
+
+    def become(self, state: LeaseState, error: str = "") -> None:
+        self.state, self.error = state, error
+        self.changed.set()
+
+    @property
+    def memory_mb(self) -> int:
+        return self.count * self.resources.memory_mb
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    servers: int
+    memory_mb: int
+
+    @staticmethod
+    def of_this_machine() -> "Capacity":
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return Capacity(MAX_SERVERS, int(total * MEMORY_SHARE) >> 20)
+
+
+class Pool:
+    def __init__(self, runtimes: Runtimes, folder: Path, capacity: Capacity) -> None:
+        self._runtimes, self._folder, self._capacity = runtimes, folder, capacity
+        self._leases: dict[str, Lease] = {}
+        self._queue: list[Lease] = []
+        self._idle: list[RunningServer] = []
+        self._starting_count = self._starting_mb = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        folder.mkdir(parents=True, exist_ok=True)
+
+    # leases
+
+    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int) -> Lease:
+        """A place in the queue. Raises SandboxError for what will never fit."""
+        lease = Lease(package, resources, count)
+        if count > self._capacity.servers or lease.memory_mb > self._capacity.memory_mb:
+            raise SandboxError(
+                f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
+                f"{self._capacity.servers} servers and {self._capacity.memory_mb} MB"
+            )
+        lease.renew()
+        self._leases[lease.id] = lease
+        self._queue.append(lease)
+        self._serve_queue()
+        return lease
+
+    def find(self, lease_id: str) -> Lease | None:
+        return self._leases.get(lease_id)
+
+    async def release(self, lease: Lease, worn: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
+        """The servers become idle; those that are worn, dead or hung are ended."""
+        self._leases.pop(lease.id, None)
+        if lease in self._queue:
+            self._queue.remove(lease)
+        lease.become(LeaseState.OVER)
+        for server in [server for server, _ in lease.retiring.values()]:
+            await server.stop()
+        servers, lease.servers = lease.servers, []
+        await asyncio.gather(*(self._put_back(server, is_trusted and server.id not in worn) for server in servers))
+        self._serve_queue()
+
+    async def _put_back(self, server: RunningServer, is_usable: bool) -> None:
+        if is_usable and await server.is_healthy():
+            server.idle_since = time.monotonic()
+            self._idle.append(server)
+        else:
+            await server.stop()
+
+    async def replace(self, lease: Lease, server_id: str) -> RunningServer:
+        """A fresh server in the place of one that the client found dead or worn."""
+        old = next((server for server in lease.servers if server.id == server_id), None)
+        if old is None:
+            raise SandboxError("this lease has no such server")
+        fresh = await self._start(lease.package, lease.resources)
+        if old not in lease.servers or lease.state is not LeaseState.GRANTED:
+            await fresh.stop()
+            raise SandboxError("the lease ended in the meantime")
+        lease.servers[lease.servers.index(old)] = fresh
+        lease.retiring[old.id] = (old, time.monotonic() + RETIRE_SECONDS)
+        if not old.is_alive:
+            await self.retire(lease, old.id)
+        return fresh
+
+    async def retire(self, lease: Lease, server_id: str) -> None:
+        """A replaced server has ended its last session."""
+        if entry := lease.retiring.pop(server_id, None):
+            await entry[0].stop()
+
+    # the queue
+
+    def _serve_queue(self) -> None:
+        """First come, first served: a big order is not overtaken for ever by small ones."""
+        while self._queue and self._fits(self._queue[0]):
+            lease = self._queue.pop(0)
+            lease.servers = self._take_idle(lease)
+            missing = lease.count - len(lease.servers)
+            self._starting_count += missing
+            self._starting_mb += missing * lease.resources.memory_mb
+            self._spawn(self._grant(lease, missing))
+
+    def _fits(self, lease: Lease) -> bool:
+        matching = min(lease.count, sum(self._matches(server, lease) for server in self._idle))
+        missing = lease.count - matching
+        while not self._has_room(missing, missing * lease.resources.memory_mb):
+            victim = next((server for server in self._idle if not self._matches(server, lease)), None)
+            if victim is None:
+                return False
+            self._idle.remove(victim)  # the one that is idle longest
+            self._spawn(victim.stop())
+        return True
+
+    def _has_room(self, count: int, memory_mb: int) -> bool:
+        live = self._live()
+        used_mb = sum(server.resources.memory_mb for server in live) + self._starting_mb
+        return (
+            len(live) + self._starting_count + count <= self._capacity.servers
+            and used_mb + memory_mb <= self._capacity.memory_mb
+        )
+
+    def _live(self) -> list[RunningServer]:
+        leased = [server for lease in self._leases.values() for server in lease.servers]
+        retiring = [entry[0] for lease in self._leases.values() for entry in lease.retiring.values()]
+        return [*leased, *retiring, *self._idle]
+
+    @staticmethod
+    def _matches(server: RunningServer, lease: Lease) -> bool:
+        return server.package.hash == lease.package.hash and server.resources == lease.resources and server.is_alive
+
+    def _take_idle(self, lease: Lease) -> list[RunningServer]:
+        taken = [server for server in reversed(self._idle) if self._matches(server, lease)][: lease.count]
+        for server in taken:
+            self._idle.remove(server)
+        return taken
+
+    async def _grant(self, lease: Lease, missing: int) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._start(lease.package, lease.resources)) for _ in range(missing)]
+            started = [task.result() for task in tasks]
+        except* SandboxError as errors:
+            for task in tasks:
+                if not task.cancelled() and task.exception() is None:
+                    await task.result().stop()
+            lease.become(LeaseState.FAILED, str(errors.exceptions[0]))
+            started = []
+        finally:
+            self._starting_count -= missing
+            self._starting_mb -= missing * lease.resources.memory_mb
+        lease.servers += started
+        if lease.id not in self._leases:  # the client left while we were at it
+            await self.release(lease)
+        elif lease.state is LeaseState.QUEUED:
+            lease.become(LeaseState.GRANTED)
+        self._serve_queue()
+
+    async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
+        zygote = await self._runtimes.zygote_for(package)
+        return await start_server(zygote, package, resources, self._folder)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # upkeep
+
+    async def keep_house(self) -> None:
+        """Until cancelled: end leases without a client, idle and dead servers, and what uses too much memory."""
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            now = time.monotonic()
+            for lease in [lease for lease in self._leases.values() if lease.expires_at < now]:
+                await self.release(lease, is_trusted=False)
+            for server in [s for s in self._idle if not s.is_alive or now - s.idle_since > IDLE_SECONDS]:
+                self._idle.remove(server)
+                await server.stop()
+            for lease in list(self._leases.values()):
+                for server_id in [key for key, (_, until) in lease.retiring.items() if until < now]:
+                    await self.retire(lease, server_id)
+            for server in self._live():
+                server.end_if_too_big()
+            await self._runtimes.stop_unused()
+
+    def describe(self) -> dict[str, Any]:
+        leased = {server.id for lease in self._leases.values() for server in lease.servers}
+        return {
+            "capacity": {"servers": self._capacity.servers, "memory_mb": self._capacity.memory_mb},
+            "servers": [
+                {
+                    "id": server.id,
+                    "package": server.package.name,
+                    "hash": server.package.hash,
+                    "sessions": server.sessions,
+                    "memory_mb": server.resources.memory_mb,
+                    "is_leased": server.id in leased,
+                    "printed_bytes": server.log.total_bytes,
+                }
+                for server in self._live()
+            ],
+            "queued": len(self._queue),
+        }
+
+    def find_server(self, server_id: str) -> RunningServer | None:
+        """A leased one: nobody has business with an idle server."""
+        for lease in self._leases.values():
+            for server in [*lease.servers, *(entry[0] for entry in lease.retiring.values())]:
+                if server.id == server_id:
+                    return server
+        return None
+
+    async def stop(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        for lease in list(self._leases.values()):
+            await self.release(lease, is_trusted=False)
+        await asyncio.gather(*(server.stop() for server in self._idle))

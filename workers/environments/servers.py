@@ -1,0 +1,207 @@
+"""One running environment server: forked from a warm interpreter, enclosed, listening on a socket of its own."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import ResourcesSpec
+from workers.environments.inside.server import CAPACITY_PATH
+from workers.environments.logs import LogTail
+from workers.environments.memory import resident_bytes, resident_bytes_of_tree
+from workers.environments.packages import StoredPackage
+from workers.environments.zygotes import ForkedProcess, Zygote
+
+START_SECONDS = 60.0
+"""How long a package may take to import and to answer for the first time."""
+HEALTH_SECONDS = 5.0
+_MEMORY_ALLOWANCE = 1.25
+_TMP_BYTES = 64 << 20
+_SLACK_BYTES = 64 << 20
+_SPARE_THREADS = 64
+_SPARE_FILES = 192
+_MAX_SOCKET_PATH = 107
+_BACKLOG = 1024
+
+
+@dataclass(slots=True, eq=False)
+class RunningServer:
+    """A server that answered once."""
+
+    id: str
+    package: StoredPackage
+    resources: ResourcesSpec
+    socket: Path
+    process: ForkedProcess
+    log: LogTail
+    sessions: int = 0
+    action_schema: dict[str, Any] | None = None
+    observation_schema: dict[str, Any] | None = None
+    idle_since: float = 0.0
+    resident_at_start: int = 0
+    """Bytes; the warm interpreter's, which all servers share."""
+    ended_why: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.process.exited.is_set()
+
+    def described(self) -> dict[str, Any]:
+        """For the client that leases it."""
+        return {
+            "id": self.id,
+            "socket": str(self.socket),
+            "sessions": self.sessions,
+            "action_schema": self.action_schema,
+            "observation_schema": self.observation_schema,
+        }
+
+    async def is_healthy(self) -> bool:
+        """Does its event loop answer?"""
+        if not self.is_alive:
+            return False
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await _get(self.socket, CAPACITY_PATH)
+        except (TimeoutError, SandboxError):
+            return False
+        return True
+
+    def end_if_too_big(self) -> None:
+        """What RLIMIT_AS cannot see: many processes that are each within it."""
+        used = resident_bytes_of_tree(self.process.pid) - self.resident_at_start
+        if self.is_alive and used > (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE:
+            self.ended_why = f"its processes used {used >> 20} MB of {self.resources.memory_mb} MB"
+            self.process.kill()
+
+    async def stop(self) -> None:
+        self.process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await self.process.exited.wait()
+        self.log.close()
+        shutil.rmtree(self.socket.parent, ignore_errors=True)
+
+
+async def start_server(zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, folder: Path) -> RunningServer:
+    """Raises SandboxError with the last lines of its log when it exits, hangs or answers nonsense."""
+    name = uuid.uuid4().hex[:12]
+    home = folder / name
+    home.mkdir(mode=0o700, parents=True)
+    (home / "files").mkdir()
+    log = LogTail()
+    path = home / "s"
+    listener = _listen(path)
+    zipped = os.open(package.path, os.O_RDONLY)
+    try:
+        process = await zygote.fork(name, _request(package, resources, home), [listener.fileno(), zipped, log.writer])
+    except BaseException:
+        shutil.rmtree(home, ignore_errors=True)
+        raise
+    finally:
+        listener.close()  # so that a connection fails, instead of waiting, once the server is dead
+        os.close(zipped)
+        log.handed_over()
+    server = RunningServer(name, package, resources, path, process, log)
+    server.resident_at_start = resident_bytes(process.pid)
+    try:
+        await _wait_until_it_answers(server)
+    except BaseException:
+        await server.stop()
+        raise
+    return server
+
+
+def _listen(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
+        raise SandboxError(f"the data folder's path is too long for a socket: {path}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    path.chmod(0o600)
+    listener.listen(_BACKLOG)
+    return listener
+
+
+def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> dict[str, Any]:
+    threads = resources.sessions + _SPARE_THREADS
+    stacks = threads << 20
+    return {
+        "name": package.name,
+        "app": package.app,
+        "sessions": resources.sessions,
+        "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
+        "folder": str(home / "files"),
+        "limits": {
+            "memory_bytes": (resources.memory_mb << 20) + stacks + _SLACK_BYTES,
+            "tmp_bytes": _TMP_BYTES,
+            "threads": threads,
+            "files": resources.sessions + _SPARE_FILES,
+            "cpus": max(1, round(resources.cpus)),
+        },
+    }
+
+
+async def _wait_until_it_answers(server: RunningServer) -> None:
+    """The socket listens already, so that the first question waits inside it for the server."""
+    asked = asyncio.create_task(_introduce(server))
+    ended = asyncio.create_task(server.process.exited.wait())
+    try:
+        await asyncio.wait({asked, ended}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done() and asked.exception() is None:
+            return
+        if not ended.done():
+            await asyncio.wait({ended}, timeout=0.2)  # a connection breaks a moment before its process is reaped
+        await asyncio.sleep(0.05)  # its last words
+        raise SandboxError(_why(server, asked, is_over=ended.done()))
+    finally:
+        for task in (asked, ended):
+            task.cancel()
+        await asyncio.gather(asked, ended, return_exceptions=True)
+
+
+async def _introduce(server: RunningServer) -> None:
+    """Learn the schemas and how many sessions it bears."""
+    schema = await _get(server.socket, "/schema")
+    capacity = await _get(server.socket, CAPACITY_PATH)
+    server.action_schema = dict(schema.get("action") or {})
+    server.observation_schema = dict(schema.get("observation") or {})
+    server.sessions = max(1, min(int(capacity["sessions"]), server.resources.sessions))
+
+
+def _why(server: RunningServer, asked: "asyncio.Task[None]", *, is_over: bool) -> str:
+    code = server.process.code
+    if is_over and code is not None:
+        what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        told = f"the package's server {what} while it started"
+    elif asked.done():
+        told = f"the package's server does not speak OpenEnv: {asked.exception()}"
+    else:
+        told = f"the package's server did not answer within {START_SECONDS:g} s of its start"
+    server.log.close()
+    return f"{told}\n{server.log.last_lines()}".strip()
+
+
+async def _get(path: Path, url: str) -> dict[str, Any]:
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
+            http.get(f"http://server{url}", timeout=aiohttp.ClientTimeout(total=None)) as response,
+        ):
+            body = await response.read()
+            if response.status != 200:
+                raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
+            answer = orjson.loads(body)
+    except (aiohttp.ClientError, OSError, orjson.JSONDecodeError) as error:
+        raise SandboxError(f"GET {url}: {type(error).__name__}: {error}") from error
+    if not isinstance(answer, dict):
+        raise SandboxError(f"GET {url} did not answer with an object")
+    return answer

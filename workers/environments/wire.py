@@ -1,0 +1,194 @@
+"""OpenEnv's WebSocket wire, as a client sees it: one socket is one session, text JSON, in lock step, without ids.
+
+After a timeout the late answer would be taken for the next one, so a socket that timed out is never read again.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
+
+from backend.domain.errors import EnvError, LimitExceeded, SandboxError
+
+MAX_FRAME_BYTES = 8_000_000
+_GONE = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
+_STATE_FRAME = b'{"type":"state"}'
+
+
+class ServerIsFull(SandboxError):
+    """The environment's server bears no further session now."""
+
+
+class ServerIsGone(SandboxError):
+    """The connection to the environment's server was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the environment answered to a reset or a step."""
+
+    fields: dict[str, Any]
+    """The observation's own fields, without reward, done and metadata."""
+    reward: float | None
+    done: bool
+    metadata: dict[str, Any]
+    rewards: dict[str, float] = field(default_factory=dict)
+    """Reward columns of this step; finite numbers."""
+
+
+class Wire:
+    """One WebSocket to an environment's server. Broken once it failed in any way but an error of the environment."""
+
+    __slots__ = ("_busy", "_socket", "is_broken")
+
+    def __init__(self, socket: ClientWebSocketResponse) -> None:
+        self._socket = socket
+        self._busy = False
+        self.is_broken = False
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_broken and not self._socket.closed
+
+    async def reset(self, arguments: Mapping[str, Any], timeout: float) -> Observation:
+        return _observation(await self._ask(_frame("reset", arguments), "observation", "reset", timeout))
+
+    async def step(self, action: Mapping[str, Any], timeout: float) -> Observation:
+        return _observation(await self._ask(_frame("step", action), "observation", "step", timeout))
+
+    async def state(self, timeout: float) -> dict[str, Any]:
+        return await self._ask(_STATE_FRAME, "state", "state", timeout)
+
+    async def close(self) -> None:
+        """Say goodbye when there is still somebody to hear it."""
+        try:
+            async with asyncio.timeout(1.0):
+                if self.is_open:
+                    await self._socket.send_str('{"type":"close"}')
+                await self._socket.close()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            pass  # nobody waits for it
+        self.is_broken = True
+
+    async def _ask(self, frame: bytes, expected: str, what: str, timeout: float) -> dict[str, Any]:
+        if self._busy:
+            raise EnvError(f"{what}: the last question of this session is still open")
+        if self.is_broken:
+            raise ServerIsGone(f"{what}: this session is broken")
+        self._busy, self.is_broken = True, True  # whatever breaks in between, a cancellation included
+        try:
+            async with asyncio.timeout(timeout):
+                await self._socket.send_frame(frame, WSMsgType.TEXT)
+                message = await self._socket.receive()
+        except TimeoutError:
+            raise LimitExceeded(f"{what}: no answer within {timeout:g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise ServerIsGone(f"{what}: the connection was lost: {error}") from error
+        finally:
+            self._busy = False
+        answer = _decode(message, self._socket, what)
+        kind, data = answer.get("type"), answer.get("data")
+        if not isinstance(data, dict):
+            raise EnvError(f"{what}: the server answered nonsense: {str(answer)[:200]}")
+        if kind == "error":
+            self.is_broken = _ends_session(data)
+            raise _error(data, what)
+        if kind != expected:
+            raise EnvError(f"{what}: the server answered with {str(kind)[:80]!r} instead of {expected!r}")
+        self.is_broken = False
+        return data
+
+
+def _frame(kind: str, data: Mapping[str, Any]) -> bytes:
+    try:
+        return orjson.dumps({"type": kind, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY)
+    except (TypeError, orjson.JSONEncodeError) as error:
+        raise EnvError(f"{kind}: this cannot be sent as JSON: {error}") from error
+
+
+def _decode(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, what: str) -> dict[str, Any]:
+    if message.type in _GONE:
+        if socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
+            raise LimitExceeded(f"{what}: the answer is larger than {MAX_FRAME_BYTES:,} bytes")
+        raise ServerIsGone(f"{what}: the server closed the connection (code {socket.close_code})")
+    try:
+        answer = orjson.loads(message.data)
+    except orjson.JSONDecodeError as error:
+        raise EnvError(f"{what}: the server did not answer with JSON: {error}") from error
+    if not isinstance(answer, dict):
+        raise EnvError(f"{what}: the server answered nonsense: {str(answer)[:200]}")
+    return answer
+
+
+_SESSION_ENDS = {"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"}
+"""Sent unasked right after the connection was made; the server then closes it."""
+
+
+def _ends_session(data: dict[str, Any]) -> bool:
+    return data.get("code") in _SESSION_ENDS
+
+
+def _error(data: dict[str, Any], what: str) -> EnvError | SandboxError:
+    code, message = str(data.get("code", "")), str(data.get("message", ""))[:2000]
+    match code:
+        case "CAPACITY_REACHED":
+            return ServerIsFull(message)
+        case "SESSION_ERROR":
+            return SandboxError(f"{what}: {message} ({code})")
+        case "FACTORY_ERROR":
+            return EnvError(f"the environment could not be created: {message} ({code})")
+        case "VALIDATION_ERROR":
+            return EnvError(f"{what}: {_invalid_fields(data) or message} ({code})")
+        case _:  # EXECUTION_ERROR, INVALID_JSON, UNKNOWN_TYPE
+            return EnvError(f"{what}: {message} ({code})")
+
+
+def _invalid_fields(data: dict[str, Any]) -> str:
+    errors = data.get("errors")
+    if not isinstance(errors, list):
+        return ""
+    told = [error for error in errors[:5] if isinstance(error, dict)]
+    return "; ".join(
+        f"{'.'.join(str(part) for part in error.get('loc', ()))}: {error.get('msg', '')}" for error in told
+    )[:1000]
+
+
+def _observation(data: dict[str, Any]) -> Observation:
+    fields = data.get("observation")
+    if not isinstance(fields, dict):
+        raise EnvError(f"the observation is not an object: {str(fields)[:200]}")
+    nested = fields.pop("metadata", None)
+    metadata = data.get("metadata") or nested or {}
+    if not isinstance(metadata, dict):
+        raise EnvError("the observation's metadata is not an object")
+    reward = _number(data.get("reward"), "reward")
+    return Observation(fields, reward, data.get("done") is True, metadata, _columns(metadata, reward))
+
+
+def _columns(metadata: dict[str, Any], reward: float | None) -> dict[str, float]:
+    """`metadata["rewards"]`, or the one column `reward` of a package that sends only the scalar."""
+    sent = metadata.get("rewards")
+    if sent is None:
+        return {} if reward is None else {"reward": reward}
+    if not isinstance(sent, dict):
+        raise EnvError("metadata.rewards is not an object of numbers by column")
+    columns = {}
+    for name, value in sent.items():
+        number = _number(value, f"reward column {name!r}")
+        if number is None:
+            raise EnvError(f"reward column {name!r} is null (NaN and infinity arrive as null)")
+        columns[name] = number
+    return columns
+
+
+def _number(value: Any, what: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        raise EnvError(f"{what} is {str(value)[:80]!r}, not a finite number")
+    return float(value)
