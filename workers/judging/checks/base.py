@@ -1,11 +1,15 @@
 """The face that all checks have: a `Check` looks at a `Subject` and returns a `Finding`."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import CheckStatus
 from workers.judging.checks.subject import Subject
+
+SHOWN = 5
+"""Rollouts beside a finding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class Finding:
     evidence: str
     """One or two sentences with numbers."""
     details: dict[str, Any] = field(default_factory=dict)
+    rollouts: tuple[Rollout, ...] = ()
+    """Those that show it best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +36,16 @@ class Check:
     """Checks without which this one makes no sense: it is skipped when one of them failed."""
 
 
-def passed(evidence: str, **details: Any) -> Finding:
-    return Finding(CheckStatus.PASSED, evidence, details)
+def passed(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
+    return Finding(CheckStatus.PASSED, evidence, details, tuple(rollouts[:SHOWN]))
 
 
-def warned(evidence: str, **details: Any) -> Finding:
-    return Finding(CheckStatus.WARNED, evidence, details)
+def warned(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
+    return Finding(CheckStatus.WARNED, evidence, details, tuple(rollouts[:SHOWN]))
 
 
-def failed(evidence: str, **details: Any) -> Finding:
-    return Finding(CheckStatus.FAILED, evidence, details)
+def failed(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
+    return Finding(CheckStatus.FAILED, evidence, details, tuple(rollouts[:SHOWN]))
 
 
 def skipped(evidence: str, **details: Any) -> Finding:

@@ -76,17 +76,16 @@ async def _degenerate(subject: Subject) -> Finding:
         if estimate := estimate_mean([rollout.reward or 0.0 for rollout in rollouts]):
             means[policy] = estimate
     ranked = sorted(means, key=lambda policy: -means[policy].mean)
-    details = {"floor": floor, "policies": {policy: _figures(means[policy]) for policy in ranked}}
-    told = ", ".join(f"{policy} {means[policy].mean:.3f}" for policy in ranked)
+    details: dict[str, Any] = {"floor": floor, "policies": {policy: _figures(means[policy]) for policy in ranked}}
+    told = f"Mean rewards: {', '.join(f'{policy} {means[policy].mean:.3f}' for policy in ranked)}."
+    best = sorted(await subject.completed(ranked[0]), key=lambda r: -(r.reward or 0.0)) if ranked else []
     sure = [policy for policy in ranked if means[policy].low > floor + TOLERANCE]
     above = [policy for policy in ranked if means[policy].mean > floor + TOLERANCE]
     if sure:
-        return failed(
-            f"Above the floor of {floor:.3f} without trying: {listed(sure)}. Mean rewards: {told}.", **details
-        )
+        return failed(f"Above the floor of {floor:.3f} without trying: {listed(sure)}. {told}", best, **details)
     if above:
-        return warned(f"Perhaps above the floor of {floor:.3f}: {listed(above)}. Mean rewards: {told}.", **details)
-    return passed(f"All {len(ranked)} policies stay at or below the floor of {floor:.3f}. {told}", **details)
+        return warned(f"Perhaps above the floor of {floor:.3f}: {listed(above)}. {told}", best, **details)
+    return passed(f"All {len(ranked)} policies stay at or below the floor of {floor:.3f}. {told}", best, **details)
 
 
 def _floor(manifest: Manifest) -> float | None:

@@ -38,6 +38,7 @@ async def _steps_alike(subject: Subject) -> Finding:
         if difference := _replay_difference(rollout, answers):
             return failed(
                 f"The same actions on {rollout.task.key} (seed {rollout.task.seed}) gave something else: {difference}.",
+                [rollout],
                 task=rollout.task.reset_arguments(),
             )
     return passed(f"{len(samples)} episodes with {steps} steps played twice: equal observations, rewards, ends.")
@@ -71,6 +72,7 @@ async def _sessions_isolated(subject: Subject) -> Finding:
         if difference := _replay_difference(rollout, answers):
             return failed(
                 f"{rollout.task.key}, played beside {len(samples) - 1} other sessions, went differently: {difference}.",
+                [rollout],
                 task=rollout.task.reset_arguments(),
             )
     return passed(f"{len(samples)} sessions at the same time gave what each gave alone.", sessions=len(samples))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from backend.domain.checks import CheckResult
 from backend.domain.errors import RolloutError
+from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import CheckStatus
 from workers.judging.checks import bounds, determinism, misuse, rewards, starting
 from workers.judging.checks.base import Check, Finding, failed, listed
@@ -29,10 +30,14 @@ CHECKS: tuple[Check, ...] = (
     misuse.MALFORMED,
 )
 
-OnResult = Callable[[CheckResult], None]
 
-
-async def examine(subject: Subject, *, on_begin: Callable[[Check], None], on_result: OnResult) -> list[CheckResult]:
+async def examine(
+    subject: Subject,
+    *,
+    on_begin: Callable[[Check], None],
+    on_result: Callable[[CheckResult], None],
+    rollout_id: Callable[[Rollout], object] = lambda rollout: f"{rollout.group}/{rollout.member}",
+) -> list[CheckResult]:
     """Every check in order; those that a failure leaves without meaning are skipped. Ends early when told to stop."""
     results: list[CheckResult] = []
     blocked: set[str] = set()
@@ -47,6 +52,8 @@ async def examine(subject: Subject, *, on_begin: Callable[[Check], None], on_res
             finding = await _look(check, subject)
         if obstacles or finding.status is CheckStatus.FAILED:
             blocked.add(check.id)
+        if finding.rollouts:
+            finding.details["rollouts"] = [str(rollout_id(rollout)) for rollout in finding.rollouts]
         results.append(_result(check, finding, time.perf_counter() - began))
         on_result(results[-1])
     return results

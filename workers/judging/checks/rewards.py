@@ -34,7 +34,7 @@ async def _add_up(subject: Subject) -> Finding:
                 task=rollout.task.reset_arguments(),
             )
     if wrong := [r for r in subject.all_rollouts() if not _adds_up(subject, r.columns, r.reward)]:
-        return failed(f"{len(wrong)} rollouts whose reward is not the weighted sum of their columns.")
+        return failed(f"{len(wrong)} rollouts whose reward is not the weighted sum of their columns.", wrong)
     if missing := [column.name for column in declared if column.name not in seen]:
         return warned(f"Declared, but never sent: {listed(missing)}. Sent: {listed(sorted(seen))}.")
     if not compared:
@@ -57,7 +57,7 @@ async def _finite(subject: Subject) -> Finding:
     if broken:
         return failed(
             f"In {len(broken)} of {len(rollouts)} episodes of random legal play: {broken[0].error_message}.",
-            tasks=[rollout.task.key for rollout in broken[:5]],
+            broken,
         )
     rows = [step.rewards for rollout in rollouts for step in rollout.steps if step.action is not None]
     count = sum(len(row) for row in rows)

@@ -83,14 +83,15 @@ async def _ends(subject: Subject) -> Finding:
         [(error, count)] = errors.most_common(1)
         return failed(
             f"{len(broken)} of {len(rollouts)} episodes of random legal play broke. Most often ({count}×) {error}",
+            broken,
             errors=[str(rollout.error_message) for rollout in broken[:5]],
         )
     turns = [len(rollout.steps) for rollout in rollouts]
     ends = Counter(str(rollout.stop_reason) for rollout in rollouts)
     seen = f"{len(rollouts)} episodes of random legal play, {min(turns)} to {max(turns)} turns; ended by {_count(ends)}"
     if not ends[StopReason.DONE]:
-        return warned(f"{seen}. None was ended by the environment itself.", ends=ends)
-    return passed(f"{seen}.", ends=ends, mean_turns=sum(turns) / len(turns))
+        return warned(f"{seen}. None was ended by the environment itself.", rollouts, ends=ends)
+    return passed(f"{seen}.", rollouts, ends=ends, mean_turns=sum(turns) / len(turns))
 
 
 def _count(ends: Counter[str]) -> str:

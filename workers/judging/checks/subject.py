@@ -1,15 +1,15 @@
 """The environment version under examination: a running server, and the rollouts that were played on it so far."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout, TaskSpec, task_of
-from backend.domain.vocabulary import Phase, RolloutStatus, Split
+from backend.domain.vocabulary import Phase, Split
 from workers.environments.client import EnvServer, EnvSession, Observation
 from workers.judging.checks.policies import POLICIES
-from workers.rollouts.engine import GroupPlan, play_groups
+from workers.rollouts.engine import GroupPlan, OnRollout, play_groups
 
 CONCURRENCY = 16
 PER_LEVEL = 24
@@ -26,7 +26,7 @@ class Subject:
     manifest: Manifest
     server: EnvServer
     seed: int = 0
-    on_rollout: Callable[[Rollout], None] = lambda rollout: None
+    on_rollout: OnRollout = lambda rollout: None
     """Told of every rollout as it ends, failed ones included."""
     should_stop: Callable[[], bool] = lambda: False
     _played: dict[str, list[Rollout]] = field(default_factory=dict)
@@ -75,10 +75,9 @@ class Subject:
         first = list(POLICIES).index(policy) * GROUPS_PER_POLICY
         rollouts: list[Rollout] = []
 
-        def keep(rollout: Rollout) -> None:
-            if rollout.status is not RolloutStatus.CANCELLED:
-                rollouts.append(rollout)
-                self.on_rollout(rollout)
+        def keep(rollout: Rollout) -> Awaitable[None] | None:
+            rollouts.append(rollout)
+            return self.on_rollout(rollout)
 
         await play_groups(
             [GroupPlan(task, first + number, (0,)) for number, task in enumerate(tasks)],

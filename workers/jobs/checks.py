@@ -1,0 +1,144 @@
+"""The job `environments.check`: examine a version, store what was played, write its certificate."""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from sqlalchemy import delete
+from sqlalchemy.orm import undefer
+
+from backend.db.models import Certificate, EnvironmentVersion, Run
+from backend.db.session import transaction
+from backend.domain.checks import CheckResult, certificate_status
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import Manifest
+from backend.domain.rollouts import Rollout
+from backend.domain.vocabulary import RunStatus
+from backend.evaluations.service import begin_run, finish_run
+from backend.settings import get_settings
+from workers.environments.client import EnvHost
+from workers.jobs.recording import RunRecorder
+from workers.jobs.registry import JobContext
+from workers.jobs.rollout_rows import rollout_id
+from workers.jobs.writer import RolloutWriter
+from workers.judging.checks.base import Check
+from workers.judging.checks.examine import CHECKS, does_not_start, examine
+from workers.judging.checks.subject import Subject
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Assignment:
+    """All that is needed of the run, read once."""
+
+    run_id: uuid.UUID
+    version_id: uuid.UUID
+    seed: int
+    content_hash: str
+    manifest: Manifest
+    files: dict[str, str] = field(repr=False)
+
+
+def run(context: JobContext) -> None:
+    """The job's body. Begun again after a crash it plays the same rollouts, which meet their first rows."""
+    assignment = _take_up(context.need_run())
+    if assignment is None:
+        return
+    recorder = RunRecorder(assignment.run_id)
+    results = asyncio.run(_examine(assignment, recorder))
+    _finish(assignment, results)
+    recorder.log(f"certificate: {certificate_status(results)}")
+
+
+async def _examine(assignment: _Assignment, recorder: RunRecorder) -> list[CheckResult]:
+    settings = get_settings()
+    recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
+    async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+        try:
+            await host.prepare(assignment.content_hash, assignment.files)
+        except SandboxError as error:
+            if await _is_down(host):
+                raise  # the env host is to blame, not the package: the job is tried again
+            return does_not_start(str(error))
+        async with (
+            host.lease(assignment.content_hash, assignment.manifest.proctor.resources) as server,
+            RolloutWriter(recorder) as writer,
+        ):
+            subject = Subject(
+                assignment.manifest,
+                server,
+                seed=assignment.seed,
+                on_rollout=writer.put,
+                should_stop=recorder.should_stop,
+            )
+            return await _look(subject, assignment, recorder)
+
+
+async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder) -> list[CheckResult]:
+    results: list[CheckResult] = []
+
+    def begin(check: Check) -> None:
+        recorder.progress(phase=check.id, done=len(results), total=len(CHECKS), message=check.sentence)
+
+    def record(result: CheckResult) -> None:
+        results.append(result)
+        recorder.log(f"{result.status} {result.check}: {result.evidence}")
+        recorder.progress(phase=result.check, done=len(results), total=len(CHECKS), message=result.evidence)
+
+    def name(rollout: Rollout) -> uuid.UUID:
+        return rollout_id(assignment.run_id, rollout)
+
+    await examine(subject, on_begin=begin, on_result=record, rollout_id=name)
+    return results
+
+
+async def _is_down(host: EnvHost) -> bool:
+    try:
+        await host.status()
+    except SandboxError:
+        return True
+    return False
+
+
+def _take_up(run_id: uuid.UUID) -> _Assignment | None:
+    """Begin the run. None when it is over."""
+    with transaction() as session:
+        row = session.get_one(Run, run_id)
+        if not begin_run(session, row):
+            logger.info("the run is over already")
+            return None
+        version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
+        return _Assignment(
+            run_id=run_id,
+            version_id=version.id,
+            seed=row.seed,
+            content_hash=version.content_hash,
+            manifest=Manifest.model_validate(version.manifest),
+            files=version.files,
+        )
+
+
+def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
+    """The certificate and the end of the run in one transaction; a stopped run certifies nothing."""
+    with transaction() as session:
+        row = session.get_one(Run, assignment.run_id)
+        if len(results) < len(CHECKS):
+            finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
+            return
+        status = certificate_status(list(results))
+        session.execute(delete(Certificate).where(Certificate.run_id == assignment.run_id))
+        session.add(
+            Certificate(
+                version_id=assignment.version_id,
+                run_id=assignment.run_id,
+                status=status,
+                results=[result.as_json() for result in results],
+            )
+        )
+        counts = Counter(str(result.status) for result in results)
+        seconds = sum(result.seconds for result in results)
+        finish_run(session, row, RunStatus.COMPLETED, {"certificate": str(status), **counts, "seconds": seconds})
