@@ -1,0 +1,76 @@
+"""The final figures of an evaluation, as they are kept in `Run.summary`."""
+
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run
+from backend.domain.vocabulary import Phase
+from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
+
+_GROUPS = text("""
+WITH spread AS (
+    SELECT min(reward) AS low, max(reward) AS high, avg(reward) AS mean, count(*) AS members
+    FROM rollouts WHERE run_id = :run AND phase = :phase AND status = 'completed' GROUP BY group_id
+), middle AS (
+    SELECT (min(low) + max(high)) / 2 AS reward FROM spread
+)
+SELECT count(*) AS groups,
+       count(*) FILTER (WHERE high > low) AS mixed,
+       count(*) FILTER (WHERE high = low AND mean >= middle.reward) AS all_good,
+       count(*) FILTER (WHERE high = low AND mean < middle.reward) AS all_bad
+FROM spread CROSS JOIN middle WHERE members > 1
+""")
+
+
+def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dict[str, Any]:
+    """`seconds` and `played` are of this attempt, for the rate; all else is of everything that is stored."""
+    scope = Scope(run.id, Phase.EVALUATION)
+    reward, *columns = column_figures(session, run, scope)
+    found = outcomes(session, scope)
+    return {
+        "reward": _figure(reward),
+        "columns": {column.name: _figure(column) for column in columns},
+        **_counts(found),
+        "groups": _groups(session, run),
+        "seconds": round(seconds, 3),
+        "rollouts_per_second": round(played / seconds, 3) if seconds > 0 else None,
+    }
+
+
+def _figure(figure: ColumnFigures) -> dict[str, Any] | None:
+    if figure.estimate is None:
+        return None
+    levels = {str(level): asdict(estimate) for level, estimate in sorted(figure.by_level.items())}
+    return {**asdict(figure.estimate), "levels": levels}
+
+
+def _counts(found: Outcomes) -> dict[str, Any]:
+    return {
+        "rollouts": found.total,
+        "completed": found.completed,
+        "failed": found.failed,
+        "stop_reasons": found.stop_reasons,
+        "errors": {failure.kind: failure.count for failure in found.failures},
+        "truncated": found.truncated,
+        "turns": found.turns,
+        "tokens_in": found.tokens_in,
+        "tokens_out": found.tokens_out,
+        "policy_seconds": round(found.policy_seconds, 3),
+        "environment_seconds": round(found.environment_seconds, 3),
+    }
+
+
+def _groups(session: Session, run: Run) -> dict[str, Any] | None:
+    """How many groups of several rollouts carry a signal; good and bad part in the middle of the rewards seen."""
+    row = session.execute(_GROUPS, {"run": run.id, "phase": str(Phase.EVALUATION)}).one()
+    if not row.groups:
+        return None
+    return {
+        "count": row.groups,
+        "mixed": row.mixed / row.groups,
+        "all_good": row.all_good / row.groups,
+        "all_bad": row.all_bad / row.groups,
+    }
