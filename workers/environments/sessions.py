@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import aiohttp
 
-from backend.domain.errors import EnvError, LimitExceeded, RolloutError, SandboxError
+from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
 from workers.environments.wire import MAX_FRAME_BYTES, Observation, ServerIsFull, ServerIsGone, Wire
 
 CONNECT_SECONDS = 10.0
@@ -69,6 +69,8 @@ class EnvSession:
             raise EnvError("step: the episode has not begun or is over; reset first")
         try:
             observation = await self._wire.step(action, timeout)
+        except ActionRefused:  # the policy's mistake; the episode goes on
+            raise
         except RolloutError as error:
             self.failure = error
             raise

@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 
-from backend.domain.errors import EnvError, LimitExceeded, SandboxError
+from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, SandboxError
 
 MAX_FRAME_BYTES = 8_000_000
 _GONE = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
@@ -108,7 +108,8 @@ def _frame(kind: str, data: Mapping[str, Any]) -> bytes:
     try:
         return orjson.dumps({"type": kind, "data": data}, option=orjson.OPT_SERIALIZE_NUMPY)
     except (TypeError, orjson.JSONEncodeError) as error:
-        raise EnvError(f"{kind}: this cannot be sent as JSON: {error}") from error
+        refused = ActionRefused if kind == "step" else EnvError
+        raise refused(f"{kind}: this cannot be sent as JSON: {error}") from error
 
 
 def _decode(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, what: str) -> dict[str, Any]:
@@ -142,6 +143,8 @@ def _error(data: dict[str, Any], what: str) -> EnvError | SandboxError:
             return SandboxError(f"{what}: {message} ({code})")
         case "FACTORY_ERROR":
             return EnvError(f"the environment could not be created: {message} ({code})")
+        case "VALIDATION_ERROR" if what == "step":
+            return ActionRefused(_invalid_fields(data) or message)
         case "VALIDATION_ERROR":
             return EnvError(f"{what}: {_invalid_fields(data) or message} ({code})")
         case _:  # EXECUTION_ERROR, INVALID_JSON, UNKNOWN_TYPE
