@@ -4,6 +4,7 @@ import signal
 import threading
 import uuid
 from datetime import timedelta
+from pathlib import Path
 
 import structlog
 from kombu.exceptions import OperationalError as BrokerError
@@ -16,6 +17,7 @@ from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.logs import configure_logging
 from backend.queue import count_waiting, send_wake_up
+from backend.settings import get_settings
 from workers.jobs import leases
 
 SWEEP_SECONDS = 2.0
@@ -95,11 +97,12 @@ def _forget(session: Session) -> None:
     session.execute(delete(SignInAttempt).where(SignInAttempt.at < func.now() - FORGET_ATTEMPTS_AFTER))
 
 
-def sweep() -> None:
+def sweep(heartbeat: Path) -> None:
     """One round. Postgres or Redis being away is news for the log; the next round tries again."""
     try:
         requeue_expired()
         resend_untaken()
+        heartbeat.touch()
     except (DBAPIError, BrokerError, OSError):
         logger.warning("sweep failed, trying again", exc_info=True)
 
@@ -109,9 +112,11 @@ def main() -> None:
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
+    heartbeat = get_settings().run_folder / "housekeeping"
+    heartbeat.parent.mkdir(parents=True, exist_ok=True)
     rounds = 0
     while not ended.wait(SWEEP_SECONDS):
-        sweep()
+        sweep(heartbeat)
         rounds += 1
         if rounds % int(TIDY_SECONDS / SWEEP_SECONDS) == 0:
             try:

@@ -1,0 +1,106 @@
+# One door for everything. `make help` lists the targets.
+#
+#   make setup WORKER=gpu   a GPU worker: the newest torch that this machine's package index offers
+#   make setup WORKER=core  no training at all
+#   make up ARGS="--port 9000 --data /srv/proctor"
+
+PYTHON ?= python3
+WORKER ?= cpu
+ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+RUNTIME := .runtime
+
+# uv reads its own variable for what pip calls find-links
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+EXTRAS_core := embedded
+EXTRAS_cpu := embedded,train-cpu
+EXTRAS_gpu := embedded,train-gpu
+
+STAMP := $(VENV)/.installed-$(WORKER)
+RUNTIME_STAMP := $(RUNTIME)/.installed
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits migrations migrate migration bench screenshots clean
+
+help: ## show this help
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## install everything into .venv and .runtime (again: instant)
+	@$(MAKE) --no-print-directory -j2 $(STAMP) $(RUNTIME_STAMP)
+
+demo: setup ## set up, start, run the showcase and keep serving until Ctrl-C
+	@$(BIN)/proctor demo $(ARGS)
+
+up: setup ## start Proctor and keep serving until Ctrl-C
+	@$(BIN)/proctor up $(ARGS)
+
+test: setup ## run the fast tests
+	@$(PYTEST) -n 2 -m "not slow and not browser" $(ARGS)
+
+test-all: setup ## run all tests: also training, whole starts and the browser
+	@$(PYTEST) -n 2 $(ARGS)
+
+check: setup lint types imports templates vendor commits files migrations test ## everything that must hold before a change is done
+
+lint: setup ## formatting and lint rules
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+
+format: setup ## format and mend what can be mended
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+imports: setup ## the layers and other import contracts
+	@$(BIN)/lint-imports
+
+templates: setup ## lint the page templates
+	@$(BIN)/djlint frontend/templates --lint --quiet
+
+vendor: ## compare the vendored browser files with their hashes
+	@cd frontend/static/vendor && sha256sum --check --quiet SHA256SUMS
+
+commits: setup ## only the edge commits
+	@$(BIN)/python scripts/check_commits.py
+
+files: setup ## Dockerfiles, compose file and .ci/run
+	@$(BIN)/python scripts/check_files.py
+
+migrations: setup ## from an empty database to the newest revision, without drift from the models
+	@$(BIN)/python scripts/migrations.py check
+
+migrate: setup ## bring the database of DATABASE_URL to the newest revision
+	@$(BIN)/python scripts/migrations.py upgrade
+
+migration: setup ## write a migration for changed models: make migration MESSAGE="add tiers"
+	@$(BIN)/python scripts/migrations.py new "$(MESSAGE)"
+
+bench: setup ## run all benchmarks and print their tables
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
+
+screenshots: setup ## photograph the main pages of a running Proctor into build/screenshots
+	@$(BIN)/python scripts/screenshots.py $(ARGS)
+
+clean: ## remove caches and build output; data and virtual environments stay
+	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing Proctor with [$(EXTRAS_$(WORKER))] into $(VENV); this takes a minute or two"
+	@$(if $(filter gpu,$(WORKER)),grep -v '^torch==' constraints.txt,cat constraints.txt) > $(VENV)/constraints.txt
+	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
+	@touch $@
+
+$(RUNTIME_STAMP): constraints-runtime.txt
+	@test -x $(RUNTIME)/bin/python || $(PYTHON) -m venv $(RUNTIME)
+	@echo "installing the environment runtime into $(RUNTIME)"
+	@$(RUNTIME)/bin/python -m pip install --quiet --constraint constraints-runtime.txt openenv
+	@touch $@
