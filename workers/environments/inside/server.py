@@ -108,5 +108,6 @@ def _declared_sessions() -> int | None:
     """The capacity of the OpenEnv server that the app's import has made."""
     from openenv.core.env_server import HTTPEnvServer
 
-    servers = [thing for thing in gc.get_objects() if isinstance(thing, HTTPEnvServer)]
+    # not isinstance: it would ask lazy proxies for their class, which imports what they stand for
+    servers = [thing for thing in gc.get_objects() if issubclass(type(thing), HTTPEnvServer)]
     return int(servers[-1].get_capacity_status().max_sessions) if servers else None

@@ -7,6 +7,7 @@ descriptors; the answers are `ready`, `started` and `exited`. Ends, with all its
 import array
 import contextlib
 import gc
+import importlib
 import json
 import os
 import select
@@ -19,6 +20,13 @@ from typing import Any
 from workers.environments.inside import jail, linux
 from workers.environments.inside.server import serve, write_package
 
+_WARM_MODULES = (
+    "fastapi",
+    "openenv.core.env_server",
+    "pydantic.v1",  # every FastAPI route looks at it
+    "uvicorn.protocols.http.h11_impl",
+    "uvicorn.protocols.websockets.auto",
+)
 _MAX_REQUEST_BYTES = 64 << 10
 FAILED_TO_ENCLOSE = 70
 
@@ -41,9 +49,8 @@ def _warm_up() -> None:
 
     linux.limit_heap_arenas()
     site.main()
-    import fastapi  # noqa: F401
-    import uvicorn.protocols.http.h11_impl
-    import uvicorn.protocols.websockets.auto  # noqa: F401
+    for name in _WARM_MODULES:
+        importlib.import_module(name)
 
     if threads := _thread_count() - 1:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
