@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
+from typing import Any
 
 from fastapi import FastAPI
 from sqlalchemy import text
@@ -11,12 +12,19 @@ from sqlalchemy.orm import Session
 
 from backend.db.session import transaction
 from backend.events import Hub
+from backend.team import api as team_api
+from backend.team import routes as team_routes
 from backend.web import error_pages, routing
+from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
 from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
+PAGES = (team_routes,)
+"""Modules with the pages of a feature."""
+JSON = (team_api,)
+"""Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
@@ -43,7 +51,17 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
 def _mount(app: FastAPI) -> None:
     app.mount("/static", Static(directory=STATIC_FOLDER), name="static")
 
-    @app.get("/healthz")
+    for module in PAGES:
+        app.include_router(module.router, include_in_schema=False)
+    for module in JSON:
+        app.include_router(module.router)
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False)
+    def openapi(actor: Viewer) -> dict[str, Any]:
+        """The description of the JSON API."""
+        return app.openapi()
+
+    @app.get("/healthz", include_in_schema=False)
     def healthz() -> dict[str, str]:
         """Is the web up and does it reach the database?"""
         with app.state.transaction() as session:

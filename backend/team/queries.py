@@ -1,0 +1,69 @@
+"""What is asked of people, links, sessions, tokens and the audit log."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, selectinload
+
+from backend.db.models import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink
+from backend.domain.vocabulary import Role
+from backend.errors import NotFound
+from backend.web.paging import Key, Slice, slice_of
+
+
+def people(session: Session) -> Sequence[Person]:
+    return session.scalars(select(Person).order_by(Person.disabled_at.is_not(None), Person.name)).all()
+
+
+def get_person(session: Session, person_id: uuid.UUID, *, lock: bool = False) -> Person:
+    person = session.get(Person, person_id, with_for_update=lock)
+    if person is None:
+        raise NotFound("There is no such member.")
+    return person
+
+
+def find_person_by_email(session: Session, email: str) -> Person | None:
+    return session.scalar(select(Person).where(Person.email == email))
+
+
+def active_admins(session: Session) -> Sequence[Person]:
+    """Locked, so that two requests cannot each remove one of the last two."""
+    statement = select(Person).where(Person.role == Role.ADMIN, Person.disabled_at.is_(None))
+    return session.scalars(statement.order_by(Person.created_at, Person.id).with_for_update()).all()
+
+
+def find_usable_link(session: Session, token_hash: bytes, *, lock: bool = False) -> SignInLink | None:
+    statement = (
+        select(SignInLink)
+        .options(selectinload(SignInLink.person))
+        .where(
+            SignInLink.token_hash == token_hash,
+            SignInLink.used_at.is_(None),
+            SignInLink.expires_at > datetime.now(UTC),
+        )
+    )
+    link = session.scalar(statement.with_for_update() if lock else statement)
+    return link if link and link.person.is_active else None
+
+
+def failures_since(session: Session, key: str, since: datetime) -> int:
+    statement = select(func.count()).where(SignInAttempt.key == key, SignInAttempt.at > since)
+    return session.scalar(statement) or 0
+
+
+def tokens_of(session: Session, person_id: uuid.UUID) -> Sequence[ApiToken]:
+    statement = select(ApiToken).where(ApiToken.person_id == person_id, ApiToken.revoked_at.is_(None))
+    return session.scalars(statement.order_by(ApiToken.created_at.desc())).all()
+
+
+def audit_events(session: Session, *, after: str | None, limit: int, subject: str = "") -> Slice[AuditEvent]:
+    statement = select(AuditEvent).options(selectinload(AuditEvent.person))
+    if subject:
+        statement = statement.where(AuditEvent.subject_kind == subject)
+    return slice_of(session, statement, (Key(AuditEvent.at), Key(AuditEvent.id)), after=after, limit=limit)
+
+
+def audit_subjects(session: Session) -> Sequence[str]:
+    return session.scalars(select(AuditEvent.subject_kind).distinct().order_by(AuditEvent.subject_kind)).all()
