@@ -200,6 +200,11 @@ class TrainingConfiguration(_Block):
     threads: int = Field(default=1, ge=1, le=256)
     """CPU threads of the trainer. More than one only pays when nothing else wants the cores."""
 
+    @classmethod
+    def of_run(cls, configuration: Mapping[str, Any]) -> "TrainingConfiguration":
+        """The choices of a run's stored configuration, which holds other things beside them."""
+        return cls.model_validate({name: configuration[name] for name in cls.model_fields if name in configuration})
+
     def resolved(self) -> dict[str, Any]:
         """Every default written out, as JSON for the run's row."""
         return self.model_dump(mode="json")

@@ -30,9 +30,13 @@ class LocalPolicy:
     """A model of this process that acts. With `lockstep`, every batch holds all sessions that are still playing, in a
     fixed order, so that the same weights and seeds give the same episodes bit by bit."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, temperature: float = 1.0, lockstep: bool = False) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, temperature: float = 1.0, top_p: float = 1.0, lockstep: bool = False
+    ) -> None:
         self.chat = ChatTokens(tokenizer)
-        self.sampler = Sampler(model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature)
+        self.sampler = Sampler(
+            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
+        )
         self.batches = 0
         self._window = LOCKSTEP_SECONDS if lockstep else GATHER_SECONDS
         self._expected = 0

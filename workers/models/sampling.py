@@ -36,8 +36,8 @@ class Sampled:
 class Sampler:
     """Samples replies for rows. Not safe to use from two threads at a time."""
 
-    def __init__(self, model: Any, *, end: int, pad: int, temperature: float = 1.0) -> None:
-        self.model, self.end, self.pad, self.temperature = model, end, pad, temperature
+    def __init__(self, model: Any, *, end: int, pad: int, temperature: float = 1.0, top_p: float = 1.0) -> None:
+        self.model, self.end, self.pad, self.temperature, self.top_p = model, end, pad, temperature, top_p
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
         self.prefills = 0
         """Batches that began with an empty cache."""
@@ -133,7 +133,10 @@ class Sampler:
             logprobs_BV = torch.log_softmax(logits_BV, -1)
             token_B = logprobs_BV.argmax(-1)
         else:
-            logprobs_BV = torch.log_softmax(logits_BV / self.temperature, -1)
+            logits_BV = logits_BV / self.temperature
+            if self.top_p < 1:
+                logits_BV = _nucleus(logits_BV, self.top_p)
+            logprobs_BV = torch.log_softmax(logits_BV, -1)
             edges_BV = logprobs_BV.double().exp().cumsum(-1)
             point_B = draw_B * edges_BV[:, -1]
             token_B = torch.searchsorted(edges_BV, point_B[:, None], right=True)[:, 0].clamp(
@@ -154,6 +157,15 @@ class Sampler:
             row.fed += length - 1
             replies.append(Sampled(ids[:length], logprobs[:length]))
         return replies
+
+
+def _nucleus(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:
+    """Only the likeliest tokens that together reach `top_p`; always at least one."""
+    sorted_BV, order_BV = logits_BV.sort(-1, descending=True)
+    before_BV = sorted_BV.softmax(-1).cumsum(-1) - sorted_BV.softmax(-1)
+    return torch.full_like(logits_BV, -torch.inf).scatter(
+        -1, order_BV, sorted_BV.masked_fill(before_BV >= top_p, -torch.inf)
+    )
 
 
 def _draws(row: Row, limit: int, length: int) -> np.ndarray[Any, np.dtype[np.float64]]:

@@ -1,0 +1,1 @@
+"""Training runs: warm-up by imitation, GRPO through TRL, examinations, checkpoints and exports."""

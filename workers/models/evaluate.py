@@ -1,0 +1,60 @@
+"""An evaluation of a local model in a process of its own: `python -m workers.models.evaluate <run id>`."""
+
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+from transformers.utils.logging import disable_progress_bar
+
+from backend.artifacts import get_folder
+from backend.db.models import Checkpoint, Run
+from backend.db.session import transaction
+from backend.domain.plans import EvaluationPlan, Sampling
+from backend.logs import configure_logging
+from workers.jobs.evaluation import evaluate
+from workers.models.load import ModelUnusable, load_base, load_folder
+from workers.models.policy import LocalPolicy
+
+
+def main() -> int:
+    run_id = uuid.UUID(sys.argv[1])
+    configure_logging("evaluation")
+    disable_progress_bar()
+    structlog.contextvars.bind_contextvars(run_id=str(run_id))
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
+        model, tokenizer, sampling = _load(run_id, Path(folder))
+        evaluate(run_id, LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
+    return 0
+
+
+def _load(run_id: uuid.UUID, folder: Path) -> tuple[Any, Any, Sampling]:
+    """The run's checkpoint, or the base model that its policy names."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id, options=[joinedload(Run.policy)])
+        sampling = EvaluationPlan.model_validate(run.configuration).sampling
+        checkpoint = _checkpoint(session, run)
+        base = run.policy.configuration.get("base") if run.policy else None
+    if checkpoint is not None:
+        return *load_folder(get_folder(checkpoint.artifact, folder / "weights")), sampling
+    if base:
+        return *load_base(base), sampling
+    raise ModelUnusable("the policy has no checkpoint yet: train it first")
+
+
+def _checkpoint(session: Session, run: Run) -> Checkpoint | None:
+    """The chosen one; else the policy's best, else its newest."""
+    if run.checkpoint_id is not None:
+        return session.get(Checkpoint, run.checkpoint_id)
+    statement = select(Checkpoint).where(Checkpoint.policy_id == run.policy_id)
+    return session.scalars(statement.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)).first()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

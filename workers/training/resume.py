@@ -1,0 +1,38 @@
+"""The trainer's own states on disk, from which a run that was cut goes on."""
+
+import os
+import re
+from pathlib import Path
+
+_MARK = "complete"
+_NAME = re.compile(r"^checkpoint-(\d+)$")
+
+
+def mark_complete(folder: Path) -> None:
+    """Say that all files of the state are written. A state without the mark was cut short and is not used."""
+    for path in folder.iterdir():
+        _sync(path)
+    (folder / _MARK).touch()
+    _sync(folder)
+
+
+def newest_complete(folder: Path) -> Path | None:
+    """The complete state of the latest step, if there is one."""
+    found = [
+        (int(match[1]), path)
+        for path in (folder.iterdir() if folder.is_dir() else ())
+        if (match := _NAME.match(path.name)) and (path / _MARK).exists()
+    ]
+    return max(found)[1] if found else None
+
+
+def step_of(state: Path | None) -> int:
+    return int(state.name.removeprefix("checkpoint-")) if state else 0
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,122 @@
+"""TRL's SFTTrainer behind one door: lessons in, a warmed-up model out."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import TrainerCallback
+from transformers.trainer_callback import PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from backend.domain.training import SftChoice
+from workers.training.lessons import BrokenStep, Lesson
+from workers.training.resume import mark_complete, newest_complete
+
+LOG_EVERY = 5
+"""Steps."""
+
+OnStep = Callable[[int, dict[str, float]], bool]
+"""(step, figures; empty between logs) → whether to go on."""
+
+
+@dataclass(slots=True)
+class SftRun:
+    """What a warm-up is made of."""
+
+    model: Any
+    tokenizer: Any
+    choice: SftChoice
+    lessons: Sequence[Lesson]
+    seed: int
+    folder: Path
+    """Where the trainer's own states are kept."""
+    save_every: int
+    on_step: OnStep
+
+
+def train_sft(run: SftRun) -> None:
+    """Train until the last step or until `on_step` says stop; goes on from the newest complete state in the folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = SFTTrainer(
+            model=run.model,
+            args=_arguments(run),
+            train_dataset=_dataset(run),
+            processing_class=run.tokenizer,
+            callbacks=[_Listener(run)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        newest = newest_complete(run.folder)
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+
+
+def _dataset(run: SftRun) -> Dataset:
+    """Tokens with labels: TRL then neither renders nor masks anything itself."""
+    if not run.lessons:
+        raise BrokenStep("there are no lessons to learn from")
+    limit = getattr(run.model.config, "max_position_embeddings", None) or 1 << 30
+    fitting = [lesson for lesson in run.lessons if len(lesson.tokens) <= limit]
+    if len(fitting) < len(run.lessons) / 2:
+        raise BrokenStep(f"most lessons are longer than the model's context of {limit:,} tokens")
+    return Dataset.from_dict(
+        {"input_ids": [lesson.tokens for lesson in fitting], "labels": [lesson.labels for lesson in fitting]}
+    )
+
+
+def _arguments(run: SftRun) -> SFTConfig:
+    choice = run.choice
+    on_cpu = next(run.model.parameters()).device.type == "cpu"
+    return SFTConfig(
+        output_dir=str(run.folder),
+        max_steps=choice.steps,
+        per_device_train_batch_size=choice.batch,
+        learning_rate=choice.learning_rate,
+        lr_scheduler_type="cosine",
+        warmup_steps=min(choice.warmup_steps, choice.steps // 2),
+        adam_beta2=choice.adam_beta2,
+        max_grad_norm=choice.max_grad_norm,
+        weight_decay=0.0,
+        seed=run.seed,
+        max_length=None,
+        packing=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
+        # TRL turns these on unasked, also on a CPU
+        bf16=False,
+        gradient_checkpointing=False,
+        use_cpu=on_cpu,
+        report_to="none",
+        logging_steps=LOG_EVERY,
+        disable_tqdm=True,
+        dataloader_pin_memory=not on_cpu,
+        save_strategy="steps",
+        save_steps=run.save_every,
+        save_total_limit=2,
+    )
+
+
+class _Listener(TrainerCallback):  # type: ignore[misc]
+    """TRL's callbacks, turned into ours."""
+
+    def __init__(self, run: SftRun) -> None:
+        self.run = run
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        return self._report(state.global_step, {}, control)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> Any:
+        if logs is None or "loss" not in logs:
+            return control
+        names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
+        return self._report(state.global_step, {name: float(logs[name]) for name in names if name in logs}, control)
+
+    def _report(self, step: int, figures: dict[str, float], control: Any) -> Any:
+        if not self.run.on_step(step, figures):
+            control.should_save = True
+            control.should_training_stop = True
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
