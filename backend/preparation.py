@@ -1,7 +1,7 @@
-"""What must be true before Proctor serves: `python -m backend.preparation`, run by the supervisor at every start.
+"""What must be true before Proctor serves: `python -m backend.preparation [--local]`, run at every start.
 
-Migrates, then sees that the built-in environments, the scripted policies, the command line's token and, while there is
-no member yet, a sign-in link exist. Says each on standard output as a line of JSON.
+Migrates, then sees that the built-in environments, the scripted policies and, while nobody has signed in, a sign-in
+link exist; with `--local` also the command line's token. Says each on standard output as a line of JSON.
 """
 
 import json
@@ -18,6 +18,8 @@ from backend.logs import configure_logging
 from backend.settings import PROJECT_ROOT, get_settings
 
 WAIT_SECONDS = 120.0
+_MIGRATION_LOCK = 7_305_001
+"""Key of the advisory lock; any number that nobody else takes."""
 _REVISION = re.compile(r"^revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 
@@ -31,7 +33,7 @@ def main() -> None:
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     try:
         _say("migrated", revision=migrate())
-        _say("ready", **furnish())
+        _say("ready", **furnish(is_local="--local" in sys.argv[1:]))
     except CannotPrepare as error:
         _say("failed", message=str(error))
         sys.exit(1)
@@ -40,14 +42,16 @@ def main() -> None:
 def migrate() -> str:
     """Bring the database to the newest revision and return it. Mostly nothing is to do, which Postgres says fast."""
     known, head = revisions()
-    current = _current_revision()
-    if current is not None and current not in known:
-        raise CannotPrepare(
-            f"the database was written by a newer Proctor (its revision {current} is unknown here); "
-            "update Proctor or choose another --data"
-        )
-    if current != head:
-        _upgrade()
+    with _connect() as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [_MIGRATION_LOCK])  # several may start at once
+        current = _current_revision(connection)
+        if current is not None and current not in known:
+            raise CannotPrepare(
+                f"the database was written by a newer Proctor (its revision {current} is unknown here); "
+                "update Proctor or choose another --data"
+            )
+        if current != head:
+            _upgrade()
     return head
 
 
@@ -60,7 +64,7 @@ def revisions(folder: Path = PROJECT_ROOT / "migrations" / "versions") -> tuple[
     return known, head
 
 
-def furnish() -> dict[str, Any]:
+def furnish(*, is_local: bool) -> dict[str, str | None]:
     """Everything that the services want to be there; each is idempotent."""
     from backend.db.session import transaction
     from backend.environments.service import import_builtins
@@ -69,28 +73,27 @@ def furnish() -> dict[str, Any]:
 
     with transaction() as session:
         link = first_admin_link(session)
-        token = issue_local_token(session)
+        token = issue_local_token(session) if is_local else None
     with transaction() as session:
         ensure_scripted_policies(session)
         import_builtins(session)
     return {"link": link, "token": token}
 
 
-def _current_revision() -> str | None:
-    url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
-    with _connect(url) as connection:
-        if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
-            return None
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-        return row[0] if row else None
+def _current_revision(connection: psycopg.Connection[Any]) -> str | None:
+    if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return row[0] if row else None
 
 
-def _connect(url: str) -> psycopg.Connection[Any]:
+def _connect() -> psycopg.Connection[Any]:
     """The embedded server may still be starting."""
+    url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
-            return psycopg.connect(url, connect_timeout=5)
+            return psycopg.connect(url, connect_timeout=5, autocommit=True)
         except psycopg.OperationalError as error:
             if time.monotonic() > deadline:
                 raise CannotPrepare(f"the database does not answer: {error}") from error

@@ -86,7 +86,7 @@ class Fleet:
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "backend.preparation"],
+                [sys.executable, "-m", "backend.preparation", "--local"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
