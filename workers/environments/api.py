@@ -15,6 +15,7 @@ from backend.domain.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from workers.environments.launchers import Offer
 from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import TTL_SECONDS, Lease, LeaseState, Pool
+from workers.environments.servers import RunningServer
 from workers.environments.wire import MAX_FRAME_BYTES
 
 LONGEST_WAIT_SECONDS = 30.0
@@ -50,7 +51,7 @@ class Api:
                 web.put("/packages/{hash}", self.put_package),
                 web.post("/packages/{hash}/prepare", self.prepare_package),
                 web.post("/servers", self.order_servers),
-                web.get("/servers/{server}/log", self.show_log),
+                web.get("/servers/{server}", self.show_server),
                 web.get("/servers/{server}/ws", self.proxy),
                 web.get("/leases/{lease}", self.wait_for_lease),
                 web.post("/leases/{lease}/renew", self.renew_lease),
@@ -150,17 +151,20 @@ class Api:
             return lease
         raise web.HTTPNotFound(reason="this lease is over")
 
-    async def show_log(self, request: web.Request) -> web.Response:
-        server = self.pool.find_server(request.match_info["server"])
-        if server is None:
-            raise web.HTTPNotFound(reason="no such server is leased")
-        return web.json_response({"log": server.log.last_lines(count=500, characters=64 << 10)})
+    async def show_server(self, request: web.Request) -> web.Response:
+        """What became of a leased server, and the end of its log."""
+        server = self._server(request)
+        fate = await server.fate()
+        return web.json_response({"fate": fate, "log": server.log.last_lines(count=200, characters=16_000)})
+
+    def _server(self, request: web.Request) -> RunningServer:
+        if server := self.pool.find_server(request.match_info["server"]):
+            return server
+        raise web.HTTPNotFound(reason="no such server is leased")
 
     async def proxy(self, request: web.Request) -> web.StreamResponse:
         """Carry a WebSocket of a worker on another machine to the server's own socket."""
-        server = self.pool.find_server(request.match_info["server"])
-        if server is None:
-            raise web.HTTPNotFound(reason="no such server is leased")
+        server = self._server(request)
         outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False, heartbeat=30)
         connector = aiohttp.UnixConnector(str(server.socket))
         async with (

@@ -74,15 +74,19 @@ class EnvHost:
         lease = await self._ask("POST", "/servers", json=order)
         path = f"/leases/{lease['id']}"
         renewal = asyncio.create_task(self._keep(path, lease["ttl_seconds"]))
+        worn: list[str] = []
         try:
             while lease["state"] == "queued":
                 lease = await self._ask("GET", f"{path}?wait={POLL_SECONDS:g}", seconds=POLL_SECONDS + ANSWER_SECONDS)
             async with EnvServer(self, lease) as server:
-                yield server
+                try:
+                    yield server
+                finally:
+                    worn = server.worn
         finally:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
-            await self._release(path)
+            await self._release(f"{path}?worn={','.join(worn)}")
 
     async def _keep(self, path: str, ttl_seconds: float) -> None:
         """Renew the lease until cancelled. A renewal that fails is tried again; the host drops us if none succeeds."""
@@ -106,6 +110,11 @@ class EnvHost:
     async def retire(self, lease: str, server: str) -> None:
         """A replaced server has no sessions any more."""
         await self._ask("DELETE", f"/leases/{lease}/servers/{server}")
+
+    async def fate(self, server: str) -> str:
+        """What became of a leased server, with the end of its log; empty while it lives."""
+        answer = await self._ask("GET", f"/servers/{server}")
+        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
 
     def reach(self, server: Mapping[str, Any]) -> tuple[aiohttp.ClientSession, str]:
         """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -18,9 +19,11 @@ from urllib.parse import urlsplit
 
 import structlog
 from aiohttp import web
+from pydantic import SecretStr
 
 from backend.domain.errors import SandboxError
-from backend.settings import Settings, get_settings
+from backend.logs import configure_logging
+from backend.settings import Settings
 from workers.environments.api import Api
 from workers.environments.launchers import Launcher, Offer, make_offer
 from workers.environments.packages import PackageStore
@@ -39,8 +42,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
     parser.add_argument("--launcher", choices=["jail", "process"], default="", help="instead of the best one")
     arguments = parser.parse_args()
+    configure_logging("envhost")
     try:
-        asyncio.run(run(get_settings(), arguments.launcher))
+        # it encrypts nothing, and so is not given the installation's key
+        settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
+        asyncio.run(run(settings, arguments.launcher))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
 
@@ -61,13 +67,13 @@ async def run(settings: Settings, launcher: str = "") -> None:
             await runner.cleanup()
     finally:
         listener.close()
-        if settings.envhost_address.startswith("unix:"):
+        if _is_local(settings):
             _path(settings).unlink(missing_ok=True)
 
 
 @asynccontextmanager
 async def _parts(settings: Settings, launcher: str) -> AsyncIterator[Api]:
-    folder = settings.run_folder / "env"
+    folder = (_path(settings).parent if _is_local(settings) else settings.run_folder) / "env"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     python = settings.runtime_python.absolute()
@@ -105,7 +111,11 @@ async def _warm_up(runtimes: Runtimes, python: Path, offer: Offer) -> None:
 
 
 def _token(settings: Settings) -> str:
-    return "" if settings.envhost_address.startswith("unix:") else settings.envhost_token.get_secret_value()
+    return "" if _is_local(settings) else settings.envhost_token.get_secret_value()
+
+
+def _is_local(settings: Settings) -> bool:
+    return settings.envhost_address.startswith("unix:")
 
 
 def _path(settings: Settings) -> Path:
@@ -113,7 +123,7 @@ def _path(settings: Settings) -> Path:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    if settings.envhost_address.startswith("unix:"):
+    if _is_local(settings):
         return _listen_on_path(_path(settings))
     if not settings.envhost_token.get_secret_value():
         raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host asks workers for a token")

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backend.domain.errors import SandboxError
+from backend.domain.errors import SandboxError, boundary
 from backend.domain.manifest import ResourcesSpec
 from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes
@@ -206,8 +206,9 @@ class Pool:
         self._serve_queue()
 
     async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
-        zygote = await self._runtimes.zygote_for(package)
-        return await start_server(zygote, package, resources, self._folder)
+        async with boundary(SandboxError, "start of an environment server"):
+            zygote = await self._runtimes.zygote_for(package)
+            return await start_server(zygote, package, resources, self._folder)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

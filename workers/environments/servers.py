@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import shutil
 import socket
@@ -25,7 +26,11 @@ START_SECONDS = 60.0
 """How long a package may take to import and to answer for the first time."""
 HEALTH_SECONDS = 5.0
 _MEMORY_ALLOWANCE = 1.25
+_REAP_SECONDS = 0.3
+"""A connection breaks a moment before its process is reaped."""
+_MAX_ANSWER_BYTES = 2_000_000
 _TMP_BYTES = 64 << 20
+_first_cpus = itertools.count()
 _SLACK_BYTES = 64 << 20
 _SPARE_THREADS = 64
 _SPARE_FILES = 192
@@ -50,6 +55,7 @@ class RunningServer:
     resident_at_start: int = 0
     """Bytes; the warm interpreter's, which all servers share."""
     ended_why: str = ""
+    """Set when the host itself ended it."""
 
     @property
     def is_alive(self) -> bool:
@@ -64,6 +70,15 @@ class RunningServer:
             "action_schema": self.action_schema,
             "observation_schema": self.observation_schema,
         }
+
+    async def fate(self) -> str:
+        """What became of it, for a client that lost its connection; empty while it lives."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REAP_SECONDS):
+                await self.process.exited.wait()
+        if self.is_alive:
+            return ""
+        return self.ended_why or _said_at_end(self.process.code)
 
     async def is_healthy(self) -> bool:
         """Does its event loop answer?"""
@@ -146,6 +161,7 @@ def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> di
             "threads": threads,
             "files": resources.sessions + _SPARE_FILES,
             "cpus": max(1, round(resources.cpus)),
+            "first_cpu": next(_first_cpus),
         },
     }
 
@@ -159,9 +175,9 @@ async def _wait_until_it_answers(server: RunningServer) -> None:
         if asked.done() and asked.exception() is None:
             return
         if not ended.done():
-            await asyncio.wait({ended}, timeout=0.2)  # a connection breaks a moment before its process is reaped
+            await asyncio.wait({ended}, timeout=_REAP_SECONDS)
         await asyncio.sleep(0.05)  # its last words
-        raise SandboxError(_why(server, asked, is_over=ended.done()))
+        raise SandboxError(_why_no_start(server, asked, is_over=ended.done()))
     finally:
         for task in (asked, ended):
             task.cancel()
@@ -177,11 +193,15 @@ async def _introduce(server: RunningServer) -> None:
     server.sessions = max(1, min(int(capacity["sessions"]), server.resources.sessions))
 
 
-def _why(server: RunningServer, asked: "asyncio.Task[None]", *, is_over: bool) -> str:
-    code = server.process.code
-    if is_over and code is not None:
-        what = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        told = f"the package's server {what} while it started"
+def _said_at_end(code: int | None) -> str:
+    if code is None:
+        return "is gone"
+    return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+def _why_no_start(server: RunningServer, asked: "asyncio.Task[None]", *, is_over: bool) -> str:
+    if is_over:
+        told = f"the package's server {_said_at_end(server.process.code)} while it started"
     elif asked.done():
         told = f"the package's server does not speak OpenEnv: {asked.exception()}"
     else:
@@ -196,7 +216,7 @@ async def _get(path: Path, url: str) -> dict[str, Any]:
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
             http.get(f"http://server{url}", timeout=aiohttp.ClientTimeout(total=None)) as response,
         ):
-            body = await response.read()
+            body = await response.content.read(_MAX_ANSWER_BYTES)
             if response.status != 200:
                 raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
             answer = orjson.loads(body)

@@ -27,6 +27,8 @@ class Host(Protocol):
 
     async def retire(self, lease: str, server: str) -> None: ...
 
+    async def fate(self, server: str) -> str: ...
+
     def reach(self, server: Mapping[str, Any]) -> tuple[aiohttp.ClientSession, str]: ...
 
 
@@ -46,10 +48,16 @@ class EnvSession:
         try:
             observation = await self._reset(arguments, time.monotonic() + timeout)
         except RolloutError as error:
-            self.failure = error
-            raise
+            raise await self._note(error) from error
         self._is_running = not observation.done
         return observation
+
+    async def _note(self, error: RolloutError) -> RolloutError:
+        """Keep a failure for the end of the session; say why the server is gone, where the host knows."""
+        self.failure = error
+        if isinstance(error, ServerIsGone) and (why := await self._process.fate()):
+            return ServerIsGone(f"{error}; {why}")
+        return error
 
     async def _reset(self, arguments: Mapping[str, Any], deadline: float) -> Observation:
         pause = 0.05
@@ -72,8 +80,7 @@ class EnvSession:
         except ActionRefused:  # the policy's mistake; the episode goes on
             raise
         except RolloutError as error:
-            self.failure = error
-            raise
+            raise await self._note(error) from error
         if observation.done:
             self._is_running = False
         return observation
@@ -83,8 +90,7 @@ class EnvSession:
         try:
             return await self._wire.state(timeout)
         except RolloutError as error:
-            self.failure = error
-            raise
+            raise await self._note(error) from error
 
     @property
     def wire(self) -> Wire:
@@ -94,15 +100,15 @@ class EnvSession:
 class _Process:
     """One server process of a lease, and its idle sockets."""
 
-    def __init__(self, described: Mapping[str, Any], http: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, described: Mapping[str, Any], host: Host) -> None:
         self.id: str = described["id"]
         self.sessions: int = described["sessions"]
         self.active = 0
         self.is_worn = False
         """Dead, or a call in it timed out and may still be running."""
         self._idle: list[Wire] = []
-        self._url = url
-        self._http = http
+        self._host = host
+        self._http, self._url = host.reach(described)
 
     async def connect(self) -> Wire:
         try:
@@ -131,6 +137,13 @@ class _Process:
         else:
             await session.wire.close()
 
+    async def fate(self) -> str:
+        """Why it is gone; empty when it is not, or nobody knows."""
+        try:
+            return await self._host.fate(self.id)
+        except SandboxError:
+            return ""
+
     async def close(self) -> None:
         await asyncio.gather(*(wire.close() for wire in self._idle))
         self._idle.clear()
@@ -142,7 +155,7 @@ class EnvServer:
 
     def __init__(self, host: Host, lease: Mapping[str, Any]) -> None:
         self._host, self._lease = host, str(lease["id"])
-        self._processes = [self._process(described) for described in lease["servers"]]
+        self._processes = [_Process(described, host) for described in lease["servers"]]
         first = lease["servers"][0]
         self.action_schema: dict[str, Any] = first["action_schema"]
         self.observation_schema: dict[str, Any] = first["observation_schema"]
@@ -150,6 +163,11 @@ class EnvServer:
         """Concurrent sessions that it bears."""
         self._free = asyncio.Semaphore(self.sessions)
         self._replacing = asyncio.Lock()
+
+    @property
+    def worn(self) -> list[str]:
+        """The processes that nobody should get after us."""
+        return [process.id for process in self._processes if process.is_worn]
 
     async def __aenter__(self) -> "EnvServer":
         return self
@@ -190,7 +208,7 @@ class EnvServer:
     async def _least_busy(self) -> _Process:
         async with self._replacing if any(process.is_worn for process in self._processes) else contextlib.nullcontext():
             for process in [process for process in self._processes if process.is_worn]:
-                fresh = self._process(await self._host.replace(self._lease, process.id))
+                fresh = _Process(await self._host.replace(self._lease, process.id), self._host)
                 self._processes[self._processes.index(process)] = fresh
                 await self._retire_if_unused(process)
             return min(self._processes, key=lambda process: process.active / process.sessions)
@@ -200,7 +218,3 @@ class EnvServer:
             await process.close()
             with contextlib.suppress(SandboxError):  # the host ends it by itself after a while
                 await self._host.retire(self._lease, process.id)
-
-    def _process(self, described: Mapping[str, Any]) -> _Process:
-        http, url = self._host.reach(described)
-        return _Process(described, http, url)

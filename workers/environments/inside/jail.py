@@ -32,6 +32,8 @@ class Limits:
     """Processes and threads together."""
     files: int
     cpus: int
+    first_cpu: int = 0
+    """Servers start at different ones."""
 
 
 def enclose_interpreter(new_root: str, readable: Iterable[str], uid: int) -> None:
@@ -154,7 +156,7 @@ def set_limits(limits: Limits) -> None:
         resource.setrlimit(kind, (value, value))
     cores = sorted(os.sched_getaffinity(0))
     if limits.cpus < len(cores):
-        first = os.getpid() % len(cores)
+        first = limits.first_cpu % len(cores)
         os.sched_setaffinity(0, (cores + cores)[first : first + limits.cpus])
 
 

@@ -98,10 +98,16 @@ class Zygote:
         if not data:
             self._end()
         request = json.loads(data)
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.write(descriptors[2], f"the sandbox could not be made: {error}\n".encode())
+            self._tell(event="exited", id=request["id"], code=FAILED_TO_ENCLOSE)
+            child = -1
         if child == 0:
             self._become_server(request, descriptors)
-        self._children[child] = request["id"]
+        if child > 0:
+            self._children[child] = request["id"]
         for descriptor in descriptors:
             os.close(descriptor)
 
