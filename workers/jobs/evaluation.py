@@ -140,6 +140,7 @@ class _Evaluation:
                 host.lease(assignment.content_hash, manifest.proctor.resources) as server,
                 RolloutWriter(self.recorder, after_batch=self._count) as writer,
             ):
+                self.began = time.monotonic()
                 await play_groups(
                     assignment.groups(),
                     server=server,

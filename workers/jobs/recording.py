@@ -6,15 +6,15 @@ Each call is a small transaction of its own and may be repeated: what is stored 
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.db.models import Group, MetricPoint, Run, RunLogLine, Task
+from backend.db.models import MetricPoint, Run, RunLogLine
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
@@ -22,11 +22,27 @@ from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RolloutStatus
 from backend.events import RUNS, announce, run_topic
-from workers.jobs.rollout_rows import COLUMNS, SEQ, group_id, row_of
+from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, json_text, row_of
 
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
 MAX_LOG_CHARACTERS = 20_000
+# Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
+_ADD_TASKS = text("""
+INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
+SELECT t.id, :version, t.split, t.index, t.level, t.seed, t.arguments::jsonb
+FROM unnest(CAST(:id AS uuid[]), CAST(:c0 AS text[]), CAST(:c1 AS int[]), CAST(:c2 AS int[]), CAST(:c3 AS bigint[]),
+            CAST(:c4 AS text[])) AS t(id, split, index, level, seed, arguments)
+ORDER BY t.id
+ON CONFLICT DO NOTHING
+""")
+_ADD_GROUPS = text("""
+INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
+SELECT g.id, :run, g.task_id, g.phase, g.training_step, g.ordinal
+FROM unnest(CAST(:id AS uuid[]), CAST(:c0 AS uuid[]), CAST(:c1 AS text[]), CAST(:c2 AS int[]), CAST(:c3 AS int[]))
+     AS g(id, task_id, phase, training_step, ordinal)
+ON CONFLICT DO NOTHING
+""")
 _COPY = f"COPY rollouts ({', '.join(COLUMNS)}) FROM STDIN"
 
 
@@ -47,61 +63,36 @@ class RunRecorder:
 
     def store(self, rollouts: Sequence[Rollout]) -> int:
         """Store what is not stored yet, and put a new rollout in the place of a failed one. Returns the new rows."""
-        rows = {row[0]: row for row in (row_of(self.run_id, rollout, self.columns) for rollout in rollouts)}
-        if not rows:
+        new = {row[0]: (rollout, row) for rollout, row in ((r, row_of(self.run_id, r, self.columns)) for r in rollouts)}
+        if not new:
             return 0
         with transaction() as session:
             # The run's row stays locked until the commit, so numbers become visible in their order.
-            seq = session.scalars(
-                select(Run.next_seq).where(Run.id == self.run_id).with_for_update(key_share=True)
-            ).one()
-            for known in self._settled(session, list(rows)):
-                del rows[known]
-            if not rows:
+            locked = select(Run.next_seq).where(Run.id == self.run_id).with_for_update(key_share=True)
+            seq = session.scalars(locked).one()
+            for known in _settled(session, list(new)):
+                del new[known]
+            if not new:
                 return 0
-            self._store_groups(session, rollouts)
-            for number, row in enumerate(rows.values(), start=seq):
+            for number, (_, row) in enumerate(new.values(), start=seq):
                 row[SEQ] = number
-            _copy(session, list(rows.values()))
-            session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(rows)))
+            self._store_tasks(session, new.values())
+            _copy(session, [row for _, row in new.values()])
+            session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
-        return len(rows)
+        return len(new)
 
-    def _settled(self, session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
-        """Those that are stored; failed ones are taken away first and so give place."""
-        found = session.execute(select(RolloutRow.id, RolloutRow.status).where(RolloutRow.id.in_(ids))).all()
-        failed = [row.id for row in found if row.status is RolloutStatus.FAILED]
-        if failed:
-            session.execute(delete(RolloutRow).where(RolloutRow.id.in_(failed)))
-        return [row.id for row in found if row.status is not RolloutStatus.FAILED]
-
-    def _store_groups(self, session: Session, rollouts: Sequence[Rollout]) -> None:
-        tasks: dict[uuid.UUID, dict[str, Any]] = {}
-        groups: dict[uuid.UUID, dict[str, Any]] = {}
-        for rollout in rollouts:
+    def _store_tasks(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
+        """Tasks and groups of these rollouts, those that are not there yet."""
+        tasks: dict[uuid.UUID, tuple[Any, ...]] = {}
+        groups: dict[uuid.UUID, tuple[Any, ...]] = {}
+        for rollout, row in stored:
             task = rollout.task
             task_id = stable_id("task", self.version_id, task.split, task.index, task.seed)
-            tasks[task_id] = {
-                "id": task_id,
-                "version_id": self.version_id,
-                "split": task.split,
-                "index": task.index,
-                "level": task.level,
-                "seed": task.seed,
-                "arguments": dict(task.arguments),
-            }
-            group = group_id(self.run_id, rollout)
-            groups[group] = {
-                "id": group,
-                "run_id": self.run_id,
-                "task_id": task_id,
-                "phase": rollout.phase,
-                "training_step": rollout.training_step,
-                "ordinal": rollout.group,
-            }
-        # Runs share tasks: in one order, two writers never wait for each other in a circle.
-        session.execute(insert(Task).on_conflict_do_nothing(), [tasks[key] for key in sorted(tasks)])
-        session.execute(insert(Group).on_conflict_do_nothing(), list(groups.values()))
+            tasks[task_id] = (str(task.split), task.index, task.level, task.seed, json_text(dict(task.arguments)))
+            groups[row[GROUP]] = (task_id, str(rollout.phase), rollout.training_step, rollout.group)
+        session.execute(_ADD_TASKS, {"version": self.version_id, **_as_arrays(tasks)})
+        session.execute(_ADD_GROUPS, {"run": self.run_id, **_as_arrays(groups)})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
@@ -167,6 +158,22 @@ class _Rate:
             self._phase, self._since, self._from = phase, now, done
         seconds = now - self._since
         return round((done - self._from) / seconds, 3) if seconds > 0 else None
+
+
+def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
+    """Those that are stored; failed ones are taken away first and so give place."""
+    found = session.execute(select(RolloutRow.id, RolloutRow.status).where(RolloutRow.id.in_(ids))).all()
+    failed = [row.id for row in found if row.status is RolloutStatus.FAILED]
+    if failed:
+        session.execute(delete(RolloutRow).where(RolloutRow.id.in_(failed)))
+    return [row.id for row in found if row.status is not RolloutStatus.FAILED]
+
+
+def _as_arrays(rows: Mapping[uuid.UUID, tuple[Any, ...]]) -> dict[str, list[Any]]:
+    """Row by id, turned into one array a column: `id`, `c0`, `c1`, …"""
+    return {"id": list(rows)} | {
+        f"c{place}": list(values) for place, values in enumerate(zip(*rows.values(), strict=True))
+    }
 
 
 def _copy(session: Session, rows: Sequence[Sequence[Any]]) -> None:

@@ -46,7 +46,7 @@ COLUMNS = (
     "started_at",
     "ended_at",
 )
-SEQ = COLUMNS.index("seq")
+GROUP, SEQ = COLUMNS.index("group_id"), COLUMNS.index("seq")
 EXCERPT_CHARACTERS = 300
 MAX_MESSAGE_CHARACTERS = 20_000
 MAX_DEPTH = 100
