@@ -24,8 +24,9 @@ CHAT_TEMPLATE = (
 )
 """One token a role, and one that ends every message: short conversations are what makes CPU training fast."""
 
-_ALONE = r"</?[A-Za-z][A-Za-z0-9_-]*>|[0-9]|[A-Z]|[^\w\s]|\n"
-"""Tags, digits, capitals, signs and line breaks carry the state of a game: none is merged with its neighbours."""
+_ALONE = r"</?[A-Za-z][A-Za-z0-9_-]*>|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n"
+"""Tags, digits, single capitals, signs that follow no word, and line breaks carry the state of a game: none is merged
+with its neighbours. Phrases between them may become one token, so that fixed instructions cost little."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 _UNSAFE = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".gguf"}
 """Weight formats that run code when they are read, or that this product does not read."""
@@ -43,14 +43,17 @@ def best_device() -> torch.device:
 
 def _load(source: str, *, local: bool) -> tuple[Any, Any]:
     try:
+        configuration = AutoConfig.from_pretrained(source, trust_remote_code=False, local_files_only=local)
+        if getattr(configuration, "quantization_config", None) is not None:
+            raise ModelUnusable("quantised models are not supported: choose one in full precision")
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, local_files_only=local)
         model = AutoModelForCausalLM.from_pretrained(
             source, trust_remote_code=False, use_safetensors=True, local_files_only=local, dtype=torch.float32
         )
+    except ModelUnusable:
+        raise
     except (OSError, ValueError, KeyError) as error:
         raise ModelUnusable(f"{source} cannot be loaded: {error}") from error
-    if getattr(model.config, "quantization_config", None) is not None:
-        raise ModelUnusable("quantised models are not supported: choose one in full precision")
     _give_padding(model, tokenizer)
     return model.to(best_device()), tokenizer
 

@@ -1,10 +1,15 @@
 """What TRL learns from, as lists that were checked: TRL accepts wrong lengths and misnamed masks in silence."""
 
 import math
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 
 from backend.domain.rollouts import Rollout
+
+_SORTED_BATCHES = 16
+"""Batches whose lessons are sorted by length among themselves."""
 
 
 class BrokenStep(RuntimeError):
@@ -28,6 +33,27 @@ class Lesson:
         """Tokens to be predicted; -100 where the loss does not count."""
         learned = [token if counts else -100 for token, counts in zip(self.completion, self.mask, strict=True)]
         return [-100] * len(self.prompt) + learned
+
+
+def lesson_order(lessons: Sequence[Lesson], *, batch: int, steps: int, seed: int) -> list[int]:
+    """Which lessons each step takes, laid out in a row: all once before any again, and those of about the same length
+    together, so that little padding is computed. The same for the same seed, also after a resume."""
+    chance = random.Random(f"lessons/{seed}")
+    batches: list[list[int]] = []
+    while len(batches) < steps:
+        shuffled = chance.sample(range(len(lessons)), len(lessons))
+        whole = len(shuffled) + -len(shuffled) % batch
+        shuffled = list(islice(cycle(shuffled), whole))
+        by_length = [
+            number
+            for start in range(0, len(shuffled), batch * _SORTED_BATCHES)
+            for number in sorted(
+                shuffled[start : start + batch * _SORTED_BATCHES], key=lambda n: len(lessons[n].tokens)
+            )
+        ]
+        epoch = [by_length[start : start + batch] for start in range(0, len(by_length), batch)]
+        batches += chance.sample(epoch, len(epoch))
+    return [number for chosen in batches[:steps] for number in chosen]
 
 
 def lesson_of(rollout: Rollout, *, end: int) -> Lesson:

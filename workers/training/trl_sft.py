@@ -12,7 +12,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from backend.domain.training import SftChoice
-from workers.training.lessons import BrokenStep, Lesson
+from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.resume import mark_complete, newest_complete
 
 LOG_EVERY = 5
@@ -61,9 +61,9 @@ def _dataset(run: SftRun) -> Dataset:
     fitting = [lesson for lesson in run.lessons if len(lesson.tokens) <= limit]
     if len(fitting) < len(run.lessons) / 2:
         raise BrokenStep(f"most lessons are longer than the model's context of {limit:,} tokens")
-    return Dataset.from_dict(
-        {"input_ids": [lesson.tokens for lesson in fitting], "labels": [lesson.labels for lesson in fitting]}
-    )
+    order = lesson_order(fitting, batch=run.choice.batch, steps=run.choice.steps, seed=run.seed)
+    columns = {"input_ids": [lesson.tokens for lesson in fitting], "labels": [lesson.labels for lesson in fitting]}
+    return Dataset.from_dict(columns).select(order)
 
 
 def _arguments(run: SftRun) -> SFTConfig:
@@ -82,6 +82,7 @@ def _arguments(run: SftRun) -> SFTConfig:
         seed=run.seed,
         max_length=None,
         packing=False,
+        train_sampling_strategy="sequential",  # the lessons are laid out in order
         dataset_kwargs={"skip_prepare_dataset": True},
         # TRL turns these on unasked, also on a CPU
         bf16=False,
