@@ -6,6 +6,7 @@ link exist; with `--local` also the command line's token. Says each on standard 
 
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -33,6 +34,7 @@ def main() -> None:
     logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
     try:
         _say("migrated", revision=migrate())
+        os.nice(5)  # the web starts now
         _say("ready", **furnish(is_local="--local" in sys.argv[1:]))
     except CannotPrepare as error:
         _say("failed", message=str(error))

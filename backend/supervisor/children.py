@@ -101,8 +101,13 @@ class Child:
         self.process.wait()
 
 
-def spawn(command: list[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+def spawn(command: list[str], environment: Mapping[str, str], log: Path, niceness: int = 0) -> subprocess.Popen[bytes]:
     """A child in a session of its own (Ctrl-C reaches only the supervisor) that ends when the supervisor does."""
+
+    def begin() -> None:
+        die_with_parent(signal.SIGTERM)
+        os.nice(niceness)
+
     with log.open("ab") as opened:
         return subprocess.Popen(
             command,
@@ -111,5 +116,5 @@ def spawn(command: list[str], environment: Mapping[str, str], log: Path) -> subp
             stdout=opened,
             stderr=opened,
             start_new_session=True,
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+            preexec_fn=begin,
         )

@@ -75,12 +75,15 @@ class Fleet:
         ]
         return self._child("web", "api", command, self.address.answers)
 
-    def workers(self) -> list[Child]:
+    def cpu_worker(self) -> Child:
+        return self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))
+
+    def others(self) -> list[Child]:
+        """What may start once the web answers. Training gives way to pages and episodes."""
         return [
-            self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0)))),
             self._envhost(),
-            self._worker("gpu", concurrency=1),
-            self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True),
+            self._worker("gpu", concurrency=1, niceness=5),
+            self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5),
         ]
 
     def start_preparation(self) -> subprocess.Popen[str]:
@@ -96,13 +99,15 @@ class Fleet:
                 text=True,
             )
 
-    def _worker(self, queue: str, concurrency: int) -> Child:
+    def _worker(self, queue: str, concurrency: int, niceness: int = 0) -> Child:
         command = [
             *("celery", "-A", "workers.jobs.celery_app", "worker", "-Q", queue, "-n", f"{queue}@%h"),
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
-        return self._child(f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'))
+        return self._child(
+            f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'), niceness=niceness
+        )
 
     def _envhost(self) -> Child:
         environment = {name: value for name, value in self.environment.items() if name not in _SECRETS}
@@ -118,10 +123,12 @@ class Fleet:
         module: list[str],
         is_answering: Callable[[], bool],
         environment: Mapping[str, str] | None = None,
+        niceness: int = 0,
     ) -> Child:
         log = self.folder.logs / f"{log_name}.log"
         command = [sys.executable, "-m", *module]
-        return Child(name, lambda: spawn(command, environment or self.environment, log), log, is_answering)
+        start = partial(spawn, command, environment or self.environment, log, niceness)
+        return Child(name, start, log, is_answering)
 
     def _postgres(self) -> Postgres:
         return Postgres(self.folder.path / "postgres", self.folder.sockets, self.folder.logs / "postgres.log")

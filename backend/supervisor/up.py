@@ -34,6 +34,7 @@ class Supervisor:
         self.children: list[Child] = []
         self.servers = fleet.servers()
         self.api = fleet.api()
+        self.others = fleet.others()
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.preparation: Any = None
         self.on_all_ready: Callable[[], None] | None = None
@@ -66,20 +67,27 @@ class Supervisor:
         child.launch()
 
     def _watch(self) -> None:
-        for child in self.children:
+        for child in tuple(self.children):
             if news := child.watch():
                 if child.is_ready:
                     self.tell("ready", {"name": child.name, "seconds": self._seconds()})
                 else:
                     self.tell("news", {"message": news})
                 if child is self.api and child.is_ready:
-                    self.tell("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+                    self._go_on()
         if self.on_all_ready and self._all_ready():
             call, self.on_all_ready = self.on_all_ready, None
             call()
 
+    def _go_on(self) -> None:
+        """The web answers: say where, and start what nobody needed until now."""
+        self.tell("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+        others, self.others = self.others, []
+        for child in others:
+            self._launch(child)
+
     def _all_ready(self) -> bool:
-        return self.preparation is None and all(child.is_ready for child in self.children)
+        return self.preparation is None and not self.others and all(child.is_ready for child in self.children)
 
     def _listen(self) -> None:
         """Forward what the preparation says to the main thread."""
@@ -93,8 +101,8 @@ class Supervisor:
             match self.said.get():
                 case {"event": "migrated"}:
                     self.tell("ready", {"name": "schema", "seconds": self._seconds()})
-                    for child in (self.api, *self.fleet.workers()):
-                        self._launch(child)
+                    self._launch(self.api)
+                    self._launch(self.fleet.cpu_worker())
                 case {"event": "ready", "link": link, "token": token}:
                     self._keep_token(token)
                     if link:
