@@ -30,11 +30,7 @@ def save_draft(
 ) -> EnvironmentDraft:
     """Replace the draft's files, if the draft is still what it was at `revision`."""
     draft = locked_draft(session, environment)
-    if draft.revision != revision:
-        raise DraftChanged(
-            f"Somebody saved this draft after you opened it (it is at revision {draft.revision}, "
-            f"yours began at {revision}). Nothing of yours is stored yet: look at what changed, then save again."
-        )
+    refuse_unseen(draft.revision, revision)
     return write_draft(session, actor, draft, files)
 
 
@@ -99,6 +95,15 @@ def delete_file(
 def text_mark(text: str) -> str:
     """Tells one text from another, in a form's hidden field."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def refuse_unseen(revision: int, seen: int) -> None:
+    """Raises DraftChanged when the draft went on after it was looked at."""
+    if revision != seen:
+        raise DraftChanged(
+            f"Somebody saved this draft after you opened it: it is at revision {revision}, you saw {seen}. "
+            "Nothing is lost; look at what changed, then try again."
+        )
 
 
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import Environment, EnvironmentVersion, Group, Policy, Rollout, Run, Task
 from backend.domain.ids import new_id, stable_id
@@ -16,7 +16,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.play import PlayPhase, PlayState
 from backend.domain.rollouts import TaskSpec, task_of
 from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.errors import Conflict, InvalidInput, NotAllowed
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.events import RUNS, announce, run_topic
 from backend.queue import enqueue
 from backend.web.audit import audit
@@ -138,6 +138,54 @@ def abandon_play(session: Session, actor: Actor, run: Run) -> None:
     audit(session, actor, "play.abandon", "run", run.id)
     session.flush()
     announce(session, run_topic(run.id), RUNS)
+
+
+def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> Run:
+    """A new episode of this person on the same task, begun with the first `turns` replies of that one."""
+    task = task_of_play(session, run)
+    version = run.version
+    spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
+    replies = _replies_of(session, run)[:turns]
+    return start_play(session, actor, version.environment, version, spec, replies=replies)
+
+
+def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
+    """The play run with its version and environment. Raises NotFound."""
+    statement = (
+        select(Run)
+        .join(Run.version)
+        .join(EnvironmentVersion.environment)
+        .options(
+            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
+            joinedload(Run.creator),
+        )
+        .where(Run.id == run_id, Run.kind == RunKind.PLAY, Environment.name == name)
+    )
+    run = session.scalars(statement).one_or_none()
+    if run is None:
+        raise NotFound("There is no such episode of this environment.")
+    return run
+
+
+def plays_of(session: Session, environment: Environment, person_id: uuid.UUID, *, limit: int = 10) -> list[Run]:
+    """This person's episodes, newest first."""
+    statement = (
+        select(Run)
+        .join(Run.version)
+        .options(contains_eager(Run.version))
+        .where(
+            Run.kind == RunKind.PLAY,
+            Run.created_by == person_id,
+            EnvironmentVersion.environment_id == environment.id,
+        )
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(limit)
+    )
+    return list(session.scalars(statement))
+
+
+def task_of_play(session: Session, run: Run) -> Task:
+    return session.scalars(select(Task).join(Group, Group.task_id == Task.id).where(Group.run_id == run.id)).one()
 
 
 def rollout_of_play(session: Session, run: Run) -> Rollout:

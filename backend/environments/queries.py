@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, undefer
 
 from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion, Person, Run
@@ -134,8 +135,10 @@ def newest_certificate(session: Session, version: EnvironmentVersion) -> Certifi
     return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
 
 
-def check_runs_of(session: Session, environment: Environment, *, limit: int = 20) -> list[CheckRun]:
-    """Runs of the checks on any version, newest first."""
+def check_runs_of(
+    session: Session, environment: Environment, *, version: EnvironmentVersion | None = None, limit: int = 20
+) -> list[CheckRun]:
+    """Runs of the checks on one version or on any, newest first."""
     statement = (
         select(Run, Certificate.status, EnvironmentVersion.number)
         .join(Run.version)
@@ -145,6 +148,8 @@ def check_runs_of(session: Session, environment: Environment, *, limit: int = 20
         .order_by(Run.created_at.desc(), Run.id.desc())
         .limit(limit)
     )
+    if version is not None:
+        statement = statement.where(Run.version_id == version.id)
     return [CheckRun(run, status, number) for run, status, number in session.execute(statement)]
 
 
@@ -208,7 +213,7 @@ def _latest_versions(session: Session) -> dict[uuid.UUID, tuple[VersionRow, int]
     )
     statement = (
         _version_rows(count)
-        .distinct(EnvironmentVersion.environment_id)
+        .ext(distinct_on(EnvironmentVersion.environment_id))
         .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
     )
     rows = session.execute(statement)

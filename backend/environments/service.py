@@ -1,7 +1,7 @@
 """The life of an environment: created from a template, edited as a draft, published in versions that never change."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from sqlalchemy import func, select
@@ -12,7 +12,7 @@ from backend.db.models import Environment, EnvironmentDraft, EnvironmentVersion,
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash
 from backend.domain.vocabulary import Queue, RunKind
-from backend.environments.drafts import DraftChanged, checked_files, locked_draft, write_draft
+from backend.environments.drafts import checked_files, locked_draft, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package
 from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
 from backend.environments.validation import FileProblem, validate_package
@@ -78,12 +78,15 @@ def publish_version(
     """Make the draft the next version. `revision`: what the publisher saw; None takes the draft as it is."""
     session.refresh(environment, with_for_update=True)
     draft = locked_draft(session, environment)
-    if revision is not None and draft.revision != revision:
-        raise DraftChanged(
-            f"Nothing was published: somebody saved this draft after you opened it (revision {draft.revision}, "
-            f"you saw {revision}). Look at what changed, then publish again."
-        )
+    if revision is not None:
+        refuse_unseen(draft.revision, revision)
     return _publish(session, actor, environment, draft.files, notes)
+
+
+def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
+    """Is the draft's content one of these versions?"""
+    digest = content_hash(draft.files)
+    return any(version.content_hash == digest for version in versions)
 
 
 def archive_environment(session: Session, actor: Actor | None, environment: Environment) -> None:

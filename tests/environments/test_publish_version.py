@@ -49,7 +49,7 @@ def test_it_refuses_problems_and_names_the_first(session: Session):
 def test_it_refuses_to_publish_what_the_publisher_did_not_see(session: Session):
     environment = create_environment(session, None, "guess", make_files())
     save_draft(session, None, environment, make_files() | {"README.md": "new"}, 1)
-    with pytest.raises(DraftChanged, match="Nothing was published"):
+    with pytest.raises(DraftChanged, match="at revision 2, you saw 1"):
         publish_version(session, None, environment, revision=1)
 
 

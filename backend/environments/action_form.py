@@ -1,0 +1,130 @@
+"""A form for an action, made from its JSON schema, and the reply that a model would have written for it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from backend.domain.manifest import ActionSpec
+from backend.domain.prompts import write_reply
+from backend.errors import InvalidInput
+
+PREFIX = "field."
+"""Form fields of the action are named `field.<name>`."""
+MAX_CHOICES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ActionField:
+    """One input of the form."""
+
+    name: str
+    kind: Literal["text", "integer", "number", "boolean", "choice", "json"]
+    hint: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    is_required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One button: a legal value and the reply that means it."""
+
+    label: str
+    reply: str
+
+
+def action_fields(spec: ActionSpec, schema: Mapping[str, Any]) -> list[ActionField]:
+    """A reply in a tag or as plain text carries one field; JSON carries them all."""
+    properties = schema.get("properties") or {}
+    names = [spec.field or ""] if spec.format != "json" else [name for name in properties if name != "metadata"]
+    required = set(schema.get("required") or ())
+    return [
+        _field(name, _resolved(properties.get(name) or _bare(spec), schema), spec.format != "json" or name in required)
+        for name in names
+    ]
+
+
+def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choice]:
+    """The values that the observation lists as legal now, where the manifest names such a field."""
+    values = observation.get(spec.choices) if spec.choices else None
+    if not isinstance(values, list) or not spec.field:
+        return []
+    plain = [value for value in values if isinstance(value, str | int | float)][:MAX_CHOICES]
+    return [Choice(str(value), write_reply(spec, {spec.field: value})) for value in plain]
+
+
+def reply_of_form(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
+    """What a model would reply to say this action. Raises InvalidInput with what is wrong by field."""
+    action: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for field in fields:
+        text = sent.get(PREFIX + field.name, "")
+        try:
+            if text.strip() or field.kind in {"text", "boolean"}:
+                action[field.name] = _value(field, text)
+            elif field.is_required:
+                wrong[PREFIX + field.name] = "Fill this in."
+        except ValueError:
+            wrong[PREFIX + field.name] = f"This is not {_IN_WORDS[field.kind]}."
+    if wrong:
+        raise InvalidInput(fields=wrong)
+    return write_reply(spec, action)
+
+
+_IN_WORDS = {"integer": "a whole number", "number": "a number", "json": "JSON"}
+
+
+def _value(field: ActionField, text: str) -> Any:
+    match field.kind:
+        case "integer":
+            return int(text)
+        case "number":
+            return float(text)
+        case "boolean":
+            return text in {"true", "on", "1"}
+        case "json":
+            return json.loads(text)
+        case _:
+            return text.replace("\r\n", "\n")
+
+
+def _bare(spec: ActionSpec) -> dict[str, Any]:
+    """Before the schema is known, the manifest says enough."""
+    return {"type": spec.type}
+
+
+def _resolved(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema itself, past references (`#/$defs/…`) and an optional's null."""
+    for _ in range(8):
+        alternatives = [part for part in schema.get("anyOf", ()) if part.get("type") != "null"]
+        reference = str(schema.get("$ref", ""))
+        if reference.startswith("#/$defs/"):
+            schema = (root.get("$defs") or {}).get(reference.removeprefix("#/$defs/"), {})
+        elif len(alternatives) == 1:
+            schema = {**schema, **alternatives[0], "anyOf": ()}
+        else:
+            break
+    return schema
+
+
+def _field(name: str, schema: Mapping[str, Any], is_required: bool) -> ActionField:
+    hint = str(schema.get("description") or "")[:300]
+    options = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    if options and all(isinstance(option, str) for option in options):
+        return ActionField(name, "choice", hint, tuple(options[:MAX_CHOICES]), is_required=is_required)
+    match schema.get("type"):
+        case "integer" | "number" as kind:
+            low, high = _number(schema.get("minimum")), _number(schema.get("maximum"))
+            return ActionField(name, kind, hint, minimum=low, maximum=high, is_required=is_required)
+        case "boolean":
+            return ActionField(name, "boolean", hint, is_required=False)
+        case "string":
+            return ActionField(name, "text", hint, is_required=is_required)
+        case _:
+            return ActionField(name, "json", hint, is_required=is_required)
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) else None

@@ -1,0 +1,198 @@
+"""The editor of a draft: one file at a time, saved while typing, checked while typing, published from here."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentDraft
+from backend.domain.manifest import Manifest
+from backend.domain.packages import MANIFEST_PATH
+from backend.environments import drafts, queries, service
+from backend.environments.diff import FileDiff, diff_files
+from backend.environments.forms import DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.validation import FileProblem, Validation, validate_package
+from backend.errors import AppError, InvalidInput
+from backend.web.dependencies import Author, SessionDep
+from backend.web.forms import read_form
+from backend.web.pages import page, see_other, wants_block
+
+router = APIRouter()
+
+_MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
+
+Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
+
+
+@dataclass(frozen=True, slots=True)
+class EditPage:
+    environment: Environment
+    draft: EnvironmentDraft
+    editor: str | None
+    """Who saved last."""
+    path: str
+    text: str
+    mark: str
+    mode: str
+    notes: str
+    problems: Sequence[FileProblem]
+    problem_counts: Mapping[str, int]
+    """By file."""
+    manifest: Manifest | None
+    newest: int | None
+    message: str = ""
+    """What went wrong with the last save."""
+    conflict: FileDiff | None = None
+    """From what is stored now to what the author wrote."""
+    is_saved: bool = False
+
+
+@router.get("/environments/{name}/edit", response_class=HTMLResponse)
+def edit_draft(request: Request, session: SessionDep, _: Author, name: str, file: str = MANIFEST_PATH) -> HTMLResponse:
+    environment = queries.get_environment(session, name)
+    draft = queries.get_draft(session, environment)
+    path = file if file in draft.files else MANIFEST_PATH
+    return _edit_page(request, session, environment, draft, path)
+
+
+@router.post("/environments/{name}/edit", response_class=HTMLResponse)
+def save_draft(request: Request, session: SessionDep, actor: Author, name: str, form: Edited) -> Response:
+    """Save the file; publish too when asked. What was typed survives every refusal."""
+    environment = queries.get_environment(session, name)
+    text = form.text.replace("\r\n", "\n")
+    try:
+        with session.begin_nested():
+            before = drafts.locked_draft(session, environment).revision
+            draft = drafts.save_file(
+                session, actor, environment, form.path, text, mark=form.mark, overwrite=form.then == "overwrite"
+            )
+    except AppError as error:
+        return _refused(request, session, environment, form, text, error)
+    if form.then != "publish":
+        return _saved(request, session, environment, draft, form)
+    try:
+        with session.begin_nested():
+            drafts.refuse_unseen(before, form.revision)
+            version = service.publish_version(session, actor, environment, notes=form.notes, revision=draft.revision)
+    except AppError as error:
+        return _refused(request, session, environment, form, text, error)
+    return see_other(f"/environments/{name}/versions/{version.number}", f"Version {version.number} is published.")
+
+
+@router.post("/environments/{name}/edit/validate")
+def validate_while_typing(session: SessionDep, _: Author, name: str, form: Edited) -> JSONResponse:
+    """Problems of the draft with this text in it. Nothing is stored."""
+    environment = queries.get_environment(session, name)
+    draft = queries.get_draft(session, environment)
+    files = {**draft.files, form.path: form.text.replace("\r\n", "\n")}
+    return JSONResponse({"problems": [as_annotation(problem) for problem in validate_package(files, name).problems]})
+
+
+@router.post("/environments/{name}/files")
+def add_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[NewFile, Depends(read_form(NewFile))]
+) -> Response:
+    path = form.path.strip()
+    drafts.add_file(session, actor, queries.get_environment(session, name), path)
+    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is there.")
+
+
+@router.post("/environments/{name}/files/rename")
+def rename_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[RenamedFile, Depends(read_form(RenamedFile))]
+) -> Response:
+    new_path = form.new_path.strip()
+    drafts.rename_file(session, actor, queries.get_environment(session, name), form.path, new_path)
+    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is {new_path} now.")
+
+
+@router.post("/environments/{name}/files/delete")
+def delete_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[DeletedFile, Depends(read_form(DeletedFile))]
+) -> Response:
+    drafts.delete_file(session, actor, queries.get_environment(session, name), form.path, mark=form.mark)
+    return see_other(f"/environments/{name}/edit", f"{form.path} is deleted from the draft.")
+
+
+def as_annotation(problem: FileProblem) -> dict[str, Any]:
+    """As the editor's island reads it."""
+    message = f"{problem.key}: {problem.message}" if problem.key else problem.message
+    return {"path": problem.path, "line": problem.line, "message": message, "type": "error"}
+
+
+def _saved(
+    request: Request, session: Session, environment: Environment, draft: EnvironmentDraft, form: EditedFile
+) -> Response:
+    if wants_block(request):
+        return _edit_page(request, session, environment, draft, form.path, notes=form.notes, is_saved=True)
+    return see_other(f"/environments/{environment.name}/edit?file={form.path}", "The draft is saved.")
+
+
+def _refused(
+    request: Request, session: Session, environment: Environment, form: EditedFile, text: str, error: AppError
+) -> Response:
+    """The page again with what was typed, and how it differs from what is stored."""
+    draft = queries.get_draft(session, environment)
+    session.refresh(draft)
+    message = error.message
+    if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
+        message = " ".join([message, *error.fields.values()])
+    conflict = None
+    if isinstance(error, drafts.DraftChanged):
+        stored = {form.path: draft.files[form.path]} if form.path in draft.files else {}
+        conflict = next(iter(diff_files(stored, {form.path: text})), None)
+    return _edit_page(
+        request,
+        session,
+        environment,
+        draft,
+        form.path,
+        text=text,
+        mark=form.mark,
+        notes=form.notes,
+        message=message,
+        conflict=conflict,
+        status=error.status,
+    )
+
+
+def _edit_page(
+    request: Request,
+    session: Session,
+    environment: Environment,
+    draft: EnvironmentDraft,
+    path: str,
+    *,
+    text: str | None = None,
+    mark: str | None = None,
+    notes: str = "",
+    message: str = "",
+    conflict: FileDiff | None = None,
+    is_saved: bool = False,
+    status: int = 200,
+) -> HTMLResponse:
+    validation: Validation = validate_package(draft.files, environment.name)
+    stored = draft.files.get(path, "")
+    newest = queries.find_version(session, environment)
+    context = EditPage(
+        environment=environment,
+        draft=draft,
+        editor=queries.person_name(session, draft.updated_by),
+        path=path,
+        text=stored if text is None else text,
+        mark=drafts.text_mark(stored) if mark is None else mark,
+        mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
+        notes=notes,
+        problems=validation.problems,
+        problem_counts=Counter(problem.path for problem in validation.problems),
+        manifest=validation.manifest,
+        newest=newest.number if newest else None,
+        message=message,
+        conflict=conflict,
+        is_saved=is_saved,
+    )
+    return page(request, "environments/edit.html", context, block="partial", status=status)

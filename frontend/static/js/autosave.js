@@ -1,0 +1,23 @@
+// Saving a draft while it is typed: [data-autosave] posts the form by htmx; this keeps its requests in step.
+(() => {
+  const form = () => document.querySelector("[data-autosave]")?.closest("form");
+
+  // A save that waited for the one before it carries what that one answered, not what was there when it was asked for.
+  document.addEventListener("htmx:before:request", (event) => {
+    const { request } = event.detail.ctx;
+    const current = form();
+    if (!current || !request.body?.has?.("mark") || request.action !== current.getAttribute("action")) return;
+    for (const name of ["mark", "revision"]) request.body.set(name, current.elements[name].value);
+  });
+
+  // Leaving the page is safe once what stands in the editor is what was saved.
+  document.addEventListener("htmx:after:request", (event) => {
+    const { request, response } = event.detail.ctx;
+    const area = form()?.elements.text;
+    if (!area || response?.status !== 200 || request.body?.get?.("text") !== area.value) return;
+    area.closest("[data-editor]").dataset.submitted = "";
+  });
+  document.addEventListener("input", (event) => {
+    if (event.target.name === "text" && event.target.form === form()) delete event.target.closest("[data-editor]").dataset.submitted;
+  });
+})();
