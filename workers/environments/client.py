@@ -21,7 +21,7 @@ from backend.domain.packages import pack
 from workers.environments.sessions import EnvServer, EnvSession
 from workers.environments.wire import Observation
 
-__all__ = ["EnvHost", "EnvServer", "EnvSession", "Observation"]
+__all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
 ANSWER_SECONDS = 15.0
 """How long the env host may take for an answer that needs no work."""
@@ -29,6 +29,10 @@ PREPARE_SECONDS = 900.0
 """A package's own virtual environment may have to be built."""
 POLL_SECONDS = 20.0
 """How long one question for a place in the queue stays open."""
+
+
+class HostRefused(SandboxError):
+    """The env host answered that it cannot do this, and why."""
 
 
 class EnvHost:
@@ -59,7 +63,7 @@ class EnvHost:
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
         """Make the package ready to serve: upload, virtual environment, a first start. Does nothing the second time.
 
-        Raises SandboxError, with the last lines of the package's log, when it does not start.
+        Raises HostRefused, with the last lines of the package's log, when it does not start.
         """
         known = await self._ask("GET", f"/packages/{content_hash}")
         if not known["is_stored"]:
@@ -142,5 +146,5 @@ class EnvHost:
         except orjson.JSONDecodeError as error:
             raise SandboxError(f"the env host answered nonsense to {method} {path}") from error
         if status >= 400:
-            raise SandboxError(str(answer.get("error", answer)))
+            raise HostRefused(str(answer.get("error", answer)))
         return dict(answer)

@@ -25,7 +25,7 @@ from backend.errors import Conflict
 from backend.evaluations.secrets import secret_of
 from backend.evaluations.service import begin_run, finish_run
 from backend.settings import get_settings
-from workers.environments.client import EnvHost
+from workers.environments.client import EnvHost, HostRefused
 from workers.jobs.children import must_run_child
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
@@ -118,6 +118,8 @@ class _Evaluation:
     async def _outcome(self) -> tuple[RunStatus, str | None]:
         try:
             await self._play()
+        except HostRefused as error:
+            return RunStatus.FAILED, f"The environment cannot be played. {error}"
         except TooManyFailures as error:
             return RunStatus.PAUSED, f"Paused because too much failed. {error}"
         if self.done >= self.total:

@@ -1,0 +1,214 @@
+"""An evaluation from its row to its summary: a real env host, a real Postgres, scripted policies."""
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+
+from backend.db.models import EnvironmentVersion, Group, Policy, Rollout, Run, Task
+from backend.db.session import transaction
+from backend.domain.manifest import Manifest, read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.plans import EvaluationPlan
+from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess, package_files
+from tests.factories import make_environment, make_policy, make_run
+from tests.recording.conftest import make_failed, make_rollout, run_of
+from workers.jobs.evaluation import PolicyIsGone, evaluate, run
+from workers.jobs.recording import RunRecorder
+from workers.jobs.registry import JobContext
+from workers.policies.scripted import ScriptedPolicy
+
+GOLD = ScriptedPolicy("constant", "3")
+"""The counter is done at 3."""
+
+
+@pytest.fixture
+def installed(database: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
+    get_settings.cache_clear()
+    yield
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def plan_run(installed: None) -> Callable[..., uuid.UUID]:
+    """A queued evaluation of the counter package, with statements of one's own in its reset and step."""
+
+    def plan_run(*, package: dict[str, Any] | None = None, configuration: dict[str, Any] | None = None, **plan: Any):  # type: ignore[no-untyped-def]
+        files = package_files(**(package or {}))
+        manifest = read_manifest(files["openenv.yaml"])
+        with transaction() as session:
+            version = EnvironmentVersion(
+                environment_id=make_environment(session).id,
+                number=1,
+                files=files,
+                content_hash=content_hash(files),
+                manifest=manifest.model_dump(mode="json"),
+            )
+            session.add(version)
+            session.flush()
+            return _queued(session, version, manifest, configuration, plan)
+
+    return plan_run
+
+
+def _queued(session: Any, version: Any, manifest: Manifest, configuration: Any, plan: dict[str, Any]) -> uuid.UUID:
+    policy = make_policy(session, configuration=configuration or {"script": "constant", "constant": "3"})
+    resolved = EvaluationPlan(**{"tasks": 12, "concurrency": 8, **plan}).model_dump(mode="json")
+    row = make_run(
+        session,
+        version,
+        policy,
+        status=RunStatus.QUEUED,
+        configuration=resolved,
+        started_at=None,
+        ended_at=None,
+        attempt=0,
+    )
+    return row.id
+
+
+def _rollouts(run_id: uuid.UUID) -> list[tuple[int, int, RolloutStatus]]:
+    with transaction() as session:
+        query = (
+            select(Group.ordinal, Rollout.member, Rollout.status)
+            .join(Group, Group.id == Rollout.group_id)
+            .where(Rollout.run_id == run_id)
+            .order_by(Group.ordinal, Rollout.member)
+        )
+        return [tuple(row) for row in session.execute(query)]  # type: ignore[misc]
+
+
+def test_it_plays_stores_and_sums_up(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(tasks=6, group_size=2)
+    run(JobContext(uuid.uuid4(), run_id, {}, 1))
+    row = run_of(run_id)
+    assert (row.status, row.reason, row.attempt) == (RunStatus.COMPLETED, None, 1)
+    assert row.ended_at is not None
+    assert _rollouts(run_id) == [(task, member, "completed") for task in range(6) for member in range(2)]
+    summary = row.summary
+    assert summary["reward"] == {
+        "mean": 3.25,
+        "low": 3.25,
+        "high": 3.25,
+        "count": 6,
+        "levels": summary["reward"]["levels"],
+    }
+    assert summary["columns"]["gain"]["mean"] == 3.0
+    assert (summary["completed"], summary["failed"], summary["stop_reasons"]) == (12, 0, {"done": 12})
+    assert summary["groups"] == {"count": 6, "mixed": 0.0, "all_good": 1.0, "all_bad": 0.0}
+    assert summary["rollouts_per_second"] > 0
+    assert row.progress["done"] == 12
+
+
+def test_it_goes_on_where_the_rows_stand(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(tasks=4, split="train")
+    kept = make_rollout(0, columns={"gain": 1.0, "tidy": 1.0}, reward=1.5)
+    RunRecorder(run_id).store([kept, make_failed(1)])
+    assert evaluate(run_id, GOLD) is RunStatus.COMPLETED
+    assert _rollouts(run_id) == [(task, 0, "completed") for task in range(4)]
+    with transaction() as session:
+        rewards = session.scalars(select(Rollout.reward).where(Rollout.run_id == run_id).order_by(Rollout.seq)).all()
+    assert rewards == [1.5, 3.25, 3.25, 3.25]
+
+
+def test_what_is_over_is_left_alone(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run()
+    evaluate(run_id, GOLD)
+    evaluate(run_id, GOLD)
+    assert run_of(run_id).attempt == 1
+    assert len(_rollouts(run_id)) == 12
+
+
+def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "slow", "in_step": "import time; time.sleep(0.2)"}, tasks=60, concurrency=4)
+    player = threading.Thread(target=evaluate, args=(run_id, GOLD))
+    player.start()
+    while not _rollouts(run_id):
+        assert player.is_alive()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=datetime.now(UTC)))
+    player.join(10)
+    row = run_of(run_id)
+    played = len(_rollouts(run_id))
+    assert (row.status, row.reason) == (RunStatus.STOPPED, "Stopped on request.")
+    assert 0 < played < 60
+    assert row.summary["completed"] == played
+    with transaction() as session:
+        again = {
+            "stop_requested_at": None,
+            "status": RunStatus.QUEUED,
+            "configuration": {**row.configuration, "tasks": 20},
+        }
+        session.execute(update(Run).where(Run.id == run_id).values(**again))
+    evaluate(run_id, GOLD)
+    assert run_of(run_id).status is RunStatus.COMPLETED
+    assert len(_rollouts(run_id)) == max(20, played)
+
+
+def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=200)
+    assert evaluate(run_id, GOLD) is RunStatus.PAUSED
+    row = run_of(run_id)
+    assert "of the last" in str(row.reason)
+    assert "no board" in str(row.reason)
+    assert {status for *_, status in _rollouts(run_id)} == {"failed"}
+    assert row.summary["reward"] is None
+
+
+def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=2)
+    assert evaluate(run_id, GOLD) is RunStatus.FAILED
+    assert run_of(run_id).reason == "Every rollout failed."
+
+
+def test_some_failures_are_counted_and_never_averaged_in(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(
+        package={"name": "moody", "in_reset": "if arguments['index'] in (3, 4): raise RuntimeError('no board')"}
+    )
+    assert evaluate(run_id, GOLD) is RunStatus.COMPLETED
+    summary = run_of(run_id).summary
+    assert (summary["completed"], summary["failed"], summary["errors"]) == (10, 2, {"environment": 2})
+    assert summary["reward"]["mean"] == 3.25
+    assert summary["reward"]["count"] == 10
+
+
+def test_a_package_that_does_not_start_fails_the_run_with_its_words(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "unborn", "before_app": "raise ImportError('no luck')"})
+    assert evaluate(run_id, GOLD) is RunStatus.FAILED
+    assert "no luck" in str(run_of(run_id).reason)
+
+
+def test_a_deleted_policy_is_refused(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run()
+    with transaction() as session:
+        session.execute(update(Policy).values(deleted_at=datetime.now(UTC)))
+    with pytest.raises(PolicyIsGone, match="was deleted"):
+        run(JobContext(uuid.uuid4(), run_id, {}, 1))
+
+
+def test_an_endpoint_that_is_down_fails_rollouts_and_pauses(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(tasks=60)
+    with transaction() as session:
+        configuration = {"base_url": "http://127.0.0.1:9/v1", "model": "none", "attempts": 2}
+        session.execute(update(Policy).values(kind=PolicyKind.OPENAI_API, configuration=configuration))
+    run(JobContext(uuid.uuid4(), run_id, {}, 1))
+    row = run_of(run_id)
+    assert row.status is RunStatus.PAUSED
+    assert "policy: the endpoint cannot be reached" in str(row.reason)
+    assert "(2 tries)" in str(row.reason)
+
+
+def test_the_tasks_are_those_of_the_plan(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(tasks=2, first_task=5)
+    evaluate(run_id, GOLD)
+    with transaction() as session:
+        query = select(Task.split, Task.index, Task.seed).join(Group, Group.task_id == Task.id)
+        found = session.execute(query.where(Group.run_id == run_id).order_by(Group.ordinal)).all()
+    assert [tuple(task) for task in found] == [("heldout", 5, 10_000_005), ("heldout", 6, 10_000_006)]
