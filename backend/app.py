@@ -11,9 +11,18 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.db.session import transaction
+from backend.environments import api as environments_api
+from backend.environments import routes as environments_routes
+from backend.evaluations import api as evaluations_api
+from backend.evaluations import routes as evaluations_routes
 from backend.events import Hub
+from backend.judging import api as judging_api
+from backend.judging import routes as judging_routes
+from backend.overview import routes as overview_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
+from backend.training import api as training_api
+from backend.training import routes as training_routes
 from backend.web import error_pages, routing
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -21,9 +30,9 @@ from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-PAGES = (team_routes,)
+PAGES = (overview_routes, judging_routes, team_routes, environments_routes, evaluations_routes, training_routes)
 """Modules with the pages of a feature."""
-JSON = (team_api,)
+JSON = (judging_api, team_api, environments_api, evaluations_api, training_api)
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

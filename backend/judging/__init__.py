@@ -1,0 +1,1 @@
+"""Judging by people: the queue of flags, verdicts and their consequences."""

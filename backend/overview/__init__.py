@@ -1,0 +1,1 @@
+"""The front page, and what this installation consists of."""

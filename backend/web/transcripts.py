@@ -1,5 +1,6 @@
 """A rollout as a page shows it: messages in order, and beside each reply what it earned. All text is untrusted."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,15 @@ class Piece:
 
     text: str
     is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters of one reply that a detector points at."""
+
+    turn: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,19 +60,23 @@ def transcript_of(
     *,
     quotes: Iterable[str] = (),
     cited_turns: Iterable[int] = (),
+    spans: Iterable[Span] = (),
 ) -> list[Entry]:
-    """The conversation as entries: reply number n caused step n. `quotes` are marked wherever they occur."""
+    """The conversation as entries: reply number n caused step n. Marked are `spans`, and `quotes` where they occur."""
     wanted = [quote for quote in quotes if quote.strip()]
-    cited = set(cited_turns)
+    by_turn: defaultdict[int, list[tuple[int, int]]] = defaultdict(list, {turn: [] for turn in cited_turns})
+    for span in spans:
+        by_turn[span.turn].append((span.start, span.end))
     entries: list[Entry] = []
     turn = 0
     for message in messages or _messages_of(steps):
-        pieces = mark(str(message.get("content") or ""), wanted)
+        text = str(message.get("content") or "")
         if message.get("role") != "assistant":
-            entries.append(Entry(str(message.get("role", "user")), pieces))
+            entries.append(Entry(str(message.get("role", "user")), mark(text, wanted)))
             continue
         step = steps[turn] if turn < len(steps) else {}
-        entries.append(_reply(pieces, step, turn, columns, is_cited=turn in cited))
+        pieces = mark(text, wanted, by_turn.get(turn, ()))
+        entries.append(_reply(pieces, step, turn, columns, is_cited=turn in by_turn))
         turn += 1
     return entries
 
@@ -93,11 +107,12 @@ def _messages_of(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return messages
 
 
-def mark(text: str, quotes: Sequence[str]) -> list[Piece]:
-    """Split the text where a quote occurs. Overlapping occurrences become one mark."""
-    spans = _merged(sorted(span for quote in quotes for span in _occurrences(text, quote)))
+def mark(text: str, quotes: Sequence[str], spans: Iterable[tuple[int, int]] = ()) -> list[Piece]:
+    """Split the text where a quote occurs or a span lies. What overlaps becomes one mark."""
+    inside = [(max(0, start), min(len(text), end)) for start, end in spans if max(0, start) < min(len(text), end)]
+    found = [span for quote in quotes for span in _occurrences(text, quote)]
     pieces, position = [], 0
-    for start, end in spans:
+    for start, end in _merged(sorted(inside + found)):
         if start > position:
             pieces.append(Piece(text[position:start]))
         pieces.append(Piece(text[start:end], is_marked=True))

@@ -1,0 +1,74 @@
+"""A flag's evidence as a page shows it: what to mark, which rollouts show it, curves, and how the detector decides."""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.web.transcripts import Span
+
+_SHOWN_ELSEWHERE = frozenset({"spans", "excerpt", "rollouts", "series", "title", "formula", "source", "thresholds"})
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    title: str
+    """What the detector looks for, in words."""
+    formula: str
+    source: str
+    thresholds: list[tuple[str, Any]]
+    spans: list[Span]
+    quotes: list[str]
+    """Texts to mark where no spans are given."""
+    rollout_ids: list[uuid.UUID]
+    """Examples, the most telling first."""
+    curves: list[tuple[str, list[float | None]]]
+    facts: list[tuple[str, Any]]
+    """Everything else that the detector wrote down."""
+
+
+def read_evidence(evidence: Mapping[str, Any]) -> Evidence:
+    """Any detector's evidence; whatever is missing or of another shape is left out or shown as a fact."""
+    spans = list(_spans(evidence.get("spans")))
+    excerpt = evidence.get("excerpt")
+    return Evidence(
+        title=str(evidence.get("title") or ""),
+        formula=str(evidence.get("formula") or ""),
+        source=str(evidence.get("source") or ""),
+        thresholds=list(_items(evidence.get("thresholds"))),
+        spans=spans,
+        quotes=[excerpt] if isinstance(excerpt, str) and not spans else [],
+        rollout_ids=list(_ids(evidence.get("rollouts"))),
+        curves=[(name, values) for name, values in _items(evidence.get("series")) if _is_curve(values)],
+        facts=[(name, _fact(value)) for name, value in evidence.items() if name not in _SHOWN_ELSEWHERE],
+    )
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+
+
+def _spans(value: Any) -> Iterator[Span]:
+    for item in value if isinstance(value, list) else ():
+        if isinstance(item, Mapping) and all(isinstance(item.get(key), int) for key in ("turn", "start", "end")):
+            yield Span(item["turn"], item["start"], item["end"])
+
+
+def _ids(value: Any) -> Iterator[uuid.UUID]:
+    for item in value if isinstance(value, list) else ():
+        try:
+            yield uuid.UUID(str(item))
+        except ValueError:  # not an id: some other detector's shape
+            continue
+
+
+def _is_curve(values: Any) -> bool:
+    return isinstance(values, list) and len(values) > 1 and all(isinstance(v, int | float | None) for v in values)
+
+
+def _fact(value: Any) -> Any:
+    """A window reads as `12 – 31`; numbers are rounded; structures stay."""
+    if isinstance(value, list) and len(value) == 2 and all(isinstance(item, int) for item in value):
+        return f"{value[0]} – {value[1]}"
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,83 @@
+"""Verdicts: each is a new record, the newest counts, nothing is overwritten."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Rollout, VerdictRecord
+from backend.events import REVIEW, announce, run_topic
+from backend.judging import queries
+from backend.judging.forms import VerdictForm
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+RESENT_WITHIN = timedelta(seconds=10)
+"""The same verdict by the same person within this time is a form sent twice."""
+
+
+def judge_flag(session: Session, actor: Actor, flag: Flag, form: VerdictForm) -> list[VerdictRecord]:
+    """A decision on what was flagged: it counts for every flag on the same rollout."""
+    flags = queries.flags_of_subject(session, flag)
+    return _record(session, actor, form, flag.run_id, flag.rollout_id, [each.id for each in flags])
+
+
+def judge_rollout(session: Session, actor: Actor, rollout: Rollout, form: VerdictForm) -> list[VerdictRecord]:
+    """A decision on a rollout, flagged or not."""
+    flags = queries.flags_of_rollout(session, rollout.id)
+    return _record(session, actor, form, rollout.run_id, rollout.id, [each.id for each in flags] or [None])
+
+
+def _record(
+    session: Session,
+    actor: Actor,
+    form: VerdictForm,
+    run_id: uuid.UUID,
+    rollout_id: uuid.UUID | None,
+    flag_ids: Sequence[uuid.UUID | None],
+) -> list[VerdictRecord]:
+    records = [_find_resent(session, actor, form, run_id, rollout_id, flag_id) for flag_id in flag_ids]
+    if known := [record for record in records if record]:
+        return known
+    made = [
+        VerdictRecord(
+            run_id=run_id,
+            rollout_id=rollout_id,
+            flag_id=flag_id,
+            verdict=form.verdict,
+            comment=form.comment,
+            person_id=actor.person_id,
+        )
+        for flag_id in flag_ids
+    ]
+    session.add_all(made)
+    session.flush()
+    subject = ("rollout", rollout_id) if rollout_id else ("run", run_id)
+    audit(session, actor, "verdict.give", *subject, verdict=str(form.verdict), flags=len(flag_ids))
+    announce(session, REVIEW, run_topic(run_id))
+    return made
+
+
+def _find_resent(
+    session: Session,
+    actor: Actor,
+    form: VerdictForm,
+    run_id: uuid.UUID,
+    rollout_id: uuid.UUID | None,
+    flag_id: uuid.UUID | None,
+) -> VerdictRecord | None:
+    statement = select(VerdictRecord).where(
+        VerdictRecord.run_id == run_id,
+        VerdictRecord.rollout_id == rollout_id,
+        VerdictRecord.flag_id == flag_id,
+    )
+    newest = session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
+    is_same = (
+        newest is not None
+        and newest.person_id == actor.person_id
+        and (newest.verdict, newest.comment) == (form.verdict, form.comment)
+        and datetime.now(UTC) - newest.created_at < RESENT_WITHIN
+    )
+    return newest if is_same else None

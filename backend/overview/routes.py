@@ -1,0 +1,122 @@
+"""`/` and `/settings`."""
+
+import platform
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run, Worker
+from backend.domain.vocabulary import Queue, RunKind
+from backend.events import REVIEW, RUNS, run_topic
+from backend.judging.forms import FlagFilter
+from backend.judging.queries import Suspect, count_unreviewed
+from backend.judging.queries import queue as review_queue
+from backend.overview import queries
+from backend.overview.queries import Stock
+from backend.settings import get_settings
+from backend.web.dependencies import SessionDep, Viewer
+from backend.web.pages import page, render_block
+from backend.web.streams import live
+from backend.web.templating import product_version
+
+router = APIRouter()
+SUSPECTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewPage:
+    stock: Stock
+    unfinished: Sequence[Run]
+    suspects: list[Suspect]
+    waiting: int
+    evaluations: Sequence[Run]
+    trainings: Sequence[Run]
+    silent: list[str]
+    """Queues with waiting work and no worker that answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsPage:
+    workers: list[tuple[Worker, bool]]
+    """(worker, is it silent)"""
+    launchers: list[str]
+    allow_unsandboxed: bool
+    waiting: dict[Queue, int]
+    facts: list[tuple[str, Any]]
+
+
+@router.get("/")
+def show_overview(request: Request, session: SessionDep, _: Viewer) -> Response:
+    return page(request, "overview/overview.html", _overview(session))
+
+
+def _overview(session: Session) -> OverviewPage:
+    suspects, _ = review_queue(session, FlagFilter(), limit=SUSPECTS)
+    return OverviewPage(
+        stock=queries.stock(session),
+        unfinished=queries.unfinished_runs(session),
+        suspects=suspects,
+        waiting=count_unreviewed(session),
+        evaluations=queries.newest_over(session, RunKind.EVALUATION),
+        trainings=queries.newest_over(session, RunKind.TRAINING),
+        silent=_silent_queues(session),
+    )
+
+
+def _silent_queues(session: Session) -> list[str]:
+    served = {name for worker in queries.workers(session) if not queries.is_silent(worker) for name in worker.queues}
+    return [str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served]
+
+
+_LIVE = ("happening", "to_review", "newest")
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def follow_overview(request: Request, session: SessionDep, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """Also hears the progress of the runs that are unfinished now; a new one reconnects the page anyway."""
+    topics = (RUNS, REVIEW, *(run_topic(run.id) for run in queries.unfinished_runs(session)))
+
+    def draw(session: Session) -> dict[str, str]:
+        context = _overview(session)
+        return {name: render_block(request, "overview/overview.html", name, context) for name in _LIVE}
+
+    async for event in live(request, topics, draw):
+        yield event
+
+
+@router.get("/settings")
+def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
+    found = [(worker, queries.is_silent(worker)) for worker in queries.workers(session)]
+    launchers = sorted({str(worker.capabilities["launcher"]) for worker, silent in found if _tells(worker, silent)})
+    context = SettingsPage(
+        found, launchers, get_settings().allow_unsandboxed, queries.waiting_jobs(session), _facts(session)
+    )
+    return page(request, "settings/settings.html", context)
+
+
+def _tells(worker: Worker, is_silent: bool) -> bool:
+    return not is_silent and bool(worker.capabilities.get("launcher"))
+
+
+def _facts(session: Session) -> list[tuple[str, Any]]:
+    """Nothing here is secret: every viewer reads it."""
+    settings = get_settings()
+    server = session.scalar(text("SHOW server_version"))
+    return [
+        ("Proctor", product_version()),
+        ("Stage", settings.stage),
+        ("Address", settings.public_url),
+        ("Python", platform.python_version()),
+        ("Postgres", server),
+        (
+            "Artifacts",
+            "in the data folder" if not settings.artifacts_url else settings.artifacts_url.partition("://")[0],
+        ),
+        ("Policies in private networks", "allowed" if settings.allow_private_endpoints else "refused"),
+    ]
