@@ -1,0 +1,3 @@
+"""Browsers of every role for the pages of training."""
+
+from tests.web_fixtures import *  # noqa: F403

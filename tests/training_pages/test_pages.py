@@ -1,0 +1,101 @@
+"""The pages of training: launch, checkpoints, exports; and that only trainers launch."""
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Export, Run
+from backend.domain.vocabulary import ExportStatus, PolicyKind, Role, RunKind
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+from tests.web_fixtures import ClientFor
+
+REASON = "A first look; nothing will be kept."
+
+
+def csrf(page: str) -> str:
+    return page.split('name="csrf_token" value="', 1)[1].split('"', 1)[0]
+
+
+def make_export(session: Session, **fields: object) -> Export:
+    policy = make_policy(session, kind=PolicyKind.LOCAL)
+    run = make_run(session, policy=policy, kind=RunKind.TRAINING)
+    checkpoint = make_checkpoint(session, policy, run)
+    export = Export(checkpoint_id=checkpoint.id, run_id=run.id, **fields)
+    session.add(export)
+    session.flush()
+    return export
+
+
+def test_the_form_says_what_to_do_when_nothing_can_be_trained_on(client_for: ClientFor):
+    assert "There is nothing to train on yet" in client_for(Role.TRAINER).get("/training/new").text
+
+
+def test_the_form_shows_the_preset(session: Session, client_for: ClientFor):
+    version = make_environment_version(session)
+    page = client_for(Role.TRAINER).get(f"/training/new?preset=quick&version_id={version.id}").text
+    assert 'name="grpo.steps" type="number" value="10"' in page
+    assert f"proctor train {version.environment.name} --preset quick" in page
+
+
+def test_it_starts_a_run_and_goes_to_its_page(session: Session, client_for: ClientFor):
+    version = make_environment_version(session)
+    client = client_for(Role.TRAINER)
+    token = csrf(client.get("/training/new").text)
+    form = {"csrf_token": token, "version_id": str(version.id), "preset": "quick", "without_certificate": REASON}
+    answer = client.post("/training", data={**form, "grpo.steps": "5", "key": "one"})
+    run = session.scalars(select(Run).where(Run.kind == RunKind.TRAINING)).one()
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{run.id}")
+    assert run.configuration["grpo"]["steps"] == 5
+    assert client.post("/training", data={**form, "key": "one"}).headers["location"] == f"/runs/{run.id}"
+
+
+def test_a_refused_form_comes_back_with_what_was_typed(session: Session, client_for: ClientFor):
+    version = make_environment_version(session)
+    client = client_for(Role.TRAINER)
+    token = csrf(client.get("/training/new").text)
+    form = {"csrf_token": token, "version_id": str(version.id), "grpo.steps": "many", "name": "my policy"}
+    answer = client.post("/training", data=form)
+    assert answer.status_code == 422
+    assert 'value="many"' in answer.text
+    assert 'value="my policy"' in answer.text
+
+
+def test_an_author_may_not_launch(session: Session, client_for: ClientFor):
+    client = client_for(Role.AUTHOR)
+    assert client.get("/training/new").status_code == 403
+    assert client.post("/training", data={"csrf_token": "x"}).status_code == 403
+
+
+def test_checkpoints_are_listed_with_the_best_marked(session: Session, client_for: ClientFor):
+    policy = make_policy(session, "learner", kind=PolicyKind.LOCAL)
+    run = make_run(session, policy=policy, kind=RunKind.TRAINING)
+    make_checkpoint(session, policy, run, step=40, is_best=True, heldout_reward=0.875)
+    page = client_for(Role.VIEWER).get("/checkpoints").text
+    assert "learner" in page
+    assert "0.875" in page
+    assert "best" in page
+    assert "Export</button>" not in page
+
+
+def test_an_export_shows_why_it_was_refused(session: Session, client_for: ClientFor):
+    export = make_export(session, status=ExportStatus.REFUSED, reason="The reloaded weights answer differently.")
+    client = client_for(Role.VIEWER)
+    assert "The reloaded weights answer differently." in client.get(f"/exports/{export.id}").text
+    assert client.get(f"/exports/{export.id}/download").status_code == 409
+
+
+def test_an_unknown_export_is_not_there(client_for: ClientFor):
+    assert client_for(Role.VIEWER).get(f"/exports/{uuid.uuid4()}").status_code == 404
+
+
+def test_the_same_through_json(session: Session, client_for: ClientFor):
+    version = make_environment_version(session)
+    client = client_for(Role.TRAINER)
+    token = csrf(client.get("/training/new").text)
+    request = {"version_id": str(version.id), "preset": "quick", "without_certificate": REASON}
+    answer = client.post("/api/v1/training", json=request, headers={"X-CSRF-Token": token})
+    assert answer.status_code == 201
+    assert answer.json()["configuration"]["grpo"]["steps"] == 10
+    assert client.get("/api/v1/checkpoints").json() == {"items": [], "next": None}
+    assert "quick" in client.get("/api/v1/training/presets").json()
