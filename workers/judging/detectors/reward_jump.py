@@ -13,9 +13,11 @@ from workers.judging.detectors.view import RunView
 
 WINDOW = 12
 """Steps that the trend is fitted to."""
+NEWEST = 2
+"""Steps that are averaged for the size of the jump."""
 SLACK = 0.5
 LIMIT = 6.0
-SMALLEST_JUMP = 0.1
+SMALLEST_JUMP = 0.15
 """As a share of the reward's own size: smaller jumps are noise that nobody needs to look at."""
 
 
@@ -28,8 +30,8 @@ def look(view: RunView) -> list[FlagDraft]:
     while onset > 0 and sums[onset - 1] > 0:
         onset -= 1
     before = statistics.fmean(rewards[max(0, onset - WINDOW) : onset])
-    jump = rewards[-1] - before
-    if jump < SMALLEST_JUMP * max(abs(before), max(map(abs, rewards)) / 2):
+    now = statistics.fmean(rewards[-NEWEST:])
+    if now - before < SMALLEST_JUMP * max(abs(before), max(map(abs, rewards)) / 2):
         return []
     first, last = view.steps[onset].step, view.steps[-1].step
     return [
@@ -38,7 +40,7 @@ def look(view: RunView) -> list[FlagDraft]:
             key=f"step-{last}",
             severity=Severity.ALERT if sums[-1] > 2 * LIMIT else Severity.WARNING,
             score=bounded(sums[-1] / (2 * LIMIT)),
-            sentence=f"The mean reward jumped from {before:.3f} to {rewards[-1]:.3f} between steps {first} and {last},"
+            sentence=f"The mean reward jumped from {before:.3f} to {now:.3f} between steps {first} and {last},"
             f" faster than its trend (CUSUM {sums[-1]:.1f}, limit {LIMIT:g}).",
             evidence={
                 "window": [first, last],
