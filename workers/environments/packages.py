@@ -15,8 +15,11 @@ from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash,
 
 _HASH = re.compile(r"^[0-9a-f]{64}$")
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
-_PROVIDED = re.compile(r"^openenv(-core)?\s*(\[[^\]]*\])?\s*(>=?\s*[0-9.]+\s*)?$", re.IGNORECASE)
-"""Requirements that the shared runtime meets by itself; an upper bound or a pin is left to pip."""
+_ABOVE_THE_RUNTIME = r"(0\.1[1-9]|[1-9])[0-9.]*"
+_PROVIDED = re.compile(
+    rf"^openenv(-core)?\s*(\[[^\]]*\])?\s*(>=?\s*[0-9.]+\s*)?(,\s*<\s*{_ABOVE_THE_RUNTIME}\s*)?$", re.IGNORECASE
+)
+"""Requirements that the shared runtime (openenv 0.10) meets by itself; a pin is left to pip."""
 
 _IN_THE_RUNTIME = {"fastapi", "uvicorn", "pydantic", "uvicorn[standard]"}
 """What `openenv` itself brings, when it is asked for without a version."""
