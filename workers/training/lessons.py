@@ -98,8 +98,8 @@ def lessons_of_step(rollouts: Sequence[Rollout], *, groups: Sequence[int], group
     lessons = []
     for rollout in rollouts:
         if rollout.is_completed:
-            check_logprobs(rollout)
             lessons.append(lesson_of(rollout, end=end))
+            check_logprobs(rollout)
         else:
             lessons.append(Lesson([end], [end], [0]))
     return lessons

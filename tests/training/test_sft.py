@@ -1,0 +1,57 @@
+"""The warm-up through TRL: masked loss, resume bit by bit."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.domain.training import SftChoice
+from tests.training.game import make_tiny, some_lessons
+from workers.training.lessons import BrokenStep
+from workers.training.trl_sft import SftRun, train_sft
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
+
+CHOICE = SftChoice(steps=30, batch=8, learning_rate=3e-3, warmup_steps=2)
+
+
+def warmed_up(folder: Path, *, stop_after: int = 0, lessons: Any = None) -> tuple[Any, Any, list[float]]:
+    model, tokenizer = make_tiny()
+    losses = []
+
+    def take(step: int, figures: dict[str, float]) -> bool:
+        if figures:
+            losses.append(figures["loss"])
+        return step != stop_after
+
+    made = some_lessons(tokenizer) if lessons is None else lessons
+    train_sft(SftRun(model, tokenizer, CHOICE, made, 3, folder, 10, take))
+    return model, tokenizer, losses
+
+
+def weights(model: Any) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_it_imitates_the_good_reply_and_not_the_spoiled_one(tmp_path: Path) -> None:
+    model, tokenizer, losses = warmed_up(tmp_path)
+    assert losses[-1] < 0.1 < losses[0]
+    prompt = some_lessons(tokenizer, 1)[0].prompt
+    with torch.no_grad():
+        first = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+    assert tokenizer.decode(first.argmax()) == "<move>"
+    assert first[tokenizer.eos_token_id] < -3  # a third of the spoiled replies were empty
+
+
+def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    whole, _, _ = warmed_up(tmp_path / "whole")
+    stopped, _, _ = warmed_up(tmp_path / "cut", stop_after=13)
+    resumed, _, _ = warmed_up(tmp_path / "cut")
+    assert torch.equal(weights(resumed), weights(whole))
+    assert not torch.equal(weights(stopped), weights(whole))
+
+
+def test_no_lessons_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BrokenStep, match="no lessons"):
+        warmed_up(tmp_path, lessons=[])
