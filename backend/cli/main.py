@@ -2,22 +2,37 @@
 
 import typer
 
+from backend.cli import environments, exports, judging, policies, runs, starting, tokens
 from backend.cli.serving import up_command
 
 app = typer.Typer(
     name="proctor",
-    help="Author, run and judge reinforcement-learning environments for language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
     rich_markup_mode=None,
 )
 app.command("up")(up_command)
+app.add_typer(environments.app, name="env")
+app.add_typer(policies.app, name="policy")
+app.command("eval")(starting.evaluate)
+app.command("train")(starting.train)
+app.command("runs")(runs.runs)
+app.add_typer(runs.app, name="run")
+app.command("rollouts")(runs.rollouts)
+app.command("compare")(runs.compare)
+app.add_typer(judging.app, name="review")
+app.command("export")(exports.export)
+app.add_typer(tokens.app, name="token")
 
 
 @app.callback()
 def root() -> None:
-    """Author, run and judge reinforcement-learning environments for language models."""
+    """Author, run and judge reinforcement-learning environments for language models.
+
+    `proctor up` serves. The other commands talk to a running Proctor: the one on this machine's data folder, or
+    PROCTOR_URL with PROCTOR_TOKEN. They end with 0 when done, 1 when the result is bad, 2 when used wrongly.
+    """
 
 
 def main() -> None:

@@ -18,6 +18,11 @@ def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
     raise typer.Exit(status)
 
 
+def say(text: str, style: str | None = None) -> None:
+    """A line for a person, as it is."""
+    Console(soft_wrap=True, highlight=False).print(text, style=style, markup=False)
+
+
 def write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 

@@ -1,0 +1,115 @@
+"""The JSON API of a running Proctor, spoken with a token. Every command but `up` and `demo` goes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.cli.output import BAD_RESULT, WRONG_USAGE, fail
+from backend.settings import get_settings
+
+if TYPE_CHECKING:
+    import httpx
+
+TIMEOUT_SECONDS = 60.0
+
+
+class Client:
+    """Answers are plain JSON values; a refusal ends the command with the server's words."""
+
+    def __init__(self, url: str, token: str) -> None:
+        import httpx  # not needed by `up`, which should start fast
+
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=TIMEOUT_SECONDS
+        )
+
+    def get(self, path: str, **query: object) -> Any:
+        return self.ask("GET", path, query=query)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self.ask("POST", path, body={} if body is None else body)
+
+    def put(self, path: str, body: object) -> Any:
+        return self.ask("PUT", path, body=body)
+
+    def delete(self, path: str) -> None:
+        self.ask("DELETE", path)
+
+    def find(self, path: str) -> Any | None:
+        """None where there is nothing."""
+        response = self._send("GET", path)
+        return None if response.status_code == 404 else self._answer(response)
+
+    def all(self, path: str, limit: int | None = None, **query: object) -> Iterator[dict[str, Any]]:
+        """The items of a list, page by page, at most `limit`."""
+        given = 0
+        after = None
+        while True:
+            page = self.get(path, after=after, **query)
+            for item in page["items"]:
+                if limit is not None and given >= limit:
+                    return
+                given += 1
+                yield item
+            after = page["next"]
+            if after is None:
+                return
+
+    def download(self, path: str, target: Path) -> int:
+        """Store the answer's bytes; a broken download leaves no file."""
+        partial = target.with_name(target.name + ".partial")
+        with self._http.stream("GET", path) as response:
+            if response.is_error:
+                response.read()
+                self._answer(response)
+            with partial.open("wb") as file:
+                for part in response.iter_bytes():
+                    file.write(part)
+        return partial.rename(target).stat().st_size
+
+    def ask(self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None) -> Any:
+        return self._answer(self._send(method, path, query, body))
+
+    def _send(
+        self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None
+    ) -> httpx.Response:
+        import httpx
+
+        parameters = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        try:
+            return self._http.request(method, path, params=parameters, json=body)
+        except httpx.TransportError as error:
+            fail(f"no Proctor answers at {self.url} ({error}); start one with `proctor up` or set PROCTOR_URL")
+
+    def _answer(self, response: httpx.Response) -> Any:
+        if not response.is_error:
+            return response.json() if response.content else None
+        try:
+            problem = response.json()
+            words = [str(problem["detail"]), *(f"  {name}: {text}" for name, text in problem.get("fields", {}).items())]
+        except (ValueError, KeyError, TypeError):
+            words = [f"{response.request.method} {response.request.url} answered {response.status_code}"]
+        fail("\n".join(words), WRONG_USAGE if response.status_code < 500 else BAD_RESULT)
+
+
+@lru_cache(maxsize=1)
+def connect() -> Client:
+    """To PROCTOR_URL, else to the Proctor that runs on the data folder, else to the public URL."""
+    from backend.supervisor.data_folder import running_at
+
+    settings = get_settings()
+    url = settings.url or running_at(settings.data) or settings.public_url
+    token = settings.token.get_secret_value() or _left_token(settings.data)
+    if not token:
+        fail(f"no token: set PROCTOR_TOKEN, or PROCTOR_DATA to a local data folder ({settings.data} has none)")
+    return Client(url, token)
+
+
+def _left_token(data: Path) -> str:
+    """What `proctor up` left for the commands of its own machine."""
+    file = data / "cli-token"
+    return file.read_text().strip() if file.exists() else ""

@@ -1,0 +1,69 @@
+"""Packages on disk: read, written and begun from a template."""
+
+from pathlib import Path
+
+from backend.cli.output import fail
+from backend.domain.manifest import ManifestInvalid, read_manifest
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.environments.library import render_template, templates
+
+_IGNORED = {"__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache", "outputs"}
+_IGNORED_SUFFIXES = {".pyc", ".egg-info"}
+
+
+def new_package(name: str, template: str) -> dict[str, str]:
+    try:
+        return render_template(template, name)
+    except KeyError:
+        fail(f"there is no template {template!r}; there are {', '.join(known.name for known in templates())}")
+    except (ManifestInvalid, PackageInvalid) as error:
+        fail(f"{name!r} cannot be an environment's name: {error}")
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    """The package's files, text by path."""
+    if not (folder / MANIFEST_PATH).is_file():
+        fail(f"{folder} is no package: it has no {MANIFEST_PATH}")
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if not path.is_file() or _is_ignored(inside):
+            continue
+        try:
+            files[inside.as_posix()] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            fail(f"{inside} is not text")
+    try:
+        check_files(files)
+    except PackageInvalid as error:
+        fail(str(error))
+    return files
+
+
+def write_folder(folder: Path, files: dict[str, str], *, force: bool = False) -> None:
+    """Refuses to change a file that is there and differs, unless forced."""
+    check_files(files)  # the paths stay inside, whoever sent them
+    changed = [path for path, text in files.items() if _differs(folder / path, text)]
+    if changed and not force:
+        fail(f"{', '.join(changed[:5])} in {folder} would change; give --force or another --folder")
+    for path, text in files.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+
+
+def name_of(files: dict[str, str]) -> str:
+    try:
+        return read_manifest(files[MANIFEST_PATH]).name
+    except ManifestInvalid as error:
+        fail(
+            "\n".join(f"{MANIFEST_PATH}:{problem.line}: {problem.path} {problem.message}" for problem in error.problems)
+        )
+
+
+def _differs(path: Path, text: str) -> bool:
+    return path.exists() and path.read_bytes() != text.encode()
+
+
+def _is_ignored(path: Path) -> bool:
+    return any(part in _IGNORED or Path(part).suffix in _IGNORED_SUFFIXES for part in path.parts)

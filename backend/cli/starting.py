@@ -1,0 +1,109 @@
+"""`proctor eval` and `proctor train`: start a run, watch it, tell how it ended."""
+
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.client import Client, connect
+from backend.cli.names import policy_of, short, version_of
+from backend.cli.options import AsJson, EnvironmentName, NoWait
+from backend.cli.output import fail, say, write_json
+from backend.cli.tables import write_run
+from backend.cli.watching import status_of, watch
+
+
+def evaluate(
+    environment: EnvironmentName,
+    policy: Annotated[str, typer.Argument(metavar="POLICY", help="Its name or id.")],
+    split: Annotated[str, typer.Option(help="heldout or train.")] = "heldout",
+    tasks: Annotated[int, typer.Option(min=1, help="Number of tasks.")] = 100,
+    first_task: Annotated[int, typer.Option(min=0, help="Number of the first task.")] = 0,
+    group_size: Annotated[int, typer.Option(min=1, help="Episodes of each task.")] = 1,
+    temperature: Annotated[float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="Nucleus sampling.")] = 1.0,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens a turn; left out: what the environment declares.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes in flight.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
+    checkpoint: Annotated[str | None, typer.Option(help="Of a trained policy; left out: the best one.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a policy on an environment's tasks. Ends with 1 when a rollout failed."""
+    client = connect()
+    body = {
+        "version_id": version_of(client, environment)["id"],
+        "policy_id": policy_of(client, policy)["id"],
+        "split": split,
+        "tasks": tasks,
+        "first_task": first_task,
+        "group_size": group_size,
+        "seed": seed,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_tokens_per_turn": max_tokens,
+        "concurrency": concurrency,
+        "checkpoint_id": checkpoint,
+        "name": name,
+    }
+    run = client.post("/evaluations", {field: value for field, value in body.items() if value is not None})
+    finish(client, run, no_wait=no_wait, as_json=as_json)
+
+
+def train(
+    environment: EnvironmentName,
+    preset: Annotated[str | None, typer.Option(help="A tried configuration; `--preset list` shows them.")] = None,
+    choices: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A choice, e.g. grpo.steps=200; repeatable.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run and of the policy that it trains.")] = None,
+    without_certificate: Annotated[str | None, typer.Option(help="Why to train on an unchecked version.")] = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a small model: SFT warm-up, then GRPO. Ctrl-C leaves it running; a stopped run can be resumed."""
+    client = connect()
+    if preset == "list":
+        write_json(client.get("/training/presets"))
+        return
+    body = {
+        "version_id": version_of(client, environment)["id"],
+        "configuration": nested(choices or []),
+        "preset": preset,
+        "name": name,
+        "without_certificate": without_certificate,
+    }
+    started = client.post("/training", {field: value for field, value in body.items() if value is not None})
+    finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
+
+
+def finish(client: Client, run: dict[str, Any], *, no_wait: bool, as_json: bool) -> None:
+    if no_wait:
+        if as_json:
+            write_json(run)
+        else:
+            say(f"run {short(run['id'])} is queued: {client.url}/runs/{run['id']}")
+        return
+    over = watch(client, run, quiet=as_json)
+    if as_json:
+        write_json(over)
+    else:
+        write_run(over, client.url)
+    raise typer.Exit(status_of(over))
+
+
+def nested(choices: list[str]) -> dict[str, Any]:
+    """`["grpo.steps=200"]` as `{"grpo": {"steps": "200"}}`; the server reads the values."""
+    found: dict[str, Any] = {}
+    for choice in choices:
+        name, equals, value = choice.partition("=")
+        if not equals or not name:
+            fail(f"--set {choice}: write it as name=value, e.g. --set grpo.steps=200")
+        *blocks, last = name.split(".")
+        target = found
+        for block in blocks:
+            target = target.setdefault(block, {})
+        target[last] = value.split(",") if name == "grpo.levels" else value
+    return found
