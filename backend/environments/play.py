@@ -197,7 +197,8 @@ def rollout_of_play(session: Session, run: Run) -> Rollout:
 
 def _owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
     """The state under the run's lock, if this person may change it."""
-    session.refresh(run, with_for_update=True)
+    locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
+    session.scalars(locked).one()
     if run.created_by != actor.person_id:
         raise NotYourPlay
     state = PlayState.from_json(run.progress)

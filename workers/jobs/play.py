@@ -164,6 +164,7 @@ def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) ->
     stored.columns = [real(rollout.columns.get(name, 0.0)) or 0.0 for name in row.columns]
     stored.metrics = _as_stored(rollout.metrics)
     stored.ended_at = datetime.now(UTC)
+    session.flush()
     finish_run(session, row, RunStatus.COMPLETED, {"reward": stored.reward, "turns": stored.turns})
 
 
