@@ -27,8 +27,9 @@ from backend.settings import Settings
 from workers.environments.api import Api
 from workers.environments.launchers import Launcher, Offer, make_offer
 from workers.environments.packages import PackageStore
-from workers.environments.pool import Capacity, Pool
+from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
 from workers.environments.runtimes import Runtimes
+from workers.environments.servers import START_SECONDS
 from workers.environments.virtual_environments import VirtualEnvironments
 
 log = structlog.get_logger("envhost")
@@ -41,24 +42,27 @@ class HostCannotStart(RuntimeError):
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
     parser.add_argument("--launcher", choices=["jail", "process"], default="", help="instead of the best one")
+    parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="at most so many at a time")
+    parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
     arguments = parser.parse_args()
     configure_logging("envhost")
     try:
         # it encrypts nothing, and so is not given the installation's key
         settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
-        asyncio.run(run(settings, arguments.launcher))
+        limits = Limits(Capacity.of_this_machine(arguments.max_servers), arguments.start_seconds)
+        asyncio.run(run(settings, limits, arguments.launcher))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
 
 
-async def run(settings: Settings, launcher: str = "") -> None:
+async def run(settings: Settings, limits: Limits, launcher: str = "") -> None:
     """Serve until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     listener = _listen(settings)
     try:
-        async with _parts(settings, launcher) as api:
+        async with _parts(settings, limits, launcher) as api:
             runner = web.AppRunner(api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
             await runner.setup()
             await web.SockSite(runner, listener).start()
@@ -72,7 +76,7 @@ async def run(settings: Settings, launcher: str = "") -> None:
 
 
 @asynccontextmanager
-async def _parts(settings: Settings, launcher: str) -> AsyncIterator[Api]:
+async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIterator[Api]:
     folder = (_path(settings).parent if _is_local(settings) else settings.run_folder) / "env"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
@@ -80,7 +84,7 @@ async def _parts(settings: Settings, launcher: str) -> AsyncIterator[Api]:
     offer = await make_offer(python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher)
     _announce(offer)
     runtimes = Runtimes(VirtualEnvironments(python, settings.data / "environments"), offer, folder)
-    pool = Pool(runtimes, folder, Capacity.of_this_machine())
+    pool = Pool(runtimes, folder, limits)
     store = PackageStore(settings.data / "packages")
     upkeep = asyncio.create_task(pool.keep_house())
     warming = asyncio.create_task(_warm_up(runtimes, python, offer))

@@ -13,7 +13,7 @@ from backend.domain.errors import SandboxError, boundary
 from backend.domain.manifest import ResourcesSpec
 from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes
-from workers.environments.servers import RunningServer, start_server
+from workers.environments.servers import START_SECONDS, RunningServer, start_server
 
 TTL_SECONDS = 20.0
 """A lease that is not renewed for so long has lost its client."""
@@ -65,14 +65,23 @@ class Capacity:
     memory_mb: int
 
     @staticmethod
-    def of_this_machine() -> "Capacity":
+    def of_this_machine(servers: int = MAX_SERVERS) -> "Capacity":
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Capacity(MAX_SERVERS, int(total * MEMORY_SHARE) >> 20)
+        return Capacity(servers, int(total * MEMORY_SHARE) >> 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this host bears."""
+
+    capacity: Capacity
+    start_seconds: float = START_SECONDS
 
 
 class Pool:
-    def __init__(self, runtimes: Runtimes, folder: Path, capacity: Capacity) -> None:
-        self._runtimes, self._folder, self._capacity = runtimes, folder, capacity
+    def __init__(self, runtimes: Runtimes, folder: Path, limits: Limits) -> None:
+        self._runtimes, self._folder = runtimes, folder
+        self._capacity, self._start_seconds = limits.capacity, limits.start_seconds
         self._leases: dict[str, Lease] = {}
         self._queue: list[Lease] = []
         self._idle: list[RunningServer] = []
@@ -208,7 +217,7 @@ class Pool:
     async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
             zygote = await self._runtimes.zygote_for(package)
-            return await start_server(zygote, package, resources, self._folder)
+            return await start_server(zygote, package, resources, self._folder, self._start_seconds)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

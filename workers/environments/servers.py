@@ -18,7 +18,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.logs import LogTail
-from workers.environments.memory import resident_bytes, resident_bytes_of_tree
+from workers.environments.memory import descendants, resident_bytes, used_bytes
 from workers.environments.packages import StoredPackage
 from workers.environments.zygotes import ForkedProcess, Zygote
 
@@ -93,8 +93,13 @@ class RunningServer:
 
     def end_if_too_big(self) -> None:
         """What RLIMIT_AS cannot see: many processes that are each within it."""
-        used = resident_bytes_of_tree(self.process.pid) - self.resident_at_start
-        if self.is_alive and used > (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE:
+        if not self.is_alive:
+            return
+        pids = descendants(self.process.pid)
+        allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
+        if sum(resident_bytes(pid) for pid in pids) <= allowed:
+            return  # the cheap measure, which counts shared pages in each process
+        if (used := used_bytes(pids)) > allowed:
             self.ended_why = f"its processes used {used >> 20} MB of {self.resources.memory_mb} MB"
             self.process.kill()
 
@@ -107,7 +112,9 @@ class RunningServer:
         shutil.rmtree(self.socket.parent, ignore_errors=True)
 
 
-async def start_server(zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, folder: Path) -> RunningServer:
+async def start_server(
+    zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, folder: Path, seconds: float = START_SECONDS
+) -> RunningServer:
     """Raises SandboxError with the last lines of its log when it exits, hangs or answers nonsense."""
     name = uuid.uuid4().hex[:12]
     home = folder / name
@@ -129,7 +136,7 @@ async def start_server(zygote: Zygote, package: StoredPackage, resources: Resour
     server = RunningServer(name, package, resources, path, process, log)
     server.resident_at_start = resident_bytes(process.pid)
     try:
-        await _wait_until_it_answers(server)
+        await _wait_until_it_answers(server, seconds)
     except BaseException:
         await server.stop()
         raise
@@ -166,18 +173,18 @@ def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> di
     }
 
 
-async def _wait_until_it_answers(server: RunningServer) -> None:
+async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:
     """The socket listens already, so that the first question waits inside it for the server."""
     asked = asyncio.create_task(_introduce(server))
     ended = asyncio.create_task(server.process.exited.wait())
     try:
-        await asyncio.wait({asked, ended}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({asked, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if asked.done() and asked.exception() is None:
             return
         if not ended.done():
             await asyncio.wait({ended}, timeout=_REAP_SECONDS)
         await asyncio.sleep(0.05)  # its last words
-        raise SandboxError(_why_no_start(server, asked, is_over=ended.done()))
+        raise SandboxError(_why_no_start(server, asked, seconds, is_over=ended.done()))
     finally:
         for task in (asked, ended):
             task.cancel()
@@ -199,13 +206,13 @@ def _said_at_end(code: int | None) -> str:
     return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def _why_no_start(server: RunningServer, asked: "asyncio.Task[None]", *, is_over: bool) -> str:
+def _why_no_start(server: RunningServer, asked: "asyncio.Task[None]", seconds: float, *, is_over: bool) -> str:
     if is_over:
         told = f"the package's server {_said_at_end(server.process.code)} while it started"
     elif asked.done():
         told = f"the package's server does not speak OpenEnv: {asked.exception()}"
     else:
-        told = f"the package's server did not answer within {START_SECONDS:g} s of its start"
+        told = f"the package's server did not answer within {seconds:g} s of its start"
     server.log.close()
     return f"{told}\n{server.log.last_lines()}".strip()
 

@@ -81,6 +81,7 @@ def _build_root(root: str, readable: Iterable[str]) -> None:
     for path in (*_FILES, *readable):
         if os.path.exists(path) and not os.path.exists(root + path):
             _bind(root, path)
+    _copy_links(root, sys.executable)
     for path in _DEVICES:
         _bind(root, path, read_only=False)
     for path in ("/tmp", "/proc", PACKAGE_FOLDER):
@@ -90,6 +91,16 @@ def _build_root(root: str, readable: Iterable[str]) -> None:
     linux.mount("tmpfs", root + "/tmp", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777,size=4m")
     linux.pivot_into_working_directory()
     linux.make_read_only("/", recursive=False)
+
+
+def _copy_links(root: str, path: str) -> None:
+    """A virtual environment's interpreter is a chain of links, which may lead through folders that are not bound."""
+    while os.path.islink(path):
+        target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        if not os.path.lexists(root + path):
+            os.makedirs(os.path.dirname(root + path), exist_ok=True)
+            os.symlink(target, root + path)
+        path = target
 
 
 def _bind(root: str, path: str, *, read_only: bool = True) -> None:
@@ -168,7 +179,6 @@ def _mapped_bytes() -> int:
 def interpreter_paths(environment: str) -> list[str]:
     """What the interpreter needs of the file system: its standard library and the virtual environment."""
     base = os.path.realpath(sys.base_prefix)
-    paths = [environment, os.path.realpath(sys.executable)]
-    if base != "/usr":
-        paths += [base + "/lib", base + "/lib64"]
-    return paths
+    if base == "/usr":
+        return [environment, os.path.realpath(sys.executable)]
+    return [environment, base + "/bin", base + "/lib", base + "/lib64"]

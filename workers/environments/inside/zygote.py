@@ -27,6 +27,8 @@ _WARM_MODULES = (
     "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.auto",
 )
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_IMPORTLIB = os.path.dirname(importlib.__file__)
 _MAX_REQUEST_BYTES = 64 << 10
 FAILED_TO_ENCLOSE = 70
 
@@ -147,8 +149,8 @@ class Zygote:
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            _print_from_package(error)
         finally:
             with contextlib.suppress(OSError, ValueError):
                 sys.stdout.flush()
@@ -165,6 +167,14 @@ class Zygote:
         limits = jail.Limits(**request["limits"])
         jail.enclose_server(limits, lambda folder: write_package(package, os.path.join(folder, request["name"])))
         return jail.PACKAGE_FOLDER
+
+
+def _print_from_package(error: BaseException) -> None:
+    """The traceback from the package's first frame on: its author has no business with ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith((_OWN_FOLDER, "<frozen", _IMPORTLIB)):
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace or error.__traceback__)
 
 
 def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
