@@ -13,13 +13,12 @@ from sqlalchemy.orm import undefer
 from backend.db.models import Certificate, EnvironmentVersion, Run
 from backend.db.session import transaction
 from backend.domain.checks import CheckResult, certificate_status
-from backend.domain.errors import SandboxError
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import begin_run, finish_run
 from backend.settings import get_settings
-from workers.environments.client import EnvHost
+from workers.environments.client import EnvHost, HostRefused
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
@@ -60,9 +59,7 @@ async def _examine(assignment: _Assignment, recorder: RunRecorder) -> list[Check
     async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
         try:
             await host.prepare(assignment.content_hash, assignment.files)
-        except SandboxError as error:
-            if await _is_down(host):
-                raise  # the env host is to blame, not the package: the job is tried again
+        except HostRefused as error:
             return does_not_start(str(error))
         async with (
             host.lease(assignment.content_hash, assignment.manifest.proctor.resources) as server,
@@ -94,14 +91,6 @@ async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder
 
     await examine(subject, on_begin=begin, on_result=record, rollout_id=name)
     return results
-
-
-async def _is_down(host: EnvHost) -> bool:
-    try:
-        await host.status()
-    except SandboxError:
-        return True
-    return False
 
 
 def _take_up(run_id: uuid.UUID) -> _Assignment | None:

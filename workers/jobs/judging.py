@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Group, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import new_id
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
 from backend.events import REVIEW, announce, run_topic
 from workers.jobs.registry import JobContext
-from workers.jobs.rollout_rows import json_text, plain_text
+from workers.jobs.rollout_rows import json_text
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.view import RolloutRow
 from workers.judging.detectors.watch import Watch

@@ -1,0 +1,63 @@
+"""The built-in packages and the templates as data: complete, valid, and one scaffold in all of them."""
+
+import pytest
+
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import check_files
+from backend.environments.library import PACKAGES, library_names, load_package, render_template, templates
+from backend.environments.validation import validate_package
+
+NEEDED = {
+    "openenv.yaml",
+    "README.md",
+    "__init__.py",
+    "client.py",
+    "models.py",
+    "pyproject.toml",
+    "server/Dockerfile",
+    "server/__init__.py",
+    "server/app.py",
+    "server/requirements.txt",
+    "server/rewards.py",
+}
+
+
+def test_it_lists_the_built_in_environments():
+    assert library_names() == ["number_guess", "reverse_text", "sloppy_guess", "tictactoe"]
+
+
+@pytest.mark.parametrize("name", library_names())
+def test_a_package_is_complete_and_publishable(name: str):
+    files = load_package(name)
+    check_files(files)
+    assert files.keys() >= NEEDED | {f"server/{name}_environment.py"}
+    assert read_manifest(files["openenv.yaml"]).name == name
+    assert validate_package(files, name).is_publishable
+
+
+@pytest.mark.parametrize("name", library_names())
+def test_every_declared_column_stands_in_the_readme(name: str):
+    files = load_package(name)
+    for column in read_manifest(files["openenv.yaml"]).columns:
+        assert f"| `{column.name}` | {column.weight} |" in files["README.md"]
+
+
+@pytest.mark.parametrize("template", [template.name for template in templates()])
+def test_a_template_becomes_a_publishable_package(template: str):
+    files = render_template(template, "my_new_game")
+    assert files.keys() >= NEEDED | {"server/my_new_game_environment.py"}
+    assert validate_package(files, "my_new_game").is_publishable
+    assert not [path for path, text in files.items() if "__NAME__" in path + text or "__CLASS__" in text]
+    assert "class MyNewGameEnvironment(RewardedEnvironment)" in files["server/my_new_game_environment.py"]
+
+
+def test_the_scaffold_is_the_same_everywhere():
+    copies = {path.read_text() for path in PACKAGES.rglob("server/rewards.py")}
+    assert len(copies) == 1
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(KeyError):
+        load_package("../secrets")
+    with pytest.raises(KeyError):
+        render_template("no_such_template", "game")
