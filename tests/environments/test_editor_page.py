@@ -1,0 +1,144 @@
+"""The editor: saving, conflicts of two tabs, problems while typing, publishing, file names."""
+
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment
+from backend.environments.drafts import text_mark
+from backend.environments.queries import find_version, get_draft
+from tests.environments.packages import make_files
+
+PAGE = "/environments/guess/edit"
+README = make_files()["README.md"]
+HTMX = {"HX-Request": "true"}
+
+
+def form(text: str, path: str = "README.md", **fields: object) -> dict[str, object]:
+    return {"path": path, "text": text, "mark": text_mark(make_files()[path]), "revision": 1, **fields}
+
+
+def readme(session: Session, guess: Environment) -> str:
+    draft = get_draft(session, guess)
+    session.refresh(draft)
+    return draft.files["README.md"]
+
+
+def test_it_shows_files_text_and_columns(author: TestClient, guess: Environment):
+    text = author.get(f"{PAGE}?file=models.py").text
+    assert "class GuessAction(Action):" in text
+    assert "edit?file=server/app.py" in text
+    assert "× 1.00" in text
+    assert "can be published" in text
+
+
+def test_a_file_that_is_not_there_opens_the_manifest(author: TestClient, guess: Environment):
+    assert "spec_version: 1" in author.get(f"{PAGE}?file=../../etc/passwd").text
+
+
+def test_a_save_answers_with_the_page_it_came_from(session: Session, author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("# New\r\nline\r\n"))
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}?file=README.md")
+    assert readme(session, guess) == "# New\nline\n"
+
+
+def test_a_save_while_typing_answers_with_the_new_state(session: Session, author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("# New\n", then="autosave"), headers=HTMX)
+    assert answer.status_code == 200
+    assert f'name="mark" value="{text_mark("# New" + chr(10))}"' in answer.text
+    assert 'name="revision" value="2"' in answer.text
+    assert "<textarea" not in answer.text
+
+
+def test_an_empty_file_may_be_saved(session: Session, author: TestClient, guess: Environment):
+    assert author.post(PAGE, data=form("")).status_code == 303
+    assert readme(session, guess) == ""
+
+
+def test_the_second_tab_sees_both_texts_and_may_save_over(session: Session, author: TestClient, guess: Environment):
+    author.post(PAGE, data=form("first\n"))
+    answer = author.post(PAGE, data=form("second\n"))
+    assert answer.status_code == 409
+    assert "Somebody saved README.md after you opened it" in answer.text
+    assert "\nsecond\n</textarea>" in answer.text
+    assert '<tr data-change="remove">' in answer.text
+    assert readme(session, guess) == "first\n"
+    assert author.post(PAGE, data=form("second\n", then="overwrite")).status_code == 303
+    assert readme(session, guess) == "second\n"
+
+
+def test_a_text_that_is_too_big_is_told_and_kept_on_the_page(session: Session, author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("x" * 1_000_001))
+    assert answer.status_code == 422
+    assert "at most 1,000,000" in answer.text
+    assert "xxxx</textarea>" in answer.text
+    assert readme(session, guess) == README
+
+
+def test_publishing_saves_first(session: Session, author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("# New\n", then="publish", notes="Better words"))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/environments/guess/versions/1")
+    version = find_version(session, guess, with_files=True)
+    assert (version.files["README.md"], version.notes) == ("# New\n", "Better words")
+    assert "Better words" in author.get("/environments/guess/versions/1").text
+
+
+def test_publishing_with_problems_keeps_what_was_typed(session: Session, author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("def broken(\n", path="server/app.py", then="publish", notes="my notes"))
+    assert answer.status_code == 422
+    assert "Nothing was published. server/app.py line 1" in answer.text
+    assert "my notes" in answer.text
+    session.refresh(get_draft(session, guess))
+    assert get_draft(session, guess).files["server/app.py"] == "def broken(\n"
+    assert find_version(session, guess) is None
+
+
+def test_publishing_what_one_did_not_see_is_refused(session: Session, author: TestClient, guess: Environment):
+    author.post(PAGE, data=form("app = 2\n", path="server/app.py"))
+    answer = author.post(PAGE, data=form(README, then="publish"))
+    assert answer.status_code == 409
+    assert "it is at revision 2, you saw 1" in answer.text
+    assert find_version(session, guess) is None
+
+
+def test_publishing_the_same_again_says_so(author: TestClient, guess: Environment):
+    author.post(PAGE, data=form(README, then="publish"))
+    answer = author.post(PAGE, data=form(README, then="publish"))
+    assert answer.status_code == 409
+    assert "has exactly this content" in answer.text
+
+
+def test_problems_are_told_while_typing_and_nothing_is_stored(session: Session, author: TestClient, guess: Environment):
+    manifest = make_files()["openenv.yaml"].replace("win: 1.0", "win: much")
+    answer = author.post(f"{PAGE}/validate", data=form(manifest, path="openenv.yaml"))
+    [problem] = answer.json()["problems"]
+    assert (problem["path"], problem["line"]) == ("openenv.yaml", 11)
+    assert problem["message"].startswith("proctor.rewards.0.weight: ")
+    assert get_draft(session, guess).revision == 1
+
+
+def test_files_are_added_renamed_and_deleted(session: Session, author: TestClient, guess: Environment):
+    assert author.post("/environments/guess/files", data={"path": " server/rules.py "}).status_code == 303
+    renamed = {"path": "server/rules.py", "new_path": "server/laws.py"}
+    assert author.post("/environments/guess/files/rename", data=renamed).status_code == 303
+    deleted = {"path": "server/laws.py", "mark": text_mark("")}
+    assert author.post("/environments/guess/files/delete", data=deleted).status_code == 303
+    session.refresh(get_draft(session, guess))
+    assert get_draft(session, guess).files == make_files()
+    assert author.post("/environments/guess/files", data={"path": "../up"}).status_code == 422
+    assert author.post("/environments/guess/files", data={"path": ""}).status_code == 422
+
+
+def test_only_authors_change_a_draft(viewer: TestClient, guess: Environment):
+    for path in ("edit", "edit/validate", "files", "files/rename", "files/delete", "archive", "restore", "checks"):
+        assert viewer.post(f"/environments/guess/{path}", data=form("x")).status_code == 403
+
+
+def test_an_environment_that_is_not_there_is_404(author: TestClient):
+    assert author.get("/environments/nothing/edit").status_code == 404
+    assert author.post("/environments/nothing/edit", data=form("x")).status_code == 404
+    assert author.post("/environments/nothing/files", data={"path": "x.py"}).status_code == 404
+
+
+def test_a_form_from_elsewhere_is_refused(author: TestClient, guess: Environment):
+    answer = author.post(PAGE, data=form("x"), headers={"X-CSRF-Token": "wrong"})
+    assert answer.status_code == 403
