@@ -42,13 +42,13 @@ WITH wanted AS (
     FROM runs r JOIN policies p ON p.id = r.policy_id
     WHERE r.kind = 'evaluation' AND r.status = 'completed' AND r.version_id = :version
       AND p.kind = 'scripted' AND p.configuration->>'script' = ANY(CAST(:scripts AS text[]))
-    ORDER BY r.created_at DESC LIMIT 50
+    ORDER BY r.created_at DESC, r.id DESC LIMIT 50
 ), complete AS (
     SELECT c.id, c.script, c.created_at
     FROM candidate c JOIN groups g ON g.run_id = c.id JOIN wanted w ON w.task_id = g.task_id
     GROUP BY c.id, c.script, c.created_at HAVING count(DISTINCT g.task_id) = (SELECT count(*) FROM wanted)
 ), newest AS (
-    SELECT DISTINCT ON (script) id, script FROM complete ORDER BY script, created_at DESC
+    SELECT DISTINCT ON (script) id, script FROM complete ORDER BY script, created_at DESC, id DESC
 ), mean AS (
     SELECT n.id, n.script, g.task_id, v.position, avg(v.value::float8) AS value
     FROM newest n JOIN groups g ON g.run_id = n.id JOIN wanted w ON w.task_id = g.task_id

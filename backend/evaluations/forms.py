@@ -60,6 +60,10 @@ class _Filter(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    after: str | None = None
+    """The `next` of the page before."""
+    limit: int = Field(default=50, ge=1, le=500)
+
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, values: Any) -> Any:
@@ -68,8 +72,8 @@ class _Filter(BaseModel):
         return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
 
     def query(self, **changes: Any) -> str:
-        """As a query string with some of it changed; None and False leave out."""
-        values = self.model_dump(mode="json", exclude_defaults=True) | changes
+        """As a query string of the first page with some of it changed; None and False leave out."""
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after"}) | changes
         return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
 
 

@@ -30,9 +30,7 @@ class ListedGroup:
         return self.deviation is not None and self.deviation > SAME
 
 
-def groups(
-    session: Session, run: Run, wanted: GroupFilter, *, after: str | None = None, limit: int = 50
-) -> Slice[ListedGroup]:
+def groups(session: Session, run: Run, wanted: GroupFilter) -> Slice[ListedGroup]:
     """Newest training step first, then by ordinal."""
     step = func.coalesce(Group.training_step, -1)
     spread = func.stddev_pop(Rollout.reward)
@@ -60,13 +58,13 @@ def groups(
             statement = statement.where(column == value)
     if wanted.spread:
         statement = statement.having(spread > SAME if wanted.spread == "mixed" else func.coalesce(spread, 0) <= SAME)
-    if after:
-        at_step, ordinal, phase = read_cursor(after, 3)
+    if wanted.after:
+        at_step, ordinal, phase = read_cursor(wanted.after, 3)
         behind = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
         statement = statement.where(or_(step < at_step, and_(step == at_step, behind)))
-    rows = session.execute(statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(limit + 1)).all()
-    items = [
-        ListedGroup(group, ids, rewards, mean, deviation) for group, _, ids, rewards, mean, deviation in rows[:limit]
-    ]
-    last = rows[limit - 1] if len(rows) > limit else None
+    rows = session.execute(statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(wanted.limit + 1)).all()
+    shown = rows[: wanted.limit]
+    shown = rows[: wanted.limit]
+    items = [ListedGroup(group, ids, rewards, mean, deviation) for group, _, ids, rewards, mean, deviation in shown]
+    last = shown[-1] if len(rows) > wanted.limit else None
     return Slice(items, make_cursor(last[1], last[0].ordinal, str(last[0].phase)) if last else None)

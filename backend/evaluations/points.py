@@ -57,18 +57,37 @@ def metric_names(session: Session, run_id: uuid.UUID) -> Sequence[str]:
     return session.scalars(_NAMES, {"run": run_id}).all()
 
 
-def columnar_points(
-    session: Session, run_id: uuid.UUID, names: Sequence[str], window: Window, most: int = MAX_POINTS
-) -> dict[str, Any]:
-    """{"names": ["step", …], "columns": [[steps], [values or null], …], "after": the last step}.
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve of a chart."""
 
-    Ask again with `after` and lay the answer over what is there: its first step is the one already known, because
-    held-out figures of a step come later than its training figures.
+    name: str
+    """Of its metric points."""
+    label: str
+    unit: str = ""
+
+
+def columnar_points(
+    session: Session, run_id: uuid.UUID, series: Sequence[Series], window: Window, most: int = MAX_POINTS
+) -> dict[str, Any]:
+    """{"x": [steps], "series": [{"label", "unit", "values": [number or null, …]}], "cursor": the last step}.
+
+    Ask again with the cursor as `after` and lay the answer over what is there: its first step is the one already
+    known, because held-out figures of a step come later than its training figures.
     """
-    parameters = {"run": run_id, "names": list(names), "first": window.first, "last": window.high, "most": most}
+    names = [each.name for each in series]
+    parameters = {"run": run_id, "names": names, "first": window.first, "last": window.high, "most": most}
     by_step: dict[int, dict[str, float | None]] = {}
     for step, name, value in session.execute(_POINTS, parameters):
         by_step.setdefault(step, {})[name] = value
-    steps = list(by_step)
-    columns = [[row.get(name) for row in by_step.values()] for name in names]
-    return {"names": ["step", *names], "columns": [steps, *columns], "after": steps[-1] if steps else window.after}
+    drawn = [
+        {"label": each.label, "unit": each.unit, "values": [row.get(each.name) for row in by_step.values()]}
+        for each in series
+    ]
+    last = max(by_step, default=window.after)
+    return {"x": list(by_step), "series": drawn, "cursor": "" if last is None else str(last)}
+
+
+def count(session: Session, run_id: uuid.UUID) -> int:
+    """How many points there are: changes whenever a chart has something to fetch."""
+    return session.scalar(text("SELECT count(*) FROM metric_points WHERE run_id = :run"), {"run": run_id}) or 0

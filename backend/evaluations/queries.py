@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 
 from sqlalchemy import Select, func, or_, select
-from sqlalchemy.orm import Session, contains_eager, defer, joinedload
+from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.db.models import (
     Checkpoint,
@@ -38,9 +38,11 @@ def _with_surroundings(statement: Select[Run]) -> Select[Run]:
     )
 
 
-def runs(session: Session, wanted: RunFilter, *, after: str | None = None, limit: int = 50) -> Slice[Run]:
+def runs(session: Session, wanted: RunFilter) -> Slice[Run]:
     """Newest first."""
-    statement = _with_surroundings(select(Run)).options(defer(Run.configuration), defer(EnvironmentVersion.manifest))
+    statement = _with_surroundings(select(Run)).options(
+        defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
+    )
     if wanted.kind:
         statement = statement.where(Run.kind == wanted.kind)
     if wanted.status:
@@ -53,7 +55,7 @@ def runs(session: Session, wanted: RunFilter, *, after: str | None = None, limit
         statement = statement.where(Run.policy_id == wanted.policy_id)
     if wanted.text:
         statement = statement.where(Run.name.icontains(wanted.text, autoescape=True))
-    return slice_of(session, statement, NEWEST, after=after, limit=limit)
+    return slice_of(session, statement, NEWEST, after=wanted.after, limit=wanted.limit)
 
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
@@ -103,7 +105,7 @@ def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.U
 
 
 def runs_of_policy(session: Session, policy_id: uuid.UUID, limit: int = 50) -> list[Run]:
-    return runs(session, RunFilter(policy_id=policy_id), limit=limit).items
+    return runs(session, RunFilter(policy_id=policy_id, limit=limit)).items
 
 
 def versions(session: Session) -> Sequence[EnvironmentVersion]:

@@ -28,9 +28,7 @@ class Listed:
     is_flagged: bool = False
 
 
-def rollouts(
-    session: Session, run: Run, wanted: RolloutFilter, *, after: str | None = None, limit: int = 50
-) -> Slice[Listed]:
+def rollouts(session: Session, run: Run, wanted: RolloutFilter) -> Slice[Listed]:
     """A run's rollouts in the wanted order; those without a value come last."""
     is_flagged = select(Flag.id).where(Flag.rollout_id == Rollout.id).exists()
     key, is_descending = _order(run, wanted.sort)
@@ -43,12 +41,13 @@ def rollouts(
     )
     if wanted.flagged:
         statement = statement.where(is_flagged)
-    if after:
-        statement = statement.where(_behind(key, is_descending, read_cursor(after, 2)))
+    if wanted.after:
+        statement = statement.where(_behind(key, is_descending, read_cursor(wanted.after, 2)))
     order = (key.desc(), Rollout.seq.desc()) if is_descending else (key.asc(), Rollout.seq.asc())
-    rows = session.execute(statement.order_by(*order).limit(limit + 1)).all()
-    items = [Listed(rollout, columns_of(run, rollout), flagged) for rollout, flagged, _ in rows[:limit]]
-    last = rows[limit - 1] if len(rows) > limit else None
+    rows = session.execute(statement.order_by(*order).limit(wanted.limit + 1)).all()
+    shown = rows[: wanted.limit]
+    items = [Listed(rollout, columns_of(run, rollout), flagged) for rollout, flagged, _ in shown]
+    last = shown[-1] if len(rows) > wanted.limit else None
     return Slice(items, make_cursor(last[2], last[0].seq) if last else None)
 
 

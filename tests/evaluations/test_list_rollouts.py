@@ -19,7 +19,7 @@ def all_of(session: Session, run: Any, limit: int = 7, **wanted: Any) -> list[Ro
     found: list[Rollout] = []
     after = None
     while True:
-        part = rollouts(session, run, RolloutFilter(**wanted), after=after, limit=limit)
+        part = rollouts(session, run, RolloutFilter(**wanted, after=after, limit=limit))
         found += [listed.rollout for listed in part.items]
         after = part.next
         if after is None:
@@ -113,8 +113,8 @@ def test_groups_say_whether_their_members_differ(session: Session) -> None:
     run = make_run(session)
     rows = [[1, 1, 0], [0, 1, 0], [1, 1, 0], [1, 1, 0], None, [1, 1, 0]]
     made = make_rollouts(session, run, rows, group_size=2)
-    found = groups(session, run, GroupFilter(), limit=2)
-    rest = groups(session, run, GroupFilter(), after=found.next, limit=2)
+    found = groups(session, run, GroupFilter(limit=2))
+    rest = groups(session, run, GroupFilter(after=found.next, limit=2))
     listed = [*found.items, *rest.items]
     assert [group.is_mixed for group in listed] == [True, False, False]
     assert listed[2].rewards == [None, pytest.approx(1.2)]

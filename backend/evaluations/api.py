@@ -1,0 +1,164 @@
+"""The JSON API of policies, evaluations, runs, rollouts and comparisons."""
+
+import uuid
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from backend.errors import Conflict
+from backend.evaluations import points, queries, rollout_queries, service
+from backend.evaluations.answers import (
+    ComparisonAnswer,
+    LogLineAnswer,
+    PolicyAnswer,
+    RolloutAnswer,
+    RolloutDetailAnswer,
+    RunAnswer,
+    RunDetailAnswer,
+)
+from backend.evaluations.baselines import baselines
+from backend.evaluations.comparison import compare, problem, side_of
+from backend.evaluations.forms import EvaluationRequest, PolicyRequest, RolloutFilter, RunFilter
+from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
+from backend.web.paging import After, Limit, Page
+
+router = APIRouter(prefix="/api/v1")
+
+
+class NotComparable(Conflict):
+    """These two runs cannot be compared."""
+
+
+@router.get("/policies", tags=["policies"])
+def list_policies(session: SessionDep, _: Viewer, after: After = None, limit: Limit = 100) -> Page[PolicyAnswer]:
+    """Policies that were not deleted, by name."""
+    found = queries.policies(session, after=after, limit=limit)
+    return Page(items=[PolicyAnswer.of(policy) for policy in found.items], next=found.next)
+
+
+@router.post("/policies", status_code=201, tags=["policies"])
+def add_policy(session: SessionDep, actor: Trainer, request: PolicyRequest) -> PolicyAnswer:
+    """Add a model endpoint or a script as a policy."""
+    return PolicyAnswer.of(service.add_policy(session, actor, request))
+
+
+@router.get("/policies/{policy_id}", tags=["policies"])
+def get_policy(policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> PolicyAnswer:
+    return PolicyAnswer.of(queries.get_policy(session, policy_id))
+
+
+@router.delete("/policies/{policy_id}", status_code=204, tags=["policies"])
+def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> None:
+    """What it played stays; its key is forgotten and its name is free again."""
+    service.delete_policy(session, actor, queries.get_policy(session, policy_id))
+
+
+@router.post("/evaluations", status_code=201, tags=["runs"])
+def start_evaluation(session: SessionDep, actor: Author, request: EvaluationRequest) -> RunDetailAnswer:
+    """Start an evaluation. The same `key` again answers the run that it started first."""
+    run = service.start_evaluation(session, actor, request)
+    return RunDetailAnswer.of(queries.get_run(session, run.id))
+
+
+@router.get("/runs", tags=["runs"])
+def list_runs(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> Page[RunAnswer]:
+    """Newest first."""
+    found = queries.runs(session, wanted)
+    return Page(items=[RunAnswer.of(run) for run in found.items], next=found.next)
+
+
+@router.get("/runs/{run_id}", tags=["runs"])
+def get_run(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> RunDetailAnswer:
+    return RunDetailAnswer.of(queries.get_run(session, run_id))
+
+
+@router.post("/runs/{run_id}/stop", tags=["runs"])
+def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> RunAnswer:
+    """Ask a run to stop after what is in flight. Training runs need the role trainer."""
+    run = queries.get_run(session, run_id)
+    service.request_stop(session, actor, run)
+    return RunAnswer.of(run)
+
+
+@router.post("/runs/{run_id}/resume", tags=["runs"])
+def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> RunAnswer:
+    """Queue a stopped, paused or failed run again; it goes on where it stopped."""
+    run = queries.get_run(session, run_id)
+    service.resume_run(session, actor, run)
+    return RunAnswer.of(run)
+
+
+class PointsQuery(BaseModel):
+    """Which curves, and which part of them."""
+
+    name: list[str] = Field(default=[], max_length=100)
+    """Names of metrics, e.g. `reward` or `heldout/reward`; left out: all."""
+    after: int | None = None
+    """Only from this step on: the `cursor` of the answer before."""
+    low: int | None = None
+    high: int | None = None
+
+
+@router.get("/runs/{run_id}/points", tags=["runs"])
+def get_points(
+    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[PointsQuery, Query()]
+) -> dict[str, Any]:
+    """Curves as columns, thinned to the lowest and highest of each bucket beyond 4000 points:
+    `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`."""
+    run = queries.get_run(session, run_id)
+    names = wanted.name or points.metric_names(session, run.id)
+    series = [points.Series(name, name) for name in names]
+    return points.columnar_points(session, run.id, series, points.Window(wanted.after, wanted.low, wanted.high))
+
+
+@router.get("/runs/{run_id}/log", tags=["runs"])
+def get_log(run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None) -> Page[LogLineAnswer]:
+    """The newest lines, oldest first; the `id` of the first one as `before` leads back."""
+    run = queries.get_run(session, run_id)
+    lines = queries.log_lines(session, run.id, before=before)
+    return Page(items=[LogLineAnswer.of(line) for line in lines])
+
+
+class RolloutQuery(RolloutFilter):
+    """Rollouts of one run."""
+
+    run_id: uuid.UUID
+
+
+@router.get("/rollouts", tags=["rollouts"])
+def list_rollouts(session: SessionDep, _: Viewer, wanted: Annotated[RolloutQuery, Query()]) -> Page[RolloutAnswer]:
+    """A run's rollouts, filtered and sorted."""
+    run = queries.get_run(session, wanted.run_id)
+    found = rollout_queries.rollouts(session, run, wanted)
+    return Page(items=[RolloutAnswer.of(run, listed.rollout) for listed in found.items], next=found.next)
+
+
+@router.get("/rollouts/{rollout_id}", tags=["rollouts"])
+def get_rollout(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> RolloutDetailAnswer:
+    """One rollout whole: steps, messages, tokens."""
+    rollout = rollout_queries.get_rollout(session, rollout_id)
+    return RolloutDetailAnswer.of(rollout.run, rollout)
+
+
+class CompareQuery(BaseModel):
+    """Two runs; of a training run the step of its held-out examination (left out: the newest)."""
+
+    a: uuid.UUID
+    b: uuid.UUID
+    a_step: int | None = None
+    b_step: int | None = None
+
+
+@router.get("/compare", tags=["runs"])
+def compare_runs(session: SessionDep, _: Viewer, wanted: Annotated[CompareQuery, Query()]) -> ComparisonAnswer:
+    """Paired difference b − a on the tasks that both completed, with 95 % intervals, and the baselines' reward."""
+    before = side_of(session, queries.get_run(session, wanted.a), wanted.a_step)
+    after = side_of(session, queries.get_run(session, wanted.b), wanted.b_step)
+    if wrong := problem(before, after):
+        raise NotComparable(wrong)
+    found = compare(session, before, after)
+    if not found.pairs:
+        raise NotComparable("No task was completed on both sides.")
+    beside = baselines(session, after.run, [pair.task_id for pair in found.pairs])
+    return ComparisonAnswer.of(before, after, found, beside)

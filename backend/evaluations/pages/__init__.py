@@ -1,0 +1,1 @@
+"""The routes by page; `backend.evaluations.routes` mounts them."""

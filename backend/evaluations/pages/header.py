@@ -1,0 +1,61 @@
+"""What stands on top of every tab of a run: name, status, progress, tabs."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run
+from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.evaluations import queries
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """A run's head as of now."""
+
+    run: Run
+    flag_count: int
+
+    @property
+    def steering_role(self) -> Role:
+        """What stopping and resuming needs."""
+        return Role.TRAINER if self.run.kind is RunKind.TRAINING else Role.AUTHOR
+
+    @property
+    def can_stop(self) -> bool:
+        return not self.run.status.is_over and self.run.stop_requested_at is None
+
+    @property
+    def can_resume(self) -> bool:
+        over = self.run.status in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
+        return over and self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.CHECK}
+
+    @property
+    def done(self) -> int:
+        return int(self.run.progress.get("done") or 0)
+
+    @property
+    def total(self) -> int:
+        return int(self.run.progress.get("total") or 0)
+
+    @property
+    def rate(self) -> float | None:
+        """A second."""
+        rate = self.run.progress.get("rate")
+        return float(rate) if rate else None
+
+    @property
+    def seconds_left(self) -> float | None:
+        return (self.total - self.done) / self.rate if self.rate and self.total > self.done else None
+
+    @property
+    def seconds(self) -> float | None:
+        """From the start to the end or until now."""
+        if self.run.started_at is None:
+            return None
+        return ((self.run.ended_at or datetime.now(UTC)) - self.run.started_at).total_seconds()
+
+
+def run_header(session: Session, run: Run) -> RunHeader:
+    return RunHeader(run, queries.flag_count(session, run.id))

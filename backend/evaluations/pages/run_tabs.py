@@ -1,0 +1,173 @@
+"""The tabs of a run that stand still: rollouts, groups, flags, configuration, log."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Run, RunLogLine
+from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
+from backend.evaluations import group_queries, queries, rollout_queries
+from backend.evaluations.forms import GroupFilter, RolloutFilter
+from backend.evaluations.pages.header import RunHeader, run_header
+from backend.events import run_topic
+from backend.web.dependencies import SessionDep, Viewer
+from backend.web.pages import page, render_block
+from backend.web.paging import After
+from backend.web.streams import END, live
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutsPage:
+    """A run's rollouts as a table."""
+
+    head: RunHeader
+    run: Run
+    items: Sequence[rollout_queries.Listed]
+    next: str | None
+    wanted: RolloutFilter
+    phases: Sequence[str] = tuple(Phase)
+    statuses: Sequence[str] = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
+    stop_reasons: Sequence[str] = tuple(StopReason)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsPage:
+    """A run's groups, each with its members' rewards."""
+
+    head: RunHeader
+    run: Run
+    items: Sequence[group_queries.ListedGroup]
+    next: str | None
+    wanted: GroupFilter
+    low: float
+    high: float
+    """Lowest and highest reward on the page: one scale for all strips."""
+    phases: Sequence[str] = tuple(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsPage:
+    """What detectors found suspicious in a run."""
+
+    head: RunHeader
+    run: Run
+    flags: Sequence[Flag]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationPage:
+    """Everything that was resolved when the run was started."""
+
+    head: RunHeader
+    run: Run
+    rows: Sequence[tuple[str, Any]]
+    """Dotted name and value."""
+    columns: Sequence[tuple[str, str]]
+    """Reward column and weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """The newest lines of a run's log."""
+
+    head: RunHeader
+    run: Run
+    lines: Sequence[RunLogLine]
+    earlier: int | None
+    """The line before which there are more."""
+    is_newest: bool
+
+
+@router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
+def list_rollouts(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[RolloutFilter, Query()]
+) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    found = rollout_queries.rollouts(session, run, wanted)
+    context = RolloutsPage(run_header(session, run), run, found.items, found.next, wanted)
+    return page(request, "runs/rollouts.html", context, block="rollout_table")
+
+
+@router.get("/runs/{run_id}/groups", response_class=HTMLResponse)
+def list_groups(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[GroupFilter, Query()]
+) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    found = group_queries.groups(session, run, wanted)
+    rewards = [reward for item in found.items for reward in item.rewards if reward is not None]
+    context = GroupsPage(
+        head=run_header(session, run),
+        run=run,
+        items=found.items,
+        next=found.next,
+        wanted=wanted,
+        low=min(rewards, default=0.0),
+        high=max(rewards, default=1.0),
+    )
+    return page(request, "runs/groups.html", context, block="group_table")
+
+
+@router.get("/runs/{run_id}/flags", response_class=HTMLResponse)
+def list_flags(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
+) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    found = queries.flags(session, run_id, after=after)
+    context = FlagsPage(run_header(session, run), run, found.items, found.next)
+    return page(request, "runs/flags.html", context)
+
+
+@router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
+def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    weights = [(name, f"× {weight:g}") for name, weight in zip(run.columns, run.weights, strict=False)]
+    context = ConfigurationPage(run_header(session, run), run, _flat(run.configuration), weights)
+    return page(request, "runs/configuration.html", context)
+
+
+@router.get("/runs/{run_id}/log", response_class=HTMLResponse)
+def show_log(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None
+) -> HTMLResponse:
+    return page(request, "runs/log.html", _log(session, run_id, before), block="run_log")
+
+
+@router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
+async def log_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _log(session, run_id, None)
+        blocks = {
+            "run_head": render_block(request, "runs/run.html", "run_head", {"head": context.head}),
+            "run_log": render_block(request, "runs/log.html", "run_log", context),
+        }
+        return blocks | ({END: ""} if context.run.status.is_over else {})
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
+    run = queries.get_run(session, run_id)
+    lines = queries.log_lines(session, run_id, before=before)
+    earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
+    return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:
+    """Nested choices by dotted name."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            rows += _flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", value))
+    return rows

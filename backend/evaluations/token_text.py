@@ -1,0 +1,99 @@
+"""Tokens of a rollout as text with their probabilities: the policy's own ones, and the environment's between them."""
+
+import json
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.artifacts import open_file
+from backend.db.models import Checkpoint, Rollout
+from backend.domain.vocabulary import PolicyKind
+
+MAX_TOKENS = 4000
+_SPACES = str.maketrans({"Ġ": " ", "Ċ": "\n", "▁": " "})
+"""How tokenizers write a space and a line break."""
+_HEAT = (0.95, 0.8, 0.5, 0.2, 0.05)
+"""Probabilities at which a token changes its shade: sure tokens stay plain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token after the first prompt."""
+
+    text: str
+    is_policy: bool
+    """Else the environment wrote it, and it takes no part in the loss."""
+    probability: float | None
+    heat: int
+    """0 (the policy was sure) … 5 (it was surprised itself)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """What a page shows of a rollout's tokens."""
+
+    tokens: list[Token]
+    prompt_count: int
+    policy_count: int
+    mean_logprob: float | None
+    """Over the policy's tokens, in nats."""
+    is_cut: bool
+    has_text: bool
+    """False: the tokenizer is not at hand, so ids are shown."""
+
+
+def token_view(session: Session, rollout: Rollout) -> TokenView | None:
+    stored = rollout.tokens
+    if not stored or not stored.get("completion"):
+        return None
+    ids: list[int] = stored["completion"]
+    mask = stored.get("mask") or [1] * len(ids)
+    logprobs = stored.get("logprobs") or [None] * len(ids)
+    vocabulary = _vocabulary_of(session, rollout)
+    tokens = [
+        _token(vocabulary.get(token, f"⟨{token}⟩"), own, logprob)
+        for token, own, logprob in zip(ids[:MAX_TOKENS], mask, logprobs, strict=False)
+    ]
+    known = [value for value, own in zip(logprobs, mask, strict=False) if own and value is not None]
+    return TokenView(
+        tokens=tokens,
+        prompt_count=len(stored.get("prompt") or ()),
+        policy_count=sum(mask),
+        mean_logprob=math.fsum(known) / len(known) if known else None,
+        is_cut=len(ids) > MAX_TOKENS,
+        has_text=bool(vocabulary),
+    )
+
+
+def _token(text: str, own: int, logprob: float | None) -> Token:
+    if not own or logprob is None:
+        return Token(text, bool(own), None, 0)
+    probability = math.exp(min(0.0, logprob))
+    return Token(text, True, probability, sum(probability < limit for limit in _HEAT))
+
+
+def _vocabulary_of(session: Session, rollout: Rollout) -> dict[int, str]:
+    """Text by token id, from a checkpoint of the policy that played; empty when none is at hand."""
+    policy = rollout.run.policy
+    if policy is None or policy.kind is not PolicyKind.LOCAL:
+        return {}
+    statement = select(Checkpoint.artifact).where(Checkpoint.policy_id == policy.id).order_by(Checkpoint.id).limit(1)
+    artifact = session.scalar(statement)
+    return _vocabulary(artifact) if artifact else {}
+
+
+@lru_cache(maxsize=16)
+def _vocabulary(artifact: str) -> dict[int, str]:
+    try:
+        with open_file(f"{artifact}/tokenizer.json") as file:
+            stored: dict[str, Any] = json.load(file)
+    except (OSError, ValueError):
+        return {}
+    model = stored.get("model", {}).get("vocab", {})
+    pieces = model.items() if isinstance(model, dict) else ((entry[0], index) for index, entry in enumerate(model))
+    vocabulary = {index: str(piece).translate(_SPACES) for piece, index in pieces}
+    return vocabulary | {added["id"]: added["content"] for added in stored.get("added_tokens", ())}

@@ -1,0 +1,172 @@
+"""A run's page shows the numbers that its rows add up to."""
+
+import re
+import uuid
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run, RunLogLine
+from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.evaluations.points import Series, Window, columnar_points
+from tests.factories import make_checkpoint, make_flag, make_points, make_policy, make_rollouts, make_run, random_rows
+
+TABS = ["", "/rollouts", "/groups", "/flags", "/configuration", "/log"]
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def test_the_overview_shows_the_means_of_every_column(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    rows = random_rows(80, seed=5, failing=0.1)
+    make_rollouts(session, run, rows)
+    page = text_of(viewer.get(f"/runs/{run.id}").text)
+    done = np.array([row for row in rows if row])
+    assert f"{len(done)} of 80" in page
+    assert f"{80 - len(done)} failed" in page
+    for column in range(3):
+        assert f"{done[:, column].mean():.3f}" in page
+    assert f"{(done @ np.array(run.weights)).mean():.3f}" in page
+    assert "the board is on fire" in page
+
+
+@pytest.mark.parametrize("tab", TABS)
+def test_every_tab_stands_for_every_kind_and_status(session: Session, viewer: TestClient, tab: str) -> None:
+    for kind in RunKind:
+        for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.FAILED):
+            run = make_run(session, kind=kind, status=status, reason="It broke." if status.is_over else None)
+            answer = viewer.get(f"/runs/{run.id}{tab}")
+            assert answer.status_code == 200
+            assert run.name in answer.text
+
+
+def test_a_training_run_shows_its_newest_examination_and_its_curves(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    make_rollouts(session, run, [[0, 0.5, 2]] * 8, phase=Phase.HELDOUT, step=0)
+    make_rollouts(session, run, [[1, 0.9, 0]] * 8, phase=Phase.HELDOUT, step=20)
+    make_rollouts(session, run, [[0.5, 0.7, 1]] * 8, phase=Phase.TRAIN, step=25, advantage=0.25)
+    make_checkpoint(session, make_policy(session), run, step=20, is_best=True, heldout_reward=1.18)
+    make_points(session, run, "level/0", {1: 0.5})
+    html = viewer.get(f"/runs/{run.id}").text
+    page = text_of(html)
+    assert "held-out reward" in page.lower()
+    assert "the phase heldout, step 20" in page
+    assert "1.180" in page
+    for chart in ("reward", "columns", "heldout", "entropy", "groups/no_variance", "levels"):
+        assert f'data-chart="/runs/{run.id}/points.json?chart={chart}"' in html
+    step_0 = text_of(viewer.get(f"/runs/{run.id}?phase=heldout&step=0").text)
+    assert "step 0" in step_0
+    assert "−0.100" in step_0
+
+
+def test_points_come_as_columns(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    make_points(session, run, "reward", {1: 0.1, 2: None, 3: 0.3})
+    make_points(session, run, "heldout/reward", {3: 0.5})
+    make_points(session, run, "reward", {3: 0.35}, attempt=2)
+    answer = viewer.get(f"/runs/{run.id}/points.json?chart=reward").json()
+    assert answer["x"] == [1, 2, 3]
+    assert [series["values"] for series in answer["series"]] == [[0.1, None, 0.35], [None, None, 0.5]]
+    assert answer["cursor"] == "3"
+    make_points(session, run, "reward", {4: 0.4})
+    news = viewer.get(f"/runs/{run.id}/points.json?chart=reward&after=3").json()
+    assert news["x"] == [3, 4]
+    assert viewer.get(f"/runs/{run.id}/points.json?chart=nothing").json() == {"x": [], "series": [], "cursor": ""}
+    api = viewer.get(f"/api/v1/runs/{run.id}/points?name=reward").json()
+    assert api["series"][0]["values"] == [0.1, None, 0.35, 0.4]
+
+
+def test_long_curves_are_thinned_and_keep_their_spikes(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    values: dict[int, float | None] = {step: float(np.sin(step / 50)) for step in range(3000)}
+    values[1234], values[1777] = 99.0, -99.0
+    make_points(session, run, "loss", values)
+    found = columnar_points(session, run.id, [Series("loss", "loss")], Window(), most=400)
+    drawn = found["series"][0]["values"]
+    assert len(drawn) <= 400
+    assert max(drawn) == 99.0
+    assert min(drawn) == -99.0
+    whole = columnar_points(session, run.id, [Series("loss", "loss")], Window(low=1200, high=1300), most=400)
+    assert whole["x"] == list(range(1200, 1301))
+
+
+def test_model_text_is_escaped_everywhere(session: Session, viewer: TestClient) -> None:
+    hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> {{ 7*7 }}"
+    run = make_run(session, name=hostile, status=RunStatus.FAILED, reason=hostile)
+    messages = [{"role": "user", "content": hostile}, {"role": "assistant", "content": hostile}]
+    done, failed = make_rollouts(session, run, [[1, 1, 0], None], messages=messages, excerpt=hostile)
+    failed.error_message = hostile
+    make_flag(session, run, done, sentence=hostile)
+    session.add(RunLogLine(run_id=run.id, level="info", message=hostile))
+    session.flush()
+    pages = ["/runs", *(f"/runs/{run.id}{tab}" for tab in TABS), f"/rollouts/{done.id}", f"/rollouts/{failed.id}"]
+    for path in pages:
+        html = viewer.get(path).text
+        assert "&lt;script&gt;" in html, path
+        assert "<script>alert" not in html, path
+        assert "<img src=x" not in html, path
+        assert "49" not in re.findall(r"onerror=alert\(1\)&gt; (\S+)", html), path
+
+
+def test_the_list_filters_and_pages(session: Session, viewer: TestClient) -> None:
+    first = make_run(session, name="alpha 100%")
+    make_run(session, first.version, name="beta", status=RunStatus.FAILED)
+    other = make_run(session, name="gamma", kind=RunKind.TRAINING)
+
+    def names(query: str) -> list[str]:
+        return [run["name"] for run in viewer.get(f"/api/v1/runs?{query}").json()["items"]]
+
+    assert names("") == ["gamma", "beta", "alpha 100%"] or set(names("")) == {"gamma", "beta", "alpha 100%"}
+    assert names("kind=training") == ["gamma"]
+    assert names("status=failed") == ["beta"]
+    assert set(names(f"environment={first.version.environment.name}")) == {"alpha 100%", "beta"}
+    assert names("text=100%25") == ["alpha 100%"]
+    assert names(f"policy_id={other.policy_id}&status=") == ["gamma"]
+    page = viewer.get("/api/v1/runs?limit=2").json()
+    rest = viewer.get(f"/api/v1/runs?limit=2&after={page['next']}").json()
+    assert len(page["items"]) + len(rest["items"]) == 3
+    assert rest["next"] is None
+    html = viewer.get("/runs?kind=training").text
+    assert "gamma" in html
+    assert "beta" not in html
+    assert viewer.get("/api/v1/runs?kind=nonsense").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("path", "most"), [("", 6), ("/rollouts", 3), ("/groups", 3), ("/flags", 3), ("/configuration", 2), ("/log", 3)]
+)
+def test_a_page_takes_few_statements(session: Session, viewer: TestClient, path: str, most: int) -> None:
+    run = make_run(session)
+    make_rollouts(session, run, random_rows(60), group_size=2)
+    viewer.get(f"/runs/{run.id}{path}")
+    session.expunge_all()
+    statements: list[str] = []
+    listen = (session.connection(), "before_cursor_execute", lambda *args: statements.append(args[2]))
+    event.listen(*listen)
+    viewer.get(f"/runs/{run.id}{path}")
+    event.remove(*listen)
+    asked = [line for line in statements if line.lstrip().startswith(("SELECT", "WITH")) and "web_sessions" not in line]
+    assert len(asked) <= most, asked
+
+
+def test_the_log_is_shown_in_order(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    for number in range(3):
+        session.add(RunLogLine(run_id=run.id, level="info", message=f"line {number}"))
+        session.flush()
+    html = viewer.get(f"/runs/{run.id}/log").text
+    assert html.index("line 0") < html.index("line 1") < html.index("line 2")
+    items = viewer.get(f"/api/v1/runs/{run.id}/log").json()["items"]
+    assert [item["message"] for item in items] == ["line 0", "line 1", "line 2"]
+
+
+def test_a_missing_run_is_not_found(viewer: TestClient, stranger: TestClient, session: Session) -> None:
+    run: Run = make_run(session)
+    for tab in [*TABS, "/points.json?chart=reward"]:
+        assert viewer.get(f"/runs/{uuid.UUID(int=1)}{tab}").status_code == 404
+        assert stranger.get(f"/runs/{run.id}{tab}").status_code in {303, 401}
