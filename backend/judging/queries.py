@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, case, exists, func, or_, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
 
 from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
@@ -117,9 +118,9 @@ def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uui
     """The verdict that counts, by flag."""
     statement = (
         select(VerdictRecord.flag_id, VerdictRecord.verdict)
-        .distinct(VerdictRecord.flag_id)
         .where(VerdictRecord.flag_id.in_(list(flag_ids)))
         .order_by(VerdictRecord.flag_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.flag_id))
     )
     return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
 

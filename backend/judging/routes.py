@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
@@ -122,10 +122,10 @@ def _transcripts(session: Session, flag: Flag, evidence: Evidence) -> list[tuple
         rollouts = [flag.rollout]
     else:
         rollouts = queries.rollouts_with_transcripts(session, flag.run_id, evidence.rollout_ids[:EXAMPLES])
-    columns = flag.run.columns
+    run = flag.run
+    marks: dict[str, Any] = {"quotes": evidence.quotes, "spans": evidence.spans}
     return [
-        (each, transcript_of(each.messages, each.steps, columns, quotes=evidence.quotes, spans=evidence.spans))
-        for each in rollouts
+        (each, transcript_of(each.messages, each.steps, run.columns, weights=run.weights, **marks)) for each in rollouts
     ]
 
 

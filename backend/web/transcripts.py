@@ -27,6 +27,16 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Earned:
+    """One reward column of one step."""
+
+    name: str
+    value: float
+    worth: float
+    """Value times weight: what it does to the reward."""
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One message, and for a reply the step that it caused."""
 
@@ -35,7 +45,7 @@ class Entry:
     pieces: list[Piece]
     turn: int | None = None
     """Ordinal of the step, for replies."""
-    rewards: list[tuple[str, float]] = field(default_factory=list)
+    rewards: list[Earned] = field(default_factory=list)
     """Reward columns of the step in the run's order; what carries no weight follows."""
     action: Any = None
     note: str | None = None
@@ -58,6 +68,7 @@ def transcript_of(
     steps: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
     *,
+    weights: Sequence[float] = (),
     quotes: Iterable[str] = (),
     cited_turns: Iterable[int] = (),
     spans: Iterable[Span] = (),
@@ -67,6 +78,7 @@ def transcript_of(
     by_turn: defaultdict[int, list[tuple[int, int]]] = defaultdict(list, {turn: [] for turn in cited_turns})
     for span in spans:
         by_turn[span.turn].append((span.start, span.end))
+    weight_of = dict(zip(columns, weights or [1.0] * len(columns), strict=False))
     entries: list[Entry] = []
     turn = 0
     for message in messages or _messages_of(steps):
@@ -76,19 +88,21 @@ def transcript_of(
             continue
         step = steps[turn] if turn < len(steps) else {}
         pieces = mark(text, wanted, by_turn.get(turn, ()))
-        entries.append(_reply(pieces, step, turn, columns, is_cited=turn in by_turn))
+        entries.append(_reply(pieces, step, turn, weight_of, is_cited=turn in by_turn))
         turn += 1
     return entries
 
 
-def _reply(pieces: list[Piece], step: Mapping[str, Any], turn: int, columns: Sequence[str], *, is_cited: bool) -> Entry:
+def _reply(
+    pieces: list[Piece], step: Mapping[str, Any], turn: int, weight_of: Mapping[str, float], *, is_cited: bool
+) -> Entry:
     sent = step.get("rewards") or {}
-    names = [name for name in columns if name in sent] + sorted(set(sent) - set(columns))
+    names = [name for name in weight_of if name in sent] + sorted(set(sent) - set(weight_of))
     return Entry(
         role="assistant",
         pieces=pieces,
         turn=turn,
-        rewards=[(name, sent[name]) for name in names],
+        rewards=[Earned(name, sent[name], sent[name] * weight_of.get(name, 0.0)) for name in names],
         action=step.get("action"),
         note=step.get("note"),
         is_done=bool(step.get("done")),

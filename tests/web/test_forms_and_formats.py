@@ -1,0 +1,79 @@
+"""Reading forms, writing numbers."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+from starlette.datastructures import FormData
+
+from backend.errors import InvalidInput
+from backend.web import formats, svg
+from backend.web.forms import parse_form
+
+
+class Order(BaseModel):
+    name: str
+    amount: int = 3
+    tags: list[str] = []
+    is_urgent: bool = False
+
+
+def test_an_empty_field_takes_the_default_and_repeated_ones_make_a_list() -> None:
+    form = FormData([("name", "x"), ("amount", ""), ("tags", "a"), ("tags", ""), ("tags", "b")])
+    assert parse_form(Order, form) == Order(name="x", amount=3, tags=["a", "b"])
+
+
+def test_a_checkbox_counts_only_when_sent() -> None:
+    assert parse_form(Order, FormData([("name", "x"), ("is_urgent", "true")])).is_urgent
+    assert not parse_form(Order, FormData([("name", "x")])).is_urgent
+
+
+def test_what_is_wrong_is_named_by_field() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        parse_form(Order, FormData([("amount", "many")]))
+    assert caught.value.fields["name"] == "Fill this in."
+    assert "integer" in caught.value.fields["amount"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.42, "0.4 s"),
+        (59, "59 s"),
+        (200, "3 min 20 s"),
+        (7500, "2 h 5 min"),
+        (90000, "1 d 1 h"),
+        (3600, "1 h"),
+        (None, "–"),
+    ],
+)
+def test_durations_read_well(seconds: float | None, text: str) -> None:
+    assert formats.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.5, "0.500"), (1234567, "1,234,567"), (-0.25, "−0.250"), (None, "–"), (float("nan"), "–")]
+)
+def test_numbers_line_up(value: float | None, text: str) -> None:
+    assert formats.number(value) == text
+
+
+def test_times_are_told_from_now() -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    spans = [timedelta(seconds=5), timedelta(minutes=3), timedelta(hours=5), timedelta(days=3), timedelta(days=60)]
+    told = [formats.ago(now - span, now) for span in spans]
+    assert told == ["just now", "3 min ago", "5 h ago", "3 d ago", "2026-09-22"]
+    assert formats.ago(now + timedelta(hours=2), now) == "in 2 h"
+
+
+def test_a_line_breaks_where_a_value_is_missing() -> None:
+    assert len(svg.polyline([1, 2, None, 3, float("nan")], 100, 20)) == 2
+    assert svg.polyline([], 100, 20) == []
+    assert svg.polyline([1.0], 100, 20) == ["2.0,10.0"]
+
+
+def test_every_value_falls_into_one_bin() -> None:
+    values = [0.0, 0.1, 0.5, 1.0, 1.0, None]
+    assert sum(amount for _, _, amount in svg.bins(values, 7)) == 5
+    assert svg.bins([None], 7) == []
+    assert sum(amount for _, _, amount in svg.bins([3.0, 3.0], 7)) == 2
