@@ -29,7 +29,7 @@ from benchmarks.storage import report_storage
 from workers.jobs.evaluation import evaluate
 from workers.policies.scripted import ScriptedPolicy
 
-console = Console()
+console = Console(soft_wrap=True)
 
 
 def main() -> int:

@@ -1,6 +1,5 @@
 """The job `environments.check`: examine a version, store what was played, write its certificate."""
 
-import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import begin_run, finish_run
 from backend.settings import get_settings
 from workers.environments.client import EnvHost, HostRefused
+from workers.jobs.loops import run_async
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
@@ -48,7 +48,7 @@ def run(context: JobContext) -> None:
     if assignment is None:
         return
     recorder = RunRecorder(assignment.run_id)
-    results = asyncio.run(_examine(assignment, recorder))
+    results = run_async(_examine(assignment, recorder))
     _finish(assignment, results)
     recorder.log(f"certificate: {certificate_status(results)}")
 

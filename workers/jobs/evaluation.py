@@ -3,7 +3,6 @@
 It goes on where the rows stand: completed rollouts are kept, failed ones are played again, nothing is doubled.
 """
 
-import asyncio
 import time
 import uuid
 from collections import defaultdict
@@ -27,6 +26,7 @@ from backend.evaluations.service import begin_run, finish_run
 from backend.settings import get_settings
 from workers.environments.client import EnvHost, HostRefused
 from workers.jobs.children import must_run_child
+from workers.jobs.loops import run_async
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.summary import summarize
@@ -60,8 +60,8 @@ def evaluate(run_id: uuid.UUID, policy: Policy) -> RunStatus:
     assignment = _take_up(run_id)
     if assignment is None:
         logger.info("the run is over already")
-        return asyncio.run(_close(policy))
-    return asyncio.run(_Evaluation(assignment, policy).play())
+        return run_async(_close(policy))
+    return run_async(_Evaluation(assignment, policy).play())
 
 
 async def _close(policy: Policy) -> RunStatus:

@@ -1,6 +1,5 @@
 """Hand play: reset the environment, replay all that the person replied, store what it answered."""
 
-import asyncio
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from backend.evaluations.service import begin_run, finish_run
 from backend.events import announce, run_topic
 from backend.settings import get_settings
 from workers.environments.client import EnvHost
+from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, json_text, real
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
@@ -82,7 +82,7 @@ def run(context: JobContext) -> None:
     """The job `environments.play`."""
     work = _read(context.need_run())
     if work is not None:
-        _store(work, asyncio.run(_play(work)))
+        _store(work, run_async(_play(work)))
 
 
 def _read(run_id: uuid.UUID) -> Work | None:
