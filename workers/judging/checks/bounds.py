@@ -40,7 +40,7 @@ async def _gold(subject: Subject) -> Finding:
         return skipped("No bound: declare `checks.gold_minimum`, or the `range` of every column.")
     rollouts = await subject.rollouts("gold", GOLD_PER_LEVEL)
     if broken := [rollout for rollout in rollouts if not rollout.is_completed]:
-        return failed(f"{len(broken)} of {len(rollouts)} episodes of gold broke: {broken[0].error_message}")
+        return failed(f"{len(broken)} of {len(rollouts)} episodes of gold broke: {broken[0].error_message}", broken)
     levels = by_level(rollouts)
     low = {level: e for level, e in levels.items() if e.high < bounds[level] - TOLERANCE}
     details: dict[str, Any] = {
@@ -50,9 +50,10 @@ async def _gold(subject: Subject) -> Finding:
     told = "; ".join(
         f"level {level}: {e.mean:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)" for level, e in levels.items()
     )
+    worst = sorted(rollouts, key=lambda rollout: (rollout.task.level not in low, rollout.reward or 0.0))
     if low:
-        return failed(f"Gold stays below its bound on level {listed(low)}. {told}.", **details)
-    return passed(f"Gold reaches its bound. {told}.", **details)
+        return failed(f"Gold stays below its bound on level {listed(low)}. {told}.", worst, **details)
+    return passed(f"Gold reaches its bound. {told}.", worst, **details)
 
 
 def _gold_bounds(manifest: Manifest) -> list[float] | None:

@@ -7,10 +7,9 @@ from typing import Any
 import orjson
 
 from backend.domain.rollouts import Rollout, TaskSpec
-from workers.environments.client import EnvSession, Observation
+from workers.environments.client import Observation
 from workers.judging.checks.base import Check, Finding, failed, passed, skipped
 from workers.judging.checks.subject import Subject, actions_of
-from workers.rollouts.bounds import bounded_observation
 
 SAMPLES = 16
 PARALLEL = 8
@@ -32,10 +31,9 @@ async def _steps_alike(subject: Subject) -> Finding:
     samples = (await subject.completed("random"))[:SAMPLES]
     steps = 0
     for rollout in samples:
-        async with subject.server.session() as session:
-            answers = await subject.replay(session, rollout.task, actions_of(rollout))
-        steps += len(answers) - 1
-        if difference := _replay_difference(rollout, answers):
+        first, second = [await _alone(subject, rollout) for _ in range(2)]
+        steps += len(first) - 1
+        if difference := _difference_of(first, second):
             return failed(
                 f"The same actions on {rollout.task.key} (seed {rollout.task.seed}) gave something else: {difference}.",
                 [rollout],
@@ -62,14 +60,15 @@ async def _seeds_differ(subject: Subject) -> Finding:
 
 
 async def _sessions_isolated(subject: Subject) -> Finding:
-    """Play in lock step beside each other what was played alone."""
+    """Play in lock step beside each other what is played alone."""
     if subject.server.sessions < 2:
         return passed("The server bears one session at a time: nothing can stand beside it.")
     samples = (await subject.completed("random"))[: min(PARALLEL, subject.server.sessions)]
+    serial = [await _alone(subject, rollout) for rollout in samples]
     barrier = asyncio.Barrier(len(samples))
-    replays = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
-    for rollout, answers in zip(samples, replays, strict=True):
-        if difference := _replay_difference(rollout, answers):
+    parallel = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
+    for rollout, alone, beside in zip(samples, serial, parallel, strict=True):
+        if difference := _difference_of(alone, beside):
             return failed(
                 f"{rollout.task.key}, played beside {len(samples) - 1} other sessions, went differently: {difference}.",
                 [rollout],
@@ -78,37 +77,38 @@ async def _sessions_isolated(subject: Subject) -> Finding:
     return passed(f"{len(samples)} sessions at the same time gave what each gave alone.", sessions=len(samples))
 
 
-async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
+async def _alone(subject: Subject, rollout: Rollout) -> list[Observation]:
     async with subject.server.session() as session:
-        await barrier.wait()
         return await subject.replay(session, rollout.task, actions_of(rollout))
+
+
+async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
+    """All reset before anybody moves."""
+    async with subject.server.session() as session:
+        answers = [await session.reset(rollout.task.reset_arguments(), timeout=subject.timeout)]
+        await barrier.wait()
+        return answers + await subject.go_on(session, answers[-1], actions_of(rollout))
 
 
 async def _opening(subject: Subject, task: TaskSpec) -> dict[str, Any]:
     async with subject.server.session() as session:
-        return (await _reset(session, task, subject.timeout)).fields
-
-
-async def _reset(session: EnvSession, task: TaskSpec, timeout: float) -> Observation:
-    return await session.reset(task.reset_arguments(), timeout=timeout)
+        return (await session.reset(task.reset_arguments(), timeout=subject.timeout)).fields
 
 
 def _comparable(answer: Observation) -> list[Any]:
     return [answer.fields, answer.rewards, answer.done]
 
 
-def _replay_difference(rollout: Rollout, answers: Sequence[Observation]) -> str | None:
-    """Where a replay leaves the stored episode, in words."""
-    steps = [step for step in rollout.steps if step.action is not None and step.note is None]
-    if rollout.opening != bounded_observation(answers[0].fields):
-        return f"the reset differs in {_difference(rollout.opening, answers[0].fields)}"
-    if len(steps) != len(answers) - 1:
-        return f"it ended after {len(answers) - 1} steps instead of {len(steps)}"
-    for number, (step, answer) in enumerate(zip(steps, answers[1:], strict=True), 1):
-        if step.observation != bounded_observation(answer.fields):
-            return f"step {number} differs in {_difference(step.observation, answer.fields)}"
-        if (step.rewards, step.done) != (answer.rewards, answer.done):
-            return f"step {number} paid {answer.rewards} instead of {step.rewards}"
+def _difference_of(first: Sequence[Observation], second: Sequence[Observation]) -> str | None:
+    """Where the second episode leaves the first, in words."""
+    for number, (one, other) in enumerate(zip(first, second, strict=False)):
+        where = f"step {number}" if number else "the reset"
+        if one.fields != other.fields:
+            return f"{where} differs in {_difference(one.fields, other.fields)}"
+        if (one.rewards, one.reward) != (other.rewards, other.reward):
+            return f"{where} paid {other.rewards} instead of {one.rewards}"
+        if one.done != other.done:
+            return f"{where} {'ended' if other.done else 'did not end'} it"
     return None
 
 

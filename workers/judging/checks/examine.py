@@ -10,7 +10,6 @@ from backend.domain.vocabulary import CheckStatus
 from workers.judging.checks import bounds, determinism, misuse, rewards, starting
 from workers.judging.checks.base import Check, Finding, failed, listed
 from workers.judging.checks.subject import Subject
-from workers.rollouts.engine import TooManyFailures
 
 CHECKS: tuple[Check, ...] = (
     starting.STARTS,
@@ -70,7 +69,7 @@ async def _look(check: Check, subject: Subject) -> Finding:
     """What breaks while a check looks is the environment's failure, and evidence."""
     try:
         return await check.look(subject)
-    except (RolloutError, TooManyFailures) as error:
+    except RolloutError as error:
         return failed(str(error)[:2000])
 
 

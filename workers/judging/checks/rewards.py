@@ -5,7 +5,7 @@ import math
 from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
 from backend.domain.rollouts import Rollout, columns_over_episode, weighted_reward
 from workers.environments.client import Observation
-from workers.judging.checks.base import Check, Finding, failed, listed, passed, warned
+from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
 from workers.judging.checks.bounds import declared_range
 from workers.judging.checks.subject import Subject, actions_of
 
@@ -60,6 +60,8 @@ async def _finite(subject: Subject) -> Finding:
             broken,
         )
     rows = [step.rewards for rollout in rollouts for step in rollout.steps if step.action is not None]
+    if not rows:
+        return skipped("No episode of random legal play came as far as one step.")
     count = sum(len(row) for row in rows)
     return passed(f"{count} values in {len(rows)} steps of {len(rollouts)} episodes: all are finite numbers.")
 

@@ -1,6 +1,7 @@
 """The environment version under examination: a running server, and the rollouts that were played on it so far."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ from backend.domain.rollouts import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.client import EnvServer, EnvSession, Observation
 from workers.judging.checks.policies import POLICIES
-from workers.rollouts.engine import GroupPlan, OnRollout, play_groups
+from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
 
 CONCURRENCY = 16
 PER_LEVEL = 24
@@ -64,11 +65,18 @@ class Subject:
 
     async def replay(self, session: EnvSession, task: TaskSpec, actions: Sequence[dict[str, Any]]) -> list[Observation]:
         """The answers to a reset and to these actions, up to the end of the episode."""
-        answers = [await session.reset(task.reset_arguments(), timeout=self.timeout)]
+        opening = await session.reset(task.reset_arguments(), timeout=self.timeout)
+        return [opening, *await self.go_on(session, opening, actions)]
+
+    async def go_on(
+        self, session: EnvSession, newest: Observation, actions: Sequence[dict[str, Any]]
+    ) -> list[Observation]:
+        answers: list[Observation] = []
         for action in actions:
-            if answers[-1].done:
+            if newest.done:
                 break
-            answers.append(await session.step(action, timeout=self.timeout))
+            newest = await session.step(action, timeout=self.timeout)
+            answers.append(newest)
         return answers
 
     async def _play(self, policy: str, tasks: list[TaskSpec]) -> list[Rollout]:
@@ -79,18 +87,19 @@ class Subject:
             rollouts.append(rollout)
             return self.on_rollout(rollout)
 
-        await play_groups(
-            [GroupPlan(task, first + number, (0,)) for number, task in enumerate(tasks)],
-            server=self.server,
-            policy=POLICIES[policy](),
-            manifest=self.manifest,
-            phase=Phase.CHECK,
-            seed=self.seed,
-            concurrency=CONCURRENCY,
-            on_rollout=keep,
-            should_stop=self.should_stop,
-            max_attempts=1,  # a failure is what a check looks for
-        )
+        with suppress(TooManyFailures):  # those that failed are there to be looked at
+            await play_groups(
+                [GroupPlan(task, first + number, (0,)) for number, task in enumerate(tasks)],
+                server=self.server,
+                policy=POLICIES[policy](),
+                manifest=self.manifest,
+                phase=Phase.CHECK,
+                seed=self.seed,
+                concurrency=CONCURRENCY,
+                on_rollout=keep,
+                should_stop=self.should_stop,
+                max_attempts=1,  # a failure is what a check looks for
+            )
         return sorted(rollouts, key=lambda rollout: rollout.group)
 
 

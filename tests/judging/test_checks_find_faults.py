@@ -1,0 +1,76 @@
+"""Each check fails for the fault that it is there for, and says what is wrong."""
+
+import pytest
+
+from backend.domain.checks import CheckResult, certificate_status
+from backend.domain.manifest import read_manifest
+from backend.domain.rollouts import Rollout
+from backend.domain.vocabulary import CheckStatus
+from backend.environments.library import load_package
+from tests.judging.bent import FAULTS, bent, bent_game
+from tests.library.conftest import Serve
+from workers.judging.checks.examine import CHECKS, does_not_start, examine
+from workers.judging.checks.subject import Subject
+
+
+async def look_at(serve: Serve, files: dict[str, str], **subject) -> dict[str, CheckResult]:
+    async with serve(files) as server:
+        examined = Subject(read_manifest(files["openenv.yaml"]), server, **subject)
+        results = await examine(examined, on_begin=lambda check: None, on_result=lambda result: None)
+    return {result.check: result for result in results}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_right_check_fails(serve: Serve, fault: str):
+    files, check = FAULTS[fault]
+    results = await look_at(serve, files)
+    failed = [result.check for result in results.values() if result.status is CheckStatus.FAILED]
+    assert failed[:1] == [check], {name: result.evidence for name, result in results.items()}
+    assert certificate_status(list(results.values())) is CheckStatus.FAILED
+    assert results[check].evidence
+
+
+async def test_a_missing_field_is_named_with_those_that_exist(serve: Serve):
+    results = await look_at(serve, bent("tictactoe", "openenv.yaml", "field: cell", "field: cel"))
+    assert results["agent_fits"].evidence == (
+        "`agent.action.field` is `cel`, but the action class has no such field; it has: cell."
+    )
+    assert results["gold_reaches_bound"].status is CheckStatus.SKIPPED
+
+
+async def test_the_error_of_the_environment_is_quoted(serve: Serve):
+    results = await look_at(serve, bent_game("self._turns += 1", 'raise ValueError("the board is on fire")'))
+    assert "the board is on fire" in results["steps_and_ends"].evidence
+    skipped = {name for name, result in results.items() if result.status is CheckStatus.SKIPPED}
+    assert {"gold_reaches_bound", "degenerate_policies", "columns_add_up"} <= skipped
+
+
+async def test_a_package_that_pays_after_the_end_is_warned(serve: Serve):
+    files = bent_game('raise RuntimeError("the game is over: reset first")', "return self.rewarded(self._observe(''))")
+    result = (await look_at(serve, files))["step_after_done"]
+    assert result.status is CheckStatus.WARNED
+    assert "Proctor refuses" in result.evidence
+
+
+async def test_rollouts_are_handed_over_and_named_in_the_evidence(serve: Serve):
+    rollouts: list[Rollout] = []
+    results = await look_at(serve, load_package("number_guess"), on_rollout=rollouts.append)
+    names = {f"{rollout.group}/{rollout.member}" for rollout in rollouts}
+    assert len(names) == len(rollouts) > 100
+    assert set(results["gold_reaches_bound"].details["rollouts"]) <= names
+
+
+async def test_it_ends_early_when_told_to_stop(serve: Serve):
+    begun: list[str] = []
+    files = load_package("tictactoe")
+    async with serve(files) as server:
+        subject = Subject(read_manifest(files["openenv.yaml"]), server, should_stop=lambda: len(begun) >= 2)
+        results = await examine(subject, on_begin=lambda check: begun.append(check.id), on_result=lambda result: None)
+    assert len(results) == 2 < len(CHECKS)
+
+
+def test_a_package_that_does_not_start_fails_the_first_check_with_the_reason():
+    first, *others = does_not_start("ModuleNotFoundError: No module named 'numpi'")
+    assert (first.check, first.status) == ("starts_and_resets", CheckStatus.FAILED)
+    assert "numpi" in first.evidence
+    assert {result.status for result in others} == {CheckStatus.SKIPPED}
