@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,13 @@ class HostProcess:
             self.process.wait(20)
 
 
-def start_host(data: Path, *arguments: str, address: str = "", **variables: str) -> HostProcess:
+def start_host(
+    data: Path,
+    *arguments: str,
+    address: str = "",
+    before_exec: Callable[[], None] | None = None,
+    **variables: str,
+) -> HostProcess:
     """Returns when it answers."""
     log = data / "envhost.log"
     data.mkdir(parents=True, exist_ok=True)
@@ -49,6 +55,7 @@ def start_host(data: Path, *arguments: str, address: str = "", **variables: str)
             env=environment,
             stdout=output,
             stderr=output,
+            preexec_fn=before_exec,
         )
     deadline = time.monotonic() + START_SECONDS
     while b"env host is ready" not in log.read_bytes():

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from backend.domain.errors import SandboxError
+from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 from workers.environments.packages import StoredPackage
 
 BUILD_SECONDS = 600.0
@@ -56,7 +57,8 @@ class VirtualEnvironments:
         await self._run(log, "-m", "venv", "--without-pip", str(unfinished))
         below = (await self._run(log, "-c", _SITE_PACKAGES)).strip().splitlines()[-1]
         site_packages = next(unfinished.glob("lib/python*/site-packages"))
-        (site_packages / "runtime.pth").write_text(below + "\n")
+        inside = Path(ENVIRONMENTS_FOLDER, "1", site_packages.relative_to(unfinished))
+        (site_packages / "runtime.pth").write_text(f"{below}\n{inside}\n")  # the one that exists is taken
         # wheels only: building a source distribution would run foreign code outside the sandbox
         options = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--no-compile")
         python = str(unfinished / "bin" / "python")

@@ -8,12 +8,14 @@ as root and, where user namespaces are allowed, as an ordinary user.
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workers.environments.inside import linux, seccomp
 
 PACKAGE_FOLDER = "/package"
+ENVIRONMENTS_FOLDER = "/environments"
+"""Where the jail has its virtual environments, numbered: their place on the host is nobody's business."""
 _SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
@@ -36,8 +38,11 @@ class Limits:
     """Servers start at different ones."""
 
 
-def enclose_interpreter(new_root: str, readable: Iterable[str], uid: int) -> None:
-    """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child."""
+def enclose_interpreter(new_root: str, environments: Sequence[str], uid: int) -> None:
+    """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child.
+
+    The first of `environments` is the one that this interpreter belongs to.
+    """
     own_uid, own_gid = os.getuid(), os.getgid()
     namespaces = linux.NEW_MOUNTS | linux.NEW_UTS | linux.NEW_IPC | linux.NEW_PIDS | linux.NEW_NETWORK
     linux.unshare(namespaces | (linux.NEW_USER if own_uid else 0))
@@ -46,7 +51,8 @@ def enclose_interpreter(new_root: str, readable: Iterable[str], uid: int) -> Non
     linux.die_with_parent()
     _continue_as_first_process()
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    _build_root(new_root, readable)
+    _build_root(new_root, environments)
+    sys.executable = f"{ENVIRONMENTS_FOLDER}/0/bin/python"
     os.setsid()
     linux.sethostname("sandbox")
     linux.drop_bounding_set()
@@ -68,7 +74,7 @@ def _continue_as_first_process() -> None:
     linux.die_with_parent()
 
 
-def _build_root(root: str, readable: Iterable[str]) -> None:
+def _build_root(root: str, environments: Sequence[str]) -> None:
     linux.mount("tmpfs", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=1m")
     os.chdir(root)
     os.umask(0o022)
@@ -78,10 +84,12 @@ def _build_root(root: str, readable: Iterable[str]) -> None:
             os.symlink(os.readlink(path), root + path)
         elif os.path.isdir(path):
             _bind(root, path)
-    for path in (*_FILES, *readable):
+    for path in (*_FILES, *_interpreter_paths()):
         if os.path.exists(path) and not os.path.exists(root + path):
             _bind(root, path)
-    _copy_links(root, sys.executable)
+    for number, path in enumerate(environments):
+        _bind(root, path, f"{ENVIRONMENTS_FOLDER}/{number}")
+    _copy_links(root, sys.executable, environments[0])
     for path in _DEVICES:
         _bind(root, path, read_only=False)
     for path in ("/tmp", "/proc", PACKAGE_FOLDER):
@@ -93,18 +101,18 @@ def _build_root(root: str, readable: Iterable[str]) -> None:
     linux.make_read_only("/", recursive=False)
 
 
-def _copy_links(root: str, path: str) -> None:
+def _copy_links(root: str, path: str, environment: str) -> None:
     """A virtual environment's interpreter is a chain of links, which may lead through folders that are not bound."""
     while os.path.islink(path):
         target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-        if not os.path.lexists(root + path):
+        if not path.startswith(environment + "/") and not os.path.lexists(root + path):
             os.makedirs(os.path.dirname(root + path), exist_ok=True)
             os.symlink(target, root + path)
         path = target
 
 
-def _bind(root: str, path: str, *, read_only: bool = True) -> None:
-    target = root + path
+def _bind(root: str, path: str, inside: str = "", *, read_only: bool = True) -> None:
+    target = root + (inside or path)
     if os.path.isdir(path):
         os.makedirs(target, exist_ok=True)
     else:
@@ -176,9 +184,9 @@ def _mapped_bytes() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def interpreter_paths(environment: str) -> list[str]:
-    """What the interpreter needs of the file system: its standard library and the virtual environment."""
+def _interpreter_paths() -> list[str]:
+    """The interpreter itself and its standard library, which stay where they were."""
     base = os.path.realpath(sys.base_prefix)
     if base == "/usr":
-        return [environment, os.path.realpath(sys.executable)]
-    return [environment, base + "/bin", base + "/lib", base + "/lib64"]
+        return [os.path.realpath(sys.executable)]
+    return [base + "/bin", base + "/lib", base + "/lib64"]

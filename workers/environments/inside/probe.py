@@ -15,7 +15,7 @@ def main(text: str) -> None:
     options = json.loads(text)
     witness = os.path.realpath(__file__)
     assert os.path.exists(witness)
-    jail.enclose_interpreter(options["new_root"], jail.interpreter_paths(options["environment"]), options["uid"])
+    jail.enclose_interpreter(options["new_root"], [options["environment"]], options["uid"])
     child = os.fork()
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)

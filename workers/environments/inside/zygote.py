@@ -39,8 +39,7 @@ def main(arguments: list[str]) -> None:
     control = socket.socket(fileno=int(arguments[0]))
     options = json.loads(arguments[1])
     if options["jail"]:
-        paths = [path for folder in options["environments"] for path in jail.interpreter_paths(folder)]
-        jail.enclose_interpreter(options["new_root"], paths, options["uid"])
+        jail.enclose_interpreter(options["new_root"], options["environments"], options["uid"])
     _warm_up()
     Zygote(control, is_jailed=options["jail"]).run()
 
