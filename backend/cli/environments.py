@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from backend.cli.client import Client, connect
+from backend.cli.connection import connect
 from backend.cli.names import version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
-from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
 from backend.cli.watching import watch
+from backend.client import Client
 
 app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -146,11 +146,11 @@ def _row(environment: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _tell_pushed(name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None) -> None:
-    console = Console(soft_wrap=True, highlight=False)
+    shown = console()
     for problem in problems:
         key = f"{problem['key']}: " if problem["key"] else ""
-        console.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
+        shown.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
     if version:
-        console.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
+        shown.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
     else:
-        console.print(f"the draft of {name} is saved", markup=False)
+        shown.print(f"the draft of {name} is saved", markup=False)

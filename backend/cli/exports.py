@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from backend.cli.client import Client, connect
+from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json
 from backend.cli.watching import progress_bars
+from backend.client import Client
 
 POLL_SECONDS = 0.5
 _OVER = {"completed", "refused", "failed"}

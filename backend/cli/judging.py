@@ -4,10 +4,11 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.client import Client, connect
+from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, Limit
 from backend.cli.output import fail, say, write_json, write_table
+from backend.client import Client
 
 app = typer.Typer(help="Judge flagged rollouts. Alone: list what waits.", rich_markup_mode=None)
 

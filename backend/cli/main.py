@@ -1,9 +1,13 @@
 """All commands by name."""
 
+import sys
+
 import typer
 
 from backend.cli import environments, exports, judging, policies, runs, starting, tokens
-from backend.cli.serving import up_command
+from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
+from backend.cli.serving import demo_command, up_command
+from backend.client import Refused
 
 app = typer.Typer(
     name="proctor",
@@ -13,6 +17,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("up")(up_command)
+app.command("demo")(demo_command)
 app.add_typer(environments.app, name="env")
 app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
@@ -36,4 +41,8 @@ def root() -> None:
 
 
 def main() -> None:
-    app()
+    try:
+        app()
+    except Refused as refused:
+        write_error(str(refused))
+        sys.exit(BAD_RESULT if refused.status >= 500 else WRONG_USAGE)

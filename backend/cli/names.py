@@ -3,8 +3,8 @@
 import uuid
 from typing import Any
 
-from backend.cli.client import Client
 from backend.cli.output import fail
+from backend.client import Client
 
 SHORT = 8
 _RUNS_SEARCHED = 500

@@ -9,18 +9,30 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+WIDTH_WITHOUT_TERMINAL = 240
 OK, BAD_RESULT, WRONG_USAGE = 0, 1, 2
 
 
 def fail(message: str, status: int = WRONG_USAGE) -> NoReturn:
     """End with a message on standard error."""
-    Console(stderr=True, soft_wrap=True).print(f"proctor: {message}", style="red", markup=False, highlight=False)
+    write_error(message)
     raise typer.Exit(status)
+
+
+def write_error(message: str) -> None:
+    console(is_error=True).print(f"proctor: {message}", style="red", markup=False)
 
 
 def say(text: str, style: str | None = None) -> None:
     """A line for a person, as it is."""
-    Console(soft_wrap=True, highlight=False).print(text, style=style, markup=False)
+    console().print(text, style=style, markup=False)
+
+
+def console(*, is_error: bool = False) -> Console:
+    """As wide as the terminal; wide enough for any table where there is none."""
+    stream = sys.stderr if is_error else sys.stdout
+    width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, width=width, soft_wrap=True, highlight=False)
 
 
 def write_json(value: object) -> None:
@@ -28,23 +40,21 @@ def write_json(value: object) -> None:
 
 
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    console = Console(highlight=False)
     if not rows:
-        console.print(empty, style="dim")
+        say(empty, "dim")
         return
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(plain(value) for value in row))
-    console.print(table)
+    console().print(table, soft_wrap=False)
 
 
 def write_fields(fields: Mapping[str, object]) -> None:
     width = max(map(len, fields), default=0)
-    console = Console(highlight=False, soft_wrap=True)
     for name, value in fields.items():
-        console.print(f"{name:<{width}}  {plain(value)}", markup=False)
+        say(f"{name:<{width}}  {plain(value)}")
 
 
 def plain(value: Any) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.client import connect
+from backend.cli.connection import connect
 from backend.cli.names import short
 from backend.cli.options import AsJson
 from backend.cli.output import fail, say, write_json, write_table

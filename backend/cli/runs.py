@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from backend.cli.client import connect
+from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, Limit, RunName
 from backend.cli.output import say, write_json

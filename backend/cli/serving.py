@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from backend.cli.output import fail
+from backend.cli.connection import left_token
+from backend.cli.output import BAD_RESULT, console, fail
+from backend.client import Client
 from backend.settings import get_settings
 from backend.supervisor.children import ChildGaveUp
-from backend.supervisor.data_folder import CannotStart
+from backend.supervisor.data_folder import CannotStart, running_at
 from backend.supervisor.fleet import Address
 from backend.supervisor.up import Supervisor, up
 
@@ -28,6 +29,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="Tell each event as a line 
 def up_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000, as_json: AsJson = False) -> None:
     """Start Proctor on this machine and serve until Ctrl-C."""
     serve(data, Address(host, port), json_teller if as_json else Teller())
+
+
+def demo_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000) -> None:
+    """Start Proctor, run the showcase on it and keep serving until Ctrl-C. Again: goes on where the data stands."""
+    from backend.cli.demo import ShowcaseThread, run_showcase
+
+    folder = data or get_settings().data
+    teller = Teller()
+    if url := running_at(folder):
+        teller.console.print(f"Proctor runs already at [bold]{url}[/]; the showcase runs there.\n")
+        if not run_showcase(Client(url, left_token(folder)), teller.console):
+            raise typer.Exit(BAD_RESULT)
+        return
+    showcase = ShowcaseThread(teller.console)
+
+    def begin(supervisor: Supervisor) -> None:
+        showcase.start(Client(supervisor.fleet.address.url, left_token(supervisor.folder.path)))
+
+    def tell(event: str, details: dict[str, Any]) -> None:
+        if event == "stopping":
+            showcase.stop()
+        teller(event, details)
+
+    serve(data, Address(host, port), tell, on_all_ready=begin)
 
 
 def serve(
@@ -47,7 +72,7 @@ class Teller:
     """Tells a person at a terminal."""
 
     def __init__(self) -> None:
-        self.console = Console(highlight=False, soft_wrap=True)
+        self.console = console()
 
     def __call__(self, event: str, details: dict[str, Any]) -> None:
         match event:

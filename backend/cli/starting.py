@@ -4,12 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from backend.cli.client import Client, connect
+from backend.cli.connection import connect
 from backend.cli.names import policy_of, short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import fail, say, write_json
 from backend.cli.tables import write_run
 from backend.cli.watching import status_of, watch
+from backend.client import Client
 
 
 def evaluate(

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from rich.console import Console
-
 from backend.cli.names import short
-from backend.cli.output import write_fields, write_table
+from backend.cli.output import console, write_fields, write_table
 
 
 def estimate(figure: dict[str, Any] | None) -> str:
@@ -64,12 +62,12 @@ def write_rollouts(rollouts: list[dict[str, Any]]) -> None:
 
 
 def write_transcript(rollout: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    shown = console()
     title = f"task {rollout['index']}, level {rollout['level']}: {rollout['stop_reason']}, reward {rollout['reward']}"
-    console.rule(title)
+    shown.rule(title)
     for message in rollout["messages"]:
-        console.print(message["role"], style="bold", markup=False)
-        console.print(str(message["content"]), markup=False)
+        shown.print(message["role"], style="bold", markup=False)
+        shown.print(str(message["content"]), markup=False)
 
 
 def write_comparison(found: dict[str, Any]) -> None:
@@ -79,7 +77,7 @@ def write_comparison(found: dict[str, Any]) -> None:
     ]
     before, after = found["before"]["name"], found["after"]["name"]
     write_table(("", f"before: {before}", f"after: {after}", "difference [95 %]"), rows, empty="Nothing to compare.")
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(f"\nbetter on {found['wins']} tasks, worse on {found['losses']}, the same on {found['ties']}")
+    shown = console()
+    shown.print(f"\nbetter on {found['wins']} tasks, worse on {found['losses']}, the same on {found['ties']}")
     for baseline in found["baselines"]:
-        console.print(f"baseline {baseline['script']}: {estimate(baseline['reward'])}", markup=False)
+        shown.print(f"baseline {baseline['script']}: {estimate(baseline['reward'])}", markup=False)

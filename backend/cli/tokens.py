@@ -3,11 +3,10 @@
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from backend.cli.client import connect
+from backend.cli.connection import connect
 from backend.cli.options import AsJson
-from backend.cli.output import write_json, write_table
+from backend.cli.output import console, write_json, write_table
 
 app = typer.Typer(help="Make, list and revoke API tokens.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,9 +23,9 @@ def create(
     if as_json:
         write_json(token)
     else:
-        console = Console(soft_wrap=True, highlight=False)
-        console.print(token["secret"], markup=False)
-        console.print("Shown only now. Set it as PROCTOR_TOKEN.", style="dim")
+        shown = console()
+        shown.print(token["secret"], markup=False)
+        shown.print("Shown only now. Set it as PROCTOR_TOKEN.", style="dim")
 
 
 @app.command("list")

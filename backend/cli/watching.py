@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -17,9 +16,9 @@ from rich.progress import (
 )
 from rich.progress import TaskID as Bar
 
-from backend.cli.client import Client
 from backend.cli.names import short
-from backend.cli.output import BAD_RESULT, OK
+from backend.cli.output import BAD_RESULT, OK, console
+from backend.client import Client
 
 POLL_SECONDS = 0.5
 OVER = {"completed", "failed", "stopped", "paused"}
@@ -38,7 +37,7 @@ def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=quiet) as progress:
+    with Progress(*columns, console=console(is_error=True), disable=quiet) as progress:
         yield progress
 
 
@@ -52,7 +51,7 @@ def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[s
             progress.stop()
             name = short(run["id"])
             message = f"The run goes on. `proctor run watch {name}` shows it again, `proctor run stop {name}` stops it."
-            Console(stderr=True, soft_wrap=True).print(message, markup=False)
+            console(is_error=True).print(message, markup=False)
             raise SystemExit(OK) from None
 
 

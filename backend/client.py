@@ -1,14 +1,10 @@
-"""The JSON API of a running Proctor, spoken with a token. Every command but `up` and `demo` goes through here."""
+"""The JSON API of a running Proctor, spoken with a token: what the command line and the showcase use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from backend.cli.output import BAD_RESULT, WRONG_USAGE, fail
-from backend.settings import get_settings
 
 if TYPE_CHECKING:
     import httpx
@@ -16,8 +12,17 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 60.0
 
 
+class Refused(RuntimeError):
+    """The server refused, in its own words, or does not answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+        """Of HTTP; 0 where nobody answered."""
+
+
 class Client:
-    """Answers are plain JSON values; a refusal ends the command with the server's words."""
+    """Answers are plain JSON values. Raises Refused."""
 
     def __init__(self, url: str, token: str) -> None:
         import httpx  # not needed by `up`, which should start fast
@@ -83,7 +88,7 @@ class Client:
         try:
             return self._http.request(method, path, params=parameters, json=body)
         except httpx.TransportError as error:
-            fail(f"no Proctor answers at {self.url} ({error}); start one with `proctor up` or set PROCTOR_URL")
+            raise Refused(f"no Proctor answers at {self.url} ({error})") from error
 
     def _answer(self, response: httpx.Response) -> Any:
         if not response.is_error:
@@ -93,23 +98,4 @@ class Client:
             words = [str(problem["detail"]), *(f"  {name}: {text}" for name, text in problem.get("fields", {}).items())]
         except (ValueError, KeyError, TypeError):
             words = [f"{response.request.method} {response.request.url} answered {response.status_code}"]
-        fail("\n".join(words), WRONG_USAGE if response.status_code < 500 else BAD_RESULT)
-
-
-@lru_cache(maxsize=1)
-def connect() -> Client:
-    """To PROCTOR_URL, else to the Proctor that runs on the data folder, else to the public URL."""
-    from backend.supervisor.data_folder import running_at
-
-    settings = get_settings()
-    url = settings.url or running_at(settings.data) or settings.public_url
-    token = settings.token.get_secret_value() or _left_token(settings.data)
-    if not token:
-        fail(f"no token: set PROCTOR_TOKEN, or PROCTOR_DATA to a local data folder ({settings.data} has none)")
-    return Client(url, token)
-
-
-def _left_token(data: Path) -> str:
-    """What `proctor up` left for the commands of its own machine."""
-    file = data / "cli-token"
-    return file.read_text().strip() if file.exists() else ""
+        raise Refused("\n".join(words), response.status_code)

@@ -1,0 +1,112 @@
+"""`proctor demo`: the showcase with a progress display, beside the serving or against a Proctor that runs already."""
+
+import threading
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import TaskID as Bar
+from rich.table import Table
+
+from backend.cli.tables import estimate
+from backend.client import Client, Refused
+from backend.showcase import TASKS, Outcome, Showcase, ShowcaseFailed, Stopped
+
+
+class Display:
+    """One bar for what is being done now; a line stays for each step that is done."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        columns = (
+            SpinnerColumn(),
+            TextColumn("  {task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        self.bars = Progress(*columns, console=console, transient=True)
+        self._bar: Bar | None = None
+        self._what = ""
+
+    def step(self, title: str) -> None:
+        self._end_bar()
+        self.console.print(f"[green]▸[/] {title}")
+
+    def progress(self, what: str, done: int, total: int | None, rate: float | None) -> None:
+        if what != self._what:
+            self._end_bar()
+            self._what, self._bar = what, self.bars.add_task(what, total=total, rate="")
+        if self._bar is not None:
+            shown = f"{rate:.3g}/s" if rate else ""
+            self.bars.update(self._bar, completed=done, total=total, rate=shown)
+
+    def _end_bar(self) -> None:
+        if self._bar is not None:
+            self.bars.remove_task(self._bar)
+        self._bar, self._what = None, ""
+
+
+class ShowcaseThread:
+    """Runs the showcase beside the supervisor, whose thread must stay the main one."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, client: Client) -> None:
+        self._thread = threading.Thread(target=self._run, args=(client,), name="showcase", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        if self._thread:
+            self._thread.join(timeout=5)
+
+    def _run(self, client: Client) -> None:
+        if run_showcase(client, self.console, self._stop.is_set):
+            self.console.print(f"Proctor goes on serving at [bold]{client.url}[/]; Ctrl-C ends it.")
+
+
+def run_showcase(client: Client, console: Console, should_stop: Callable[[], bool] = lambda: False) -> bool:
+    """True when it came to its end."""
+    display = Display(console)
+    try:
+        with display.bars:
+            outcome = Showcase(client, display, should_stop).run()
+    except Stopped:
+        return False
+    except (ShowcaseFailed, Refused) as error:
+        console.print(f"The showcase stopped: {error}", style="red", markup=False)
+        console.print("`proctor demo` goes on where it stopped.", markup=False)
+        return False
+    write_outcome(console, outcome)
+    return True
+
+
+def write_outcome(console: Console, outcome: Outcome) -> None:
+    table = Table(title=f"Reward on the same {TASKS} held-out tasks, mean and 95 % interval", box=None, pad_edge=False)
+    table.add_column("policy")
+    table.add_column("reward", justify="right")
+    for name, figure in outcome.figures.items():
+        table.add_row(name, estimate(figure))
+    console.print()
+    console.print(table)
+    for name, found in outcome.comparisons.items():
+        reward = found["columns"][0]["difference"]
+        console.print(f"after GRPO against {name}, paired by task: {estimate(reward)}", markup=False)
+    for title, link in outcome.links.items():
+        console.print(f"{title}: {link}", markup=False)
+    console.print()
