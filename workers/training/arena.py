@@ -16,6 +16,7 @@ from backend.settings import get_settings
 from workers.environments.client import EnvHost, EnvServer
 from workers.jobs.recording import RunRecorder
 from workers.jobs.writer import RolloutWriter
+from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
 
@@ -103,6 +104,35 @@ class Arena:
             logger.warning("most episodes failed, once more on new servers", error=str(error))
             self._run(self._reopen())
             self._run(play_missing())
+
+    def play_in_lockstep(
+        self,
+        plans: Sequence[GroupPlan],
+        policy: LocalPolicy,
+        *,
+        phase: Phase,
+        seed: int,
+        training_step: int | None = None,
+        recorder: RunRecorder | None = None,
+    ) -> list[Rollout]:
+        """All rollouts in the order of the plans, played in waves whose batches are the same every time."""
+        played: dict[tuple[int, int], Rollout] = {}
+
+        def take(rollout: Rollout) -> None:
+            played[rollout.group, rollout.member] = rollout
+
+        for wave in waves(plans, self.capacity):
+            policy.expect(sum(len(plan.members) for plan in wave))
+            self.play(
+                wave,
+                policy,
+                phase=phase,
+                seed=seed,
+                training_step=training_step,
+                recorder=recorder,
+                on_rollout=take,
+            )
+        return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
     async def _play(
         self,

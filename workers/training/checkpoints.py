@@ -56,15 +56,15 @@ class CheckpointStore:
             session.flush()
             announce(session, run_topic(self.run_id))
 
-    def examined(self, stage: Stage, step: int, examination: Examination) -> None:
-        """Keep what a checkpoint reached and mark the run's best one."""
+    def examined(self, stage: Stage, step: int, examination: Examination, *, at: int | None) -> None:
+        """Keep what a checkpoint reached and mark the run's best one. `at` is its rollouts' training step."""
         with transaction() as session:
             of_run = Checkpoint.run_id == self.run_id
             session.execute(
                 update(Checkpoint)
                 .where(of_run, Checkpoint.stage == stage, Checkpoint.step == step)
                 .values(
-                    heldout=examination.as_json(),
+                    heldout={**examination.as_json(), "training_step": at},
                     heldout_reward=examination.reward.mean if examination.reward else None,
                 )
             )

@@ -7,6 +7,10 @@ from backend.db.models import Checkpoint
 from backend.domain.rollouts import Rollout
 from backend.domain.training import Stage
 from backend.domain.vocabulary import Phase
+from workers.jobs.judging import record_flags, resume_watch
+from workers.jobs.rollout_rows import rollout_id
+from workers.judging.detectors.view import row_of
+from workers.judging.detectors.watch import Watch
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.training.reporter import record_step
@@ -30,15 +34,20 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
     folder = bench.folder_of(Stage.GRPO)
     reached = step_of(newest_complete(folder))
 
+    watch = resume_watch(bench.assignment.run_id, before_step=reached + 1)
+
     def play(step: int, ordinals: Sequence[int]) -> list[Rollout]:
         first = (step - 1) * choice.tasks_per_step
         plans = [GroupPlan(tasks[first + ordinal], ordinal, members) for ordinal in ordinals]
-        return bench.play_in_lockstep(plans, policy, phase=Phase.TRAIN, training_step=step)
+        return bench.arena.play_in_lockstep(
+            plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step
+        )
 
     def on_step(step: GrpoStep) -> bool:
         nonlocal reached
         reached = step.step
         figures = record_step(bench.recorder, step, manifest.column_names)
+        _judge(bench, watch, step)
         message = f"reward {figures['reward']:.3f}"
         bench.recorder.progress(phase="grpo", done=step.step, total=choice.steps, message=message)
         goes_on = not bench.recorder.should_stop()
@@ -72,3 +81,13 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
     if reached < choice.steps:
         raise Stopped
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _judge(bench: Workbench, watch: Watch, step: GrpoStep) -> None:
+    """Let the detectors look at the step; what they find becomes flags."""
+    run_id = bench.assignment.run_id
+    rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
+    drafts = watch.look(step.step, [row for row in rows if row is not None])
+    if record_flags(run_id, drafts):
+        for draft in drafts:
+            bench.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")

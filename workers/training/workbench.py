@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.rollouts import TaskSpec
 from backend.domain.training import Stage, TrainingConfiguration
 from backend.domain.vocabulary import Phase
 from workers.jobs.recording import RunRecorder
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
-from workers.training.arena import Arena, waves
+from workers.training.arena import Arena
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore
 from workers.training.examination import Examination, summarise
@@ -47,47 +47,24 @@ class Workbench:
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
         self.recorder.progress(phase="held-out examination", done=0, total=len(tasks))
         try:
-            rollouts = self.play_in_lockstep(
-                single_groups(tasks), policy, phase=Phase.HELDOUT, training_step=at, is_stored=True
+            rollouts = self.arena.play_in_lockstep(
+                single_groups(tasks),
+                policy,
+                phase=Phase.HELDOUT,
+                seed=self.configuration.seed,
+                training_step=at,
+                recorder=self.recorder,
             )
         finally:
             self.arena.close_policy(policy)
         examination = summarise(rollouts, [column.name for column in self.assignment.manifest.columns])
-        self.store.examined(stage, step, examination)
+        self.store.examined(stage, step, examination, at=at)
         if at is not None:
             self.recorder.metrics(at, examination.metrics())
         reward = f"{examination.reward.mean:.3f}" if examination.reward else "none"
         self.recorder.log(f"held-out examination of {stage} {step}: reward {reward}, format {examination.format:.0%}")
         self.summary[f"heldout_{stage}"] = {"step": step, **examination.as_json()}
         return examination
-
-    def play_in_lockstep(
-        self,
-        plans: Sequence[GroupPlan],
-        policy: LocalPolicy,
-        *,
-        phase: Phase,
-        training_step: int | None,
-        is_stored: bool = False,
-    ) -> list[Rollout]:
-        """All rollouts in the order of the plans, played in waves whose batches are the same every time."""
-        played: dict[tuple[int, int], Rollout] = {}
-
-        def take(rollout: Rollout) -> None:
-            played[rollout.group, rollout.member] = rollout
-
-        for wave in waves(plans, self.arena.capacity):
-            policy.expect(sum(len(plan.members) for plan in wave))
-            self.arena.play(
-                wave,
-                policy,
-                phase=phase,
-                seed=self.configuration.seed,
-                training_step=training_step,
-                recorder=self.recorder if is_stored else None,
-                on_rollout=take,
-            )
-        return [played[plan.ordinal, member] for plan in plans for member in plan.members]
 
 
 def single_groups(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:

@@ -1,0 +1,202 @@
+"""The passport: in a process of its own, an export's files are loaded again, compared and examined again.
+
+`python -m workers.training.passport <request.json>` writes `passport.json` beside the request.
+"""
+
+import hashlib
+import json
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
+from transformers.utils.logging import disable_progress_bar
+
+from backend.db.models import Checkpoint, Group
+from backend.db.models import Rollout as RolloutRow
+from backend.db.session import transaction
+from backend.domain.statistics import paired_difference
+from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.logs import configure_logging
+from workers.models.load import ModelUnusable, load_folder
+from workers.models.policy import LocalPolicy
+from workers.training.arena import Arena, leased_server
+from workers.training.assignment import Assignment, read_assignment
+from workers.training.examination import summarise
+from workers.training.tasks import heldout_tasks
+from workers.training.weights import PROBES, check_precision, likeness, random_probes
+from workers.training.workbench import single_groups
+
+REWARD_TOLERANCE = 0.02
+"""Mean held-out reward may differ by this much, or by less than the paired interval can tell from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassportRequest:
+    """What is to be proven."""
+
+    export: str
+    """Folder of the exported files."""
+    original: str
+    """Folder of the checkpoint's files."""
+    checkpoint_id: str
+    files: dict[str, str]
+    """SHA-256 of each exported file, by name."""
+
+
+@dataclass(slots=True)
+class Passport:
+    """What was proven."""
+
+    passed: bool = False
+    reason: str | None = None
+    """Why it was not."""
+    files: dict[str, str] = field(default_factory=dict)
+    likeness: dict[str, Any] = field(default_factory=dict)
+    heldout: dict[str, Any] = field(default_factory=dict)
+    """{before, after, difference, tasks}: the checkpoint's examination and that of the reloaded export."""
+    issued_at: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+class NotProven(Exception):
+    """The exported files are not the checkpoint."""
+
+
+def issue(request: PassportRequest) -> Passport:
+    """Prove what can be proven; a failure is a passport that says why."""
+    passport = Passport(files=request.files, issued_at=datetime.now(UTC).isoformat(), versions=_versions())
+    try:
+        _prove(request, passport)
+    except (NotProven, ModelUnusable) as error:
+        passport.reason = str(error)
+    else:
+        passport.passed = True
+    return passport
+
+
+def _prove(request: PassportRequest, passport: Passport) -> None:
+    export, original = Path(request.export), Path(request.original)
+    if changed := [name for name, digest in request.files.items() if digest_of(export / name) != digest]:
+        raise NotProven(f"files changed after they were written: {', '.join(changed)}")
+    check_precision(export)
+    exported, tokenizer = load_folder(export)
+    checkpoint, known_tokenizer = load_folder(original)
+    if tokenizer.get_vocab() != known_tokenizer.get_vocab() or tokenizer.chat_template != known_tokenizer.chat_template:
+        raise NotProven("the exported tokenizer is not the checkpoint's")
+    checkpoint_id = uuid.UUID(request.checkpoint_id)
+    found = likeness(exported, checkpoint, stored_probes(checkpoint_id) or random_probes(len(tokenizer)))
+    passport.likeness = found.as_json()
+    if problem := found.problem():
+        raise NotProven(f"the reloaded model is not the checkpoint: {problem}")
+    passport.heldout = _examine_again(checkpoint_id, exported, tokenizer)
+
+
+def _examine_again(checkpoint_id: uuid.UUID, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """The examination of the checkpoint once more, by the reloaded model: same tasks, same seeds."""
+    with transaction() as session:
+        row = session.get_one(Checkpoint, checkpoint_id)
+        assert row.run_id is not None
+        run_id, known = row.run_id, dict(row.heldout)
+    assignment = read_assignment(run_id)
+    torch.set_num_threads(assignment.configuration.threads)
+    at = known.get("training_step")
+    rewards, examination = _play(assignment, model, tokenizer, at)
+    result = {"tasks": len(rewards), "before": known or None, "after": examination, "difference": None}
+    before = stored_rewards(run_id, at) if known else {}
+    both = sorted(before.keys() & rewards.keys())
+    difference = paired_difference([before[task] for task in both], [rewards[task] for task in both])
+    if difference is None:
+        return result
+    result["difference"] = asdict(difference)
+    if abs(difference.mean) > REWARD_TOLERANCE and difference.excludes_zero:
+        raise NotProven(
+            f"the held-out reward of the reloaded model differs by {difference.mean:+.3f} "
+            f"({difference.low:+.3f} to {difference.high:+.3f}) from the checkpoint's"
+        )
+    return result
+
+
+def _play(
+    assignment: Assignment, model: Any, tokenizer: Any, at: int | None
+) -> tuple[dict[int, float], dict[str, Any]]:
+    configuration, manifest = assignment.configuration, assignment.manifest
+    tasks = heldout_tasks(manifest, configuration.heldout.tasks)
+    open_server = partial(leased_server, assignment.content_hash, assignment.files, manifest, configuration.servers)
+    policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
+    with Arena(open_server, manifest, concurrency=configuration.concurrency) as arena:
+        rollouts = arena.play_in_lockstep(
+            single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=at
+        )
+        arena.close_policy(policy)
+    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
+    return rewards, summarise(rollouts, manifest.column_names).as_json()
+
+
+def stored_rewards(run_id: uuid.UUID, at: int | None) -> dict[int, float]:
+    """Rewards of a stored examination, by the task's place in it."""
+    statement = (
+        select(Group.ordinal, RolloutRow.reward)
+        .join(Group, Group.id == RolloutRow.group_id)
+        .where(
+            RolloutRow.run_id == run_id,
+            RolloutRow.phase == Phase.HELDOUT,
+            RolloutRow.status == RolloutStatus.COMPLETED,
+            RolloutRow.training_step.is_not_distinct_from(at),
+        )
+    )
+    with transaction() as session:
+        return {ordinal: reward for ordinal, reward in session.execute(statement) if reward is not None}
+
+
+def stored_probes(checkpoint_id: uuid.UUID) -> Sequence[Sequence[int]]:
+    """Whole conversations that the checkpoint had in its examination, as tokens."""
+    with transaction() as session:
+        checkpoint = session.get_one(Checkpoint, checkpoint_id)
+        statement = (
+            select(RolloutRow)
+            .options(undefer(RolloutRow.tokens))
+            .where(
+                RolloutRow.run_id == checkpoint.run_id,
+                RolloutRow.phase == Phase.HELDOUT,
+                RolloutRow.training_step.is_not_distinct_from(checkpoint.heldout.get("training_step")),
+                RolloutRow.tokens.is_not(None),
+            )
+            .order_by(RolloutRow.seq)
+            .limit(PROBES)
+        )
+        stored = [row.tokens or {} for row in session.scalars(statement)]
+    return [tokens["prompt"] + tokens["completion"] for tokens in stored if tokens.get("completion")]
+
+
+def digest_of(path: Path) -> str:
+    """SHA-256; empty for a missing file."""
+    if not path.is_file():
+        return ""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    return {"python": sys.version.split()[0], "torch": torch.__version__, "transformers": transformers.__version__}
+
+
+def main() -> int:
+    configure_logging("passport")
+    disable_progress_bar()
+    request = Path(sys.argv[1])
+    passport = issue(PassportRequest(**json.loads(request.read_text())))
+    request.with_name("passport.json").write_text(json.dumps(asdict(passport), indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
