@@ -89,6 +89,7 @@ def _surroundings(request: Request) -> dict[str, Any]:
         "navigation": NAVIGATION,
         "side_doors": SIDE_DOORS,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
+        "here": request.url.path,
         "path": request.url.path,
     }
 

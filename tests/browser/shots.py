@@ -21,13 +21,15 @@ import uvicorn
 from alembic import command
 from alembic.config import Config
 from playwright.sync_api import Page, sync_playwright
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.app import create_app
-from backend.db.models import Person, SignInLink, WebSession, Worker
+from backend.db.models import Environment, EnvironmentVersion, Person, SignInLink, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import Phase, Role, RunKind, RunStatus, Severity
 from backend.embedded import Postgres
+from backend.environments.service import import_builtins
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from tests import factories
@@ -93,7 +95,9 @@ def make_rows(session: Session) -> dict[str, str]:
     admin.password_hash = "set"
     factories.make_person(session, Role.REVIEWER, "Rae Okafor").password_hash = "set"
     factories.make_person(session, Role.TRAINER, "Tom Baker").disabled_at = datetime.now(UTC)
-    version = factories.make_environment_version(session, factories.make_environment(session, "tictactoe"))
+    import_builtins(session)
+    version = session.scalars(select(EnvironmentVersion).join(Environment).where(Environment.name == "tictactoe")).one()
+    version.environment = session.get_one(Environment, version.environment_id)
     policy = factories.make_policy(session, "grid-mini")
     training = _training(session, version, policy)
     evaluation = factories.make_run(session, version, policy, name="grid-mini on 400 held-out tasks")
@@ -223,6 +227,7 @@ def shoot(page: Page, address: str, path: str, target: Path, width: str, scheme:
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text) if message.type in {"error", "warning"} else None)
     page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("response", lambda got: problems.append(f"{got.status} {got.url}") if got.status >= 400 else None)
     answer = page.goto(address + path)
     page.wait_for_timeout(500)
     name = path.strip("/").replace("/", "_").replace("?", "_")[:40] or "overview"

@@ -7,25 +7,14 @@
   let library;
 
   const load = () => library ??= new Promise((resolve, reject) => {
-    for (const name of ["ace.css", "tomorrow.css", "tomorrow_night.css"]) {
-      document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: vendor + name }));
-    }
+    document.head.append(Object.assign(document.createElement("link"), { rel: "stylesheet", href: `${vendor}ace.css` }));
     document.head.append(Object.assign(document.createElement("script"), { src: `${vendor}ace.js`, onload: resolve, onerror: reject }));
   }).then(() => {
     ace.config.set("basePath", vendor);
     ace.config.set("useStrictCSP", true); // styles come from the files above
-    for (const theme of ["tomorrow", "tomorrow_night"]) {
-      ace.define(`ace/theme/${theme}`, (_require, exports) => {
-        Object.assign(exports, { isDark: theme !== "tomorrow", cssClass: `ace-${theme.replace("_", "-")}`, cssText: "" });
-      });
-    }
+    // our own theme is plain CSS (components.css), which follows light and dark by itself
+    ace.define("ace/theme/proctor", (_require, exports) => Object.assign(exports, { cssClass: "ace-proctor", cssText: "" }));
   });
-
-  const theme = () => {
-    const chosen = document.documentElement.dataset.theme;
-    const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    return `ace/theme/${isDark ? "tomorrow_night" : "tomorrow"}`;
-  };
 
   const begin = async (box) => {
     if (box.editor) return;
@@ -38,7 +27,7 @@
     const editor = box.editor = ace.edit(pane, {
       value: area.value,
       mode: `ace/mode/${MODES[box.dataset.mode] ?? "text"}`,
-      theme: theme(),
+      theme: "ace/theme/proctor",
       useWorker: false,
       useSoftTabs: true,
       tabSize: box.dataset.mode === "yaml" ? 2 : 4,
@@ -61,8 +50,6 @@
     });
     area.form?.addEventListener("submit", () => { box.dataset.submitted = ""; });
     addEventListener("beforeunload", (event) => { if (area.value !== saved && !("submitted" in box.dataset) && area.isConnected) event.preventDefault(); });
-    document.addEventListener("proctor:theme", () => editor.setTheme(theme()));
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => editor.setTheme(theme()));
     validate(box, area, editor);
   };
 
