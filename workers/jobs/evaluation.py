@@ -38,6 +38,9 @@ from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
 LOCAL_MODULE = "workers.models.evaluate"
 """Runs `evaluate` with a local model in a process of its own."""
 
+MAX_REPORTED = 50
+"""Different failures that the run's own log tells."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -106,6 +109,7 @@ class _Evaluation:
         self.total = assignment.plan.rollouts
         self.done = assignment.kept
         self.failed = 0
+        self.reported: set[str] = set()
         self.began = time.monotonic()
 
     async def play(self) -> RunStatus:
@@ -143,6 +147,7 @@ class _Evaluation:
                 RolloutWriter(self.recorder, after_batch=self._count) as writer,
             ):
                 self.began = time.monotonic()
+                self._tell("playing")
                 await play_groups(
                     assignment.groups(),
                     server=server,

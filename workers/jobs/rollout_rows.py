@@ -12,7 +12,7 @@ import orjson
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
-from workers.rollouts.bounds import MAX_STORED_BYTES, bounded_text
+from workers.rollouts.bounds import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
 COLUMNS = (
     "id",
@@ -119,9 +119,12 @@ def real(value: float | None) -> float | None:
 
 
 def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if all(len(message["content"]) <= MAX_STORED_BYTES for message in messages):
+    """A conversation of any length is stored in a few megabytes."""
+    total = sum(len(message["content"]) for message in messages)
+    limit = MAX_STORED_BYTES if total <= MAX_EPISODE_BYTES else MAX_EPISODE_BYTES // len(messages)
+    if all(len(message["content"]) <= limit for message in messages):
         return messages
-    return [{**message, "content": bounded_text(message["content"])} for message in messages]
+    return [{**message, "content": bounded_text(message["content"], limit)} for message in messages]
 
 
 def _tokens(rollout: Rollout) -> str | None:

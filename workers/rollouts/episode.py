@@ -12,7 +12,7 @@ from backend.domain.prompts import Parsed, parse_reply, render_observation, rend
 from backend.domain.rollouts import Rollout, Step, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
-from workers.rollouts.bounds import bounded_observation, bounded_text
+from workers.rollouts.bounds import Shelf
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvSession, Observation
@@ -56,6 +56,7 @@ class Episode:
         self.rollout = rollout
         self._agent = rules.manifest.proctor.agent
         self._limits = rules.manifest.proctor.episode
+        self._shelf = Shelf()
         self._observation: dict[str, Any] = {}
         self._text = ""
         self._parsed_turns = 0
@@ -94,7 +95,7 @@ class Episode:
         self.rollout.environment_seconds += perf_counter() - began
         if opening.done:
             raise EnvError("the environment was over as soon as it was reset")
-        self.rollout.opening = bounded_observation(opening.fields)
+        self.rollout.opening = self._shelf.observation(opening.fields)
         self._see(opening)
 
     async def _turns(self, player: Player) -> StopReason:
@@ -160,8 +161,8 @@ class Episode:
         step = Step(
             reply=reply.text,
             action=action,
-            observation=bounded_observation(answer.fields),
-            text=bounded_text(self._text),
+            observation=self._shelf.observation(answer.fields),
+            text=self._shelf.text(self._text),
             rewards=answer.rewards,
             done=answer.done,
             policy_seconds=policy_seconds,
