@@ -1,5 +1,7 @@
 """An evaluation from its row to its summary: a real env host, a real Postgres, scripted policies."""
 
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from backend.domain.manifest import Manifest, read_manifest
 from backend.domain.packages import content_hash
 from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
-from backend.settings import get_settings
+from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import make_environment, make_policy, make_run
 from tests.recording.conftest import make_failed, make_rollout, run_of
@@ -150,6 +152,24 @@ def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid
     evaluate(run_id, GOLD)
     assert run_of(run_id).status is RunStatus.COMPLETED
     assert len(_rollouts(run_id)) == max(20, played)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_and_doubles_nothing(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "slow", "in_step": "import time; time.sleep(0.05)"}, tasks=120, concurrency=4)
+    program = "import sys, uuid; from tests.recording.test_evaluate import *; evaluate(uuid.UUID(sys.argv[1]), GOLD)"
+    worker = subprocess.Popen([sys.executable, "-c", program, str(run_id)], cwd=PROJECT_ROOT)
+    while not _rollouts(run_id):
+        assert worker.poll() is None
+    worker.kill()
+    worker.wait()
+    before = _rollouts(run_id)
+    assert 0 < len(before) < 120
+    assert run_of(run_id).status is RunStatus.RUNNING
+    assert evaluate(run_id, GOLD) is RunStatus.COMPLETED
+    assert _rollouts(run_id) == [(task, 0, "completed") for task in range(120)]
+    assert run_of(run_id).next_seq == 121
+    assert run_of(run_id).attempt == 2
 
 
 def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
