@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import structlog
 from sqlalchemy import Row, Text, cast, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import JSONPATH, insert
 from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Group, Rollout, Run
@@ -86,7 +86,7 @@ def _about(run_id: uuid.UUID) -> tuple[list[str], Phase | None]:
 
 
 def _read_step(session: Session, run_id: uuid.UUID, phase: Phase, step: int | None) -> Sequence[Row[Any]]:
-    replies = func.jsonb_path_query_array(Rollout.steps, "$[*].reply")
+    replies = func.jsonb_path_query_array(Rollout.steps, cast("$[*].reply", JSONPATH))
     statement = (
         select(
             Rollout.id,

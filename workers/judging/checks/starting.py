@@ -90,8 +90,8 @@ async def _ends(subject: Subject) -> Finding:
     ends = Counter(str(rollout.stop_reason) for rollout in rollouts)
     seen = f"{len(rollouts)} episodes of random legal play, {min(turns)} to {max(turns)} turns; ended by {_count(ends)}"
     if not ends[StopReason.DONE]:
-        return warned(f"{seen}. None was ended by the environment itself.", rollouts, ends=ends)
-    return passed(f"{seen}.", rollouts, ends=ends, mean_turns=sum(turns) / len(turns))
+        return warned(f"{seen}. None was ended by the environment itself.", rollouts, ends=dict(ends))
+    return passed(f"{seen}.", rollouts, ends=dict(ends), mean_turns=sum(turns) / len(turns))
 
 
 def _count(ends: Counter[str]) -> str:

@@ -1,0 +1,128 @@
+"""The job `environments.check`, from a queued run to the certificate: real env host, real Postgres."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import func, select
+
+from backend.db.models import Certificate, EnvironmentVersion, Group, Rollout, Run, RunLogLine
+from backend.db.session import transaction
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.vocabulary import CheckStatus, Phase, RunKind, RunStatus
+from backend.environments.library import load_package
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess
+from tests.factories import make_environment, make_run
+from workers.jobs.checks import run
+from workers.jobs.registry import JobContext
+from workers.judging.checks.examine import CHECKS
+
+QueueCheck = Callable[[dict[str, str]], uuid.UUID]
+
+
+@pytest.fixture
+def queue_check(database: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueCheck]:
+    """A queued check of a version with these files; returns the run's id."""
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
+    get_settings.cache_clear()
+
+    def queue_check(files: dict[str, str]) -> uuid.UUID:
+        with transaction() as session:
+            version = EnvironmentVersion(
+                environment_id=make_environment(session).id,
+                number=1,
+                files=files,
+                content_hash=content_hash(files),
+                manifest=read_manifest(files["openenv.yaml"]).model_dump(mode="json"),
+            )
+            session.add(version)
+            session.flush()
+            fields = {"kind": RunKind.CHECK, "status": RunStatus.QUEUED, "attempt": 0, "ended_at": None}
+            return make_run(session, version, **fields).id
+
+    yield queue_check
+    get_settings.cache_clear()
+
+
+def carry_out(run_id: uuid.UUID) -> None:
+    run(JobContext(uuid.uuid4(), run_id, {}, 1))
+
+
+def certificate_of(run_id: uuid.UUID) -> Certificate:
+    with transaction() as session:
+        return session.scalars(select(Certificate).where(Certificate.run_id == run_id)).one()
+
+
+def run_of(run_id: uuid.UUID) -> Run:
+    with transaction() as session:
+        return session.get_one(Run, run_id)
+
+
+def test_a_sound_version_gets_its_certificate(queue_check: QueueCheck):
+    run_id = queue_check(load_package("number_guess"))
+    carry_out(run_id)
+    certificate, row = certificate_of(run_id), run_of(run_id)
+    assert certificate.status is CheckStatus.PASSED
+    assert [result["check"] for result in certificate.results] == [check.id for check in CHECKS]
+    assert (row.status, row.summary["certificate"]) == (RunStatus.COMPLETED, "passed")
+    assert (row.progress["done"], row.progress["total"]) == (len(CHECKS), len(CHECKS))
+
+
+def test_what_was_played_is_stored_and_the_evidence_leads_to_it(queue_check: QueueCheck):
+    run_id = queue_check(load_package("number_guess"))
+    carry_out(run_id)
+    results = {result["check"]: result for result in certificate_of(run_id).results}
+    shown = {uuid.UUID(text) for text in results["gold_reaches_bound"]["details"]["rollouts"]}
+    with transaction() as session:
+        phases = session.scalars(select(Rollout.phase).where(Rollout.run_id == run_id).distinct()).all()
+        found = session.scalars(select(Rollout).where(Rollout.id.in_(shown))).all()
+        lines = session.scalars(select(RunLogLine.message).where(RunLogLine.run_id == run_id)).all()
+    assert phases == [Phase.CHECK]
+    assert {rollout.id for rollout in found} == shown
+    assert [rollout.reward for rollout in found] == pytest.approx([1.3] * 5)
+    assert any(line.startswith("passed gold_reaches_bound: Gold reaches its bound.") for line in lines)
+
+
+def test_a_job_that_is_carried_out_again_doubles_nothing(queue_check: QueueCheck):
+    run_id = queue_check(load_package("number_guess"))
+    carry_out(run_id)
+    counts = []
+    for _ in range(2):
+        with transaction() as session:
+            session.get_one(Run, run_id).status = RunStatus.QUEUED
+        carry_out(run_id)
+        with transaction() as session:
+            of_run = [model.run_id == run_id for model in (Rollout, Group, Certificate)]
+            counts.append([session.scalar(select(func.count()).where(condition)) for condition in of_run])
+    assert counts[0] == counts[1]
+    assert counts[0][2] == 1
+
+
+def test_a_package_that_cannot_be_imported_fails_with_its_log(queue_check: QueueCheck):
+    files = load_package("number_guess")
+    run_id = queue_check(files | {"server/app.py": "import no_such_module_anywhere\n"})
+    carry_out(run_id)
+    certificate = certificate_of(run_id)
+    assert certificate.status is CheckStatus.FAILED
+    assert "no_such_module_anywhere" in certificate.results[0]["evidence"]
+    assert run_of(run_id).status is RunStatus.COMPLETED
+
+
+def test_a_stopped_check_certifies_nothing(queue_check: QueueCheck):
+    run_id = queue_check(load_package("number_guess"))
+    with transaction() as session:
+        session.get_one(Run, run_id).stop_requested_at = func.now()
+    carry_out(run_id)
+    assert run_of(run_id).status is RunStatus.STOPPED
+    with transaction() as session:
+        assert session.scalar(select(func.count()).where(Certificate.run_id == run_id)) == 0
+
+
+def test_a_check_that_is_over_is_left_alone(queue_check: QueueCheck):
+    run_id = queue_check(load_package("number_guess"))
+    with transaction() as session:
+        session.get_one(Run, run_id).status = RunStatus.STOPPED
+    carry_out(run_id)
+    assert run_of(run_id).attempt == 0
