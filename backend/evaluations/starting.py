@@ -33,9 +33,8 @@ def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest)
     checkpoint = _checkpoint(session, policy, request.checkpoint_id)
     _check_script(policy, manifest)
     plan = _plan(request, policy, manifest)
-    run = _run(actor, request, version, policy, plan)
+    run = _run(actor, request, version, policy, checkpoint, plan)
     run.id = run_id
-    run.checkpoint_id = checkpoint.id if checkpoint else None
     run.columns = manifest.column_names
     run.weights = [column.weight for column in manifest.columns]
     session.add(run)
@@ -119,15 +118,22 @@ def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> Eva
 
 
 def _run(
-    actor: Asker, request: EvaluationRequest, version: EnvironmentVersion, policy: Policy, plan: EvaluationPlan
+    actor: Asker,
+    request: EvaluationRequest,
+    version: EnvironmentVersion,
+    policy: Policy,
+    checkpoint: Checkpoint | None,
+    plan: EvaluationPlan,
 ) -> Run:
-    name = f"{policy.name} on {version.environment.name} v{version.number}, {plan.tasks} {plan.split} tasks"
+    who = f"{policy.name} {checkpoint.stage} {checkpoint.step}" if checkpoint else policy.name
+    name = f"{who} on {version.environment.name} v{version.number}, {plan.tasks} {plan.split} tasks"
     return Run(
         kind=RunKind.EVALUATION,
         status=RunStatus.QUEUED,
         name=(request.name or name).strip()[:200],
         version_id=version.id,
         policy_id=policy.id,
+        checkpoint_id=checkpoint.id if checkpoint else None,
         configuration={
             **plan.model_dump(mode="json"),
             "content_hash": version.content_hash,

@@ -76,7 +76,7 @@ async def run_events(
 
     def render(session: Session) -> dict[str, str]:
         context = _overview(session, run_id, choice, with_charts=False)
-        names = ["run_figures", "run_newest"]
+        names = ["run_outcome", "run_figures", "run_newest"]
         if context.run.kind is RunKind.TRAINING:
             names.append("run_checkpoints")
         blocks = {"run_head": render_block(request, HEADER, "run_head", {"head": context.head})}
