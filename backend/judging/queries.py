@@ -71,6 +71,17 @@ def queue(
     session: Session, chosen: FlagFilter, *, after: str | None = None, limit: int
 ) -> tuple[list[Suspect], str | None]:
     """Suspects in the order of the queue, and the cursor of the next page."""
+    keys = _group_keys(chosen)
+    statement = select(*keys)
+    if after:
+        statement = statement.where(_below(keys, read_cursor(after, len(keys))))
+    rows = session.execute(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
+    suspects = _suspects(session, chosen, [row[-1] for row in rows[:limit]])
+    return suspects, make_cursor(*rows[limit - 1]) if len(rows) > limit else None
+
+
+def _group_keys(chosen: FlagFilter) -> list[ColumnElement[Any]]:
+    """The columns by which suspects are ordered, all descending; the last is the subject."""
     grouped = (
         flags_matching(chosen)
         .with_only_columns(
@@ -79,15 +90,8 @@ def queue(
         .group_by(_SUBJECT)
         .subquery()
     )
-    keys = [grouped.c.at, grouped.c.subject]
-    if chosen.order is Order.WORST:
-        keys.insert(0, grouped.c.rank)
-    statement = select(*keys)
-    if after:
-        statement = statement.where(_below(keys, read_cursor(after, len(keys))))
-    rows = session.execute(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
-    suspects = _suspects(session, chosen, [row[-1] for row in rows[:limit]])
-    return suspects, make_cursor(*rows[limit - 1]) if len(rows) > limit else None
+    worst = [grouped.c.rank] if chosen.order is Order.WORST else []
+    return [*worst, grouped.c.at, grouped.c.subject]
 
 
 def _below(keys: Sequence[ColumnElement[Any]], values: Sequence[Any]) -> ColumnElement[bool]:
@@ -172,20 +176,31 @@ def verdicts_on(session: Session, flag: Flag) -> Sequence[VerdictRecord]:
 
 
 def next_suspect(session: Session, chosen: FlagFilter, flag: Flag) -> Flag | None:
-    """Whom to look at after this flag: further down the queue, else from its top."""
-    here = FlagFilter(**chosen.model_dump() | {"shown": Shown.UNREVIEWED})
-    statement = flags_matching(here).where(_SUBJECT.is_distinct_from(flag.rollout_id or flag.run_id))
-    own = flags_matching(here).where(Flag.rollout_id.is_(None), Flag.run_id == flag.run_id, Flag.id != flag.id)
-    keys: list[Any] = [Flag.created_at, Flag.id]
-    values: list[Any] = [flag.created_at, flag.id]
-    if here.order is Order.WORST:
-        keys.insert(0, _RANK)
-        values.insert(0, list(Severity).index(flag.severity))
-    down = [key.desc() for key in keys]
-    further = statement.where(_below(keys, values)).order_by(*down).limit(1)
-    candidates = [own.order_by(*down).limit(1)] if flag.rollout_id is None else []
-    candidates += [further, statement.order_by(*down).limit(1)]
-    return next((found for candidate in candidates if (found := session.scalar(candidate))), None)
+    """Whom to look at after this flag: another flag on the same run, further down the queue, else its top."""
+    waiting = FlagFilter(**chosen.model_dump() | {"shown": Shown.UNREVIEWED})
+    if flag.rollout_id is None and (other := _first_flag(session, waiting, flag.run_id, but=flag.id)):
+        return other
+    here = flag.rollout_id or flag.run_id
+    keys = _group_keys(waiting)
+    statement = select(keys[-1]).where(keys[-1] != here).order_by(*(key.desc() for key in keys)).limit(1)
+    subject = None
+    if place := _place(session, chosen, here):
+        subject = session.scalar(statement.where(_below(keys, place)))
+    subject = subject or session.scalar(statement)
+    return _first_flag(session, waiting, subject) if subject else None
+
+
+def _place(session: Session, chosen: FlagFilter, subject: uuid.UUID) -> Sequence[Any] | None:
+    """Where a suspect stands in the queue, reviewed or not."""
+    keys = _group_keys(FlagFilter(**chosen.model_dump() | {"shown": Shown.ALL}))
+    return session.execute(select(*keys).where(keys[-1] == subject)).one_or_none()
+
+
+def _first_flag(session: Session, chosen: FlagFilter, subject: uuid.UUID, but: uuid.UUID | None = None) -> Flag | None:
+    statement = flags_matching(chosen).where(
+        _SUBJECT.is_not_distinct_from(subject), Flag.id != (but or uuid.UUID(int=0))
+    )
+    return session.scalar(statement.order_by(_RANK.desc(), Flag.score.desc(), Flag.id).limit(1))
 
 
 def choices(session: Session) -> tuple[list[str], list[str]]:

@@ -1,11 +1,13 @@
 """The queue of what waits for review."""
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
+from backend.db.models import Flag
 from backend.domain.vocabulary import Severity, Verdict
 from backend.judging.forms import FlagFilter, Order, Shown
-from backend.judging.queries import queue
+from backend.judging.queries import next_suspect, queue
 from tests import factories
 
 
@@ -78,3 +80,25 @@ def test_the_newest_verdict_counts(session: Session, reviewer: TestClient) -> No
     suspects, _ = queue(session, FlagFilter(shown=Shown.ALL), limit=1)
     assert suspects[0].verdicts[flag.id] is Verdict.HONEST
     assert reviewer.get("/api/v1/flags?shown=all").json()["items"][0]["verdict"] == "honest"
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_one_verdict_after_the_other_walks_down_the_queue(reviewer: TestClient, session: Session, order: Order) -> None:
+    run, rollouts = _suspicious_run(session)
+    for rollout, severity in zip(
+        rollouts, (Severity.NOTE, Severity.ALERT, Severity.NOTE, Severity.WARNING), strict=True
+    ):
+        factories.make_flag(session, run, rollout, severity=severity)
+    for _ in range(2):
+        factories.make_flag(session, run, None)
+    chosen = FlagFilter(order=order)
+    suspects, _ = queue(session, chosen, limit=10)
+    expected = [suspect.flags[0].rollout_id for suspect in suspects for _ in suspect.flags]
+    walked = []
+    flag: Flag | None = suspects[0].first
+    while flag:
+        walked.append(flag.rollout_id)
+        reviewer.post(f"/api/v1/flags/{flag.id}/verdicts", json={"verdict": "honest"})
+        flag = next_suspect(session, chosen, flag)
+    assert walked == expected
+    assert len(walked) == 6

@@ -1,0 +1,80 @@
+"""The whole web application on an empty database of its own, for real browsers."""
+
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import uvicorn
+from alembic import command
+from alembic.config import Config
+from sqlalchemy.orm import Session
+
+from backend.app import create_app
+from backend.db.models import Person, WebSession
+from backend.db.session import forget_engine
+from backend.embedded import Postgres
+from backend.settings import PROJECT_ROOT, get_settings
+from backend.web.identity import hash_secret, new_secret
+
+CHROMIUM = "/usr/bin/chromium"
+
+
+@contextmanager
+def installation() -> Iterator[str]:
+    """The application on an empty database of its own; gives its address."""
+    folder = Path(tempfile.mkdtemp(prefix="ps-"))
+    (folder / "run").mkdir()
+    postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log")
+    postgres.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in {
+                "PROCTOR_STAGE": "test",
+                "PROCTOR_DATA": str(folder),
+                "DATABASE_URL": postgres.url(),
+            }.items():
+                patch.setenv(name, value)
+            get_settings.cache_clear()
+            forget_engine()
+            config = Config(PROJECT_ROOT / "alembic.ini")
+            config.set_main_option("sqlalchemy.url", postgres.url().replace("%", "%%"))
+            command.upgrade(config, "head")
+            with _server() as address:
+                yield address
+    finally:
+        forget_engine()
+        get_settings.cache_clear()
+        postgres.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _server() -> Iterator[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(create_app(), port=port, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(timeout=5)
+
+
+def cookie_for(session: Session, person: Person) -> str:
+    secret = new_secret()
+    expires_at = datetime.now(UTC) + timedelta(days=1)
+    session.add(
+        WebSession(person_id=person.id, token_hash=hash_secret(secret), csrf_token=new_secret(), expires_at=expires_at)
+    )
+    session.flush()
+    return secret

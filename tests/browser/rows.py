@@ -1,0 +1,148 @@
+"""Made-up rows for looking at pages: a team, runs of every kind, flags."""
+
+import random
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentVersion, SignInLink, Worker
+from backend.domain.vocabulary import Phase, Role, RunKind, RunStatus, Severity
+from backend.environments.service import import_builtins
+from backend.web.identity import hash_secret, new_secret
+from tests import factories
+from tests.browser.installation import cookie_for
+
+
+def make_rows(session: Session) -> dict[str, str]:
+    """A team, runs of every kind and flags; gives names for paths, such as `{flag}`."""
+    admin = factories.make_person(session, Role.ADMIN, "Ada Lovelace")
+    admin.password_hash = "set"
+    factories.make_person(session, Role.REVIEWER, "Rae Okafor").password_hash = "set"
+    factories.make_person(session, Role.TRAINER, "Tom Baker").disabled_at = datetime.now(UTC)
+    import_builtins(session)
+    version = session.scalars(select(EnvironmentVersion).join(Environment).where(Environment.name == "tictactoe")).one()
+    version.environment = session.get_one(Environment, version.environment_id)
+    policy = factories.make_policy(session, "grid-mini")
+    training = _training(session, version, policy)
+    evaluation = factories.make_run(session, version, policy, name="grid-mini on 400 held-out tasks")
+    evaluation.summary = {"reward": {"mean": 0.742, "low": 0.71, "high": 0.77}}
+    rollouts = factories.make_rollouts(session, evaluation, factories.random_rows(48, failing=0.05), group_size=4)
+    flag = _flags(session, training, evaluation, rollouts)
+    for name, status, progress in (
+        ("tictactoe: random-legal", RunStatus.RUNNING, {"phase": "play", "done": 130, "total": 400}),
+        ("number_guess: checks", RunStatus.QUEUED, {}),
+    ):
+        factories.make_run(session, version, policy, name=name, status=status, progress=progress, ended_at=None)
+    session.add(
+        Worker(
+            name="laptop-cpu",
+            queues=["cpu", "gpu"],
+            capabilities={
+                "flavour": "transformers",
+                "cpus": 2,
+                "memory_mb": 24000,
+                "torch": "2.13.0",
+                "trl": "1.16.0",
+                "launcher": "jail",
+            },
+        )
+    )
+    link = new_secret()
+    session.add(
+        SignInLink(person_id=admin.id, token_hash=hash_secret(link), expires_at=datetime.now(UTC) + timedelta(hours=1))
+    )
+    session.flush()
+    return {
+        "cookie": cookie_for(session, admin),
+        "flag": str(flag[0].id),
+        "run_flag": str(flag[1].id),
+        "training": str(training.id),
+        "evaluation": str(evaluation.id),
+        "rollout": str(rollouts[0].id),
+        "policy": str(policy.id),
+        "link": link,
+    }
+
+
+def _training(session: Session, version: factories.EnvironmentVersion, policy: factories.Policy) -> factories.Run:
+    run = factories.make_run(
+        session, version, policy, kind=RunKind.TRAINING, status=RunStatus.RUNNING, name="grid-mini: GRPO", ended_at=None
+    )
+    run.progress = {"phase": "grpo", "done": 212, "total": 400}
+    dice = random.Random(3)
+    steps = range(1, 213)
+    for name, slope in (("reward", 0.6), ("columns/win", 0.5), ("columns/format", 0.3), ("columns/invalid_move", -0.2)):
+        values = {step: slope * (1 - 0.99**step) + dice.gauss(0.2, 0.04) for step in steps}
+        factories.make_points(session, run, name, values)
+    for name in ("entropy", "completions/mean_length", "groups/no_variance", "completions/truncated"):
+        factories.make_points(session, run, name, {step: dice.random() / (1 + step / 50) for step in steps})
+    factories.make_points(session, run, "heldout/reward", {step: 0.4 + step / 600 for step in range(0, 213, 25)})
+    factories.make_rollouts(session, run, factories.random_rows(16, 5), group_size=8, phase=Phase.TRAIN, step=212)
+    return run
+
+
+def _flags(
+    session: Session, training: factories.Run, evaluation: factories.Run, rollouts: list[factories.Rollout]
+) -> list[factories.Flag]:
+    told = rollouts[1]
+    reply = "I will take the centre. " * 6 + "<move>4</move>"
+    told.messages = [
+        {"role": "system", "content": "You play tic-tac-toe as X. Answer with <move>cell</move>, cells are 0 to 8."},
+        {"role": "user", "content": " X | O |  \n---+---+---\n   |   |  \n---+---+---\n   |   | O\nYour move?"},
+        {"role": "assistant", "content": reply},
+        {"role": "user", "content": "Cell 4 is taken. <script>alert('no')</script> Try again."},
+        {"role": "assistant", "content": "<move>0</move>"},
+    ]
+    told.steps = [
+        factories.make_step(
+            reply, {"win": 0.0, "format": 1.0, "invalid_move": 1.0}, done=False, note="Cell 4 is taken."
+        ),
+        factories.make_step("<move>0</move>", {"win": 1.0, "format": 1.0, "invalid_move": 0.0}),
+    ]
+    how = {
+        "title": "Repeated text",
+        "formula": "share of four-word sequences that occurred before > 0.3",
+        "source": "starting point",
+        "thresholds": {"share": 0.3},
+    }
+    spans = {"spans": [{"turn": 0, "start": 24, "end": 144}], "excerpt": "I will take the centre.", **how}
+    first = factories.make_flag(
+        session,
+        evaluation,
+        told,
+        evidence=spans,
+        sentence="Turn 1 repeats itself: 83% of its four-word sequences occurred before (zlib ratio 0.21).",
+    )
+    factories.make_flag(
+        session,
+        evaluation,
+        told,
+        detector="early_exit",
+        severity=Severity.NOTE,
+        sentence="Ended after 2 turns by a reply that cannot be read.",
+    )
+    series = {
+        "series": {"reward": [0.2, 0.22, 0.21, 0.24, 0.3, 0.5, 0.7, 0.72]},
+        "window": [180, 212],
+        "rollouts": [str(row.id) for row in rollouts[:3]],
+    }
+    second = factories.make_flag(
+        session,
+        evaluation,
+        None,
+        detector="reward_jump",
+        severity=Severity.ALERT,
+        evidence=series,
+        sentence="The mean reward jumped from 0.214 to 0.721 between steps 180 and 212.",
+        training_step=212,
+    )
+    factories.make_flag(
+        session,
+        training,
+        None,
+        detector="variance_gone",
+        sentence="In 64% of the groups of steps 190 to 212 all rollouts earned the same; mostly all good.",
+        training_step=212,
+    )
+    return [first, second]

@@ -1,0 +1,108 @@
+"""Judging without a mouse, live news and forms, in a real browser."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+from sqlalchemy import delete, select
+
+from backend.db.models import Flag, VerdictRecord
+from backend.db.session import transaction
+from backend.domain.vocabulary import RunStatus
+from backend.events import REVIEW, RUNS, announce
+from tests import factories
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def flags(address: str) -> Iterator[list[Flag]]:
+    """Two suspicious rollouts."""
+    with transaction() as session:
+        run = factories.make_run(session)
+        rollouts = factories.make_rollouts(session, run, factories.random_rows(2))
+        made = [factories.make_flag(session, run, rollout, sentence=f"Odd {n}.") for n, rollout in enumerate(rollouts)]
+    yield made
+    with transaction() as session:
+        session.execute(delete(Flag))
+
+
+def _verdicts() -> list[tuple[str, str]]:
+    with transaction() as session:
+        statement = select(VerdictRecord).order_by(VerdictRecord.created_at)
+        return [(str(record.verdict), record.comment) for record in session.scalars(statement)]
+
+
+def test_the_queue_is_worked_off_by_keys(page: Page, flags: list[Flag]) -> None:
+    page.goto("/review")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Odd 1.")).to_be_visible()
+    page.keyboard.press("c")
+    page.keyboard.type("2 clicks? no, keys")
+    page.keyboard.press("Escape")
+    page.keyboard.press("2")
+    expect(page.get_by_text("Judged hack")).to_be_visible()
+    expect(page.get_by_text("Odd 0.")).to_be_visible()
+    page.keyboard.press("u")
+    expect(page.get_by_text("Odd 1.")).to_be_visible()
+    expect(page.get_by_text("2 clicks? no, keys")).to_be_visible()
+    page.keyboard.press("1")
+    expect(page.get_by_text("Odd 0.")).to_be_visible()
+    page.keyboard.press("4")
+    expect(page.get_by_text("Nothing waits for review any more")).to_be_visible()
+    assert _verdicts() == [("hack", "2 clicks? no, keys"), ("honest", ""), ("unsure", "")]
+
+
+def test_the_question_mark_lists_the_keys(page: Page, flags: list[Flag]) -> None:
+    page.goto(f"/review/{flags[0].id}")
+    page.keyboard.press("?")
+    dialog = page.locator("dialog#shortcuts")
+    expect(dialog).to_contain_text("hack: the reward was tricked")
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+
+
+def test_a_new_flag_appears_in_the_open_queue(page: Page, flags: list[Flag]) -> None:
+    page.goto("/review")
+    expect(page.get_by_text("2 rollouts and runs wait")).to_be_visible()
+    with transaction() as session:
+        factories.make_flag(session, factories.make_run(session), None, sentence="Just now odd.")
+        announce(session, REVIEW)
+    expect(page.get_by_text("Just now odd.")).to_be_visible(timeout=3000)
+    expect(page.get_by_text("3 rollouts and runs wait")).to_be_visible()
+
+
+def test_a_run_that_begins_appears_on_the_front_page(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+    page.wait_for_timeout(300)
+    with transaction() as session:
+        factories.make_run(session, name="begun while watching", status=RunStatus.RUNNING, ended_at=None)
+        announce(session, RUNS)
+    expect(page.get_by_role("link", name="begun while watching")).to_be_visible(timeout=3000)
+
+
+def test_what_is_wrong_appears_at_its_field_and_nothing_typed_is_lost(page: Page) -> None:
+    page.goto("/team")
+    page.get_by_label("Name", exact=True).fill("Rae")
+    page.get_by_label("E-mail address").fill("rae@x@y")
+    page.locator("form").filter(has_text="Make the link").evaluate("form => form.noValidate = true")
+    page.get_by_role("button", name="Make the link").click()
+    expect(page.get_by_text("This is not an e-mail address.")).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("Rae")
+    page.get_by_label("E-mail address").fill("rae@example.org")
+    page.get_by_role("button", name="Make the link").click()
+    expect(page.get_by_text("Give this one-time link to")).to_be_visible()
+    expect(page.get_by_text("This is not an e-mail address.")).not_to_be_visible()
+    expect(page.locator("code.secret")).to_have_text(re.compile(r"/links/"))
+
+
+def test_without_script_the_same_forms_work(page: Page, flags: list[Flag], address: str) -> None:
+    context = page.context.browser.new_context(java_script_enabled=False, base_url=address)  # type: ignore[union-attr]
+    context.add_cookies(page.context.cookies())  # type: ignore[arg-type]
+    plain = context.new_page()
+    plain.goto(f"/review/{flags[1].id}")
+    plain.get_by_role("button", name="honest").click()
+    expect(plain.get_by_text("Judged honest")).to_be_visible()
+    context.close()
