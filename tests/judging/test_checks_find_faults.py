@@ -45,6 +45,22 @@ async def test_the_error_of_the_environment_is_quoted(serve: Serve):
     assert {"gold_reaches_bound", "degenerate_policies", "columns_add_up"} <= skipped
 
 
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [("__import__('time').sleep(60)", "no answer within 0.5 s"), ("__import__('os')._exit(3)", "")],
+    ids=["hangs", "ends its server"],
+)
+async def test_a_package_that_takes_its_server_with_it_is_found_in_bounded_time(
+    serve: Serve, statement: str, told: str
+):
+    files = bent_game("self._turns += 1", f"self._turns += 1 if self._turns < 1 else {statement}")
+    manifest = files["openenv.yaml"].replace("step_timeout_seconds: 10", "step_timeout_seconds: 0.5")
+    results = await look_at(serve, files | {"openenv.yaml": manifest})
+    assert results["steps_and_ends"].status is CheckStatus.FAILED
+    assert told in results["steps_and_ends"].evidence
+    assert sum(result.seconds for result in results.values()) < 30
+
+
 async def test_a_package_that_pays_after_the_end_is_warned(serve: Serve):
     files = bent_game('raise RuntimeError("the game is over: reset first")', "return self.rewarded(self._observe(''))")
     result = (await look_at(serve, files))["step_after_done"]
