@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select, update
 
-from backend.db.models import EnvironmentVersion, Group, Policy, Rollout, Run, Task
+from backend.db.models import EnvironmentVersion, Group, Policy, Rollout, Run, RunLogLine, Task
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest, read_manifest
 from backend.domain.packages import content_hash
@@ -154,6 +154,17 @@ def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid
     assert len(_rollouts(run_id)) == max(20, played)
 
 
+def test_a_stop_is_obeyed_while_the_environment_is_prepared(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(package={"name": "sleepy", "before_app": "import time; time.sleep(6)"})
+    player = threading.Thread(target=evaluate, args=(run_id, GOLD))
+    player.start()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=datetime.now(UTC)))
+    player.join(5)
+    assert not player.is_alive()
+    assert run_of(run_id).status is RunStatus.STOPPED
+
+
 @pytest.mark.slow
 def test_a_killed_worker_loses_and_doubles_nothing(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "slow", "in_step": "import time; time.sleep(0.05)"}, tasks=120, concurrency=4)
@@ -185,7 +196,12 @@ def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[...,
 def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=2)
     assert evaluate(run_id, GOLD) is RunStatus.FAILED
-    assert run_of(run_id).reason == "Every rollout failed."
+    reason = "Every rollout failed. Most often: environment: reset: no board (EXECUTION_ERROR)"
+    assert run_of(run_id).reason == reason
+    with transaction() as session:
+        lines = session.scalars(select(RunLogLine.message).where(RunLogLine.level == "warning")).all()
+    assert len(lines) == 1
+    assert "failed after 3 attempts. environment: reset: no board" in lines[0]
 
 
 def test_some_failures_are_counted_and_never_averaged_in(plan_run: Callable[..., uuid.UUID]) -> None:

@@ -5,7 +5,7 @@ It goes on where the rows stand: completed rollouts are kept, failed ones are pl
 
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +34,7 @@ from workers.jobs.writer import RolloutWriter
 from workers.policies import make_policy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.rollouts.stopping import unless_stopped
 
 LOCAL_MODULE = "workers.models.evaluate"
 """Runs `evaluate` with a local model in a process of its own."""
@@ -109,7 +110,7 @@ class _Evaluation:
         self.total = assignment.plan.rollouts
         self.done = assignment.kept
         self.failed = 0
-        self.reported: set[str] = set()
+        self.failures: Counter[str] = Counter()
         self.began = time.monotonic()
 
     async def play(self) -> RunStatus:
@@ -121,14 +122,16 @@ class _Evaluation:
 
     async def _outcome(self) -> tuple[RunStatus, str | None]:
         try:
-            await self._play()
+            await unless_stopped(self._play(), self.recorder.should_stop)
         except HostRefused as error:
             return RunStatus.FAILED, f"The environment cannot be played. {error}"
         except TooManyFailures as error:
             return RunStatus.PAUSED, f"Paused because too much failed. {error}"
         if self.done >= self.total:
-            nothing = self.failed == self.total
-            return (RunStatus.FAILED, "Every rollout failed.") if nothing else (RunStatus.COMPLETED, None)
+            if self.failed == self.total:
+                [(why, _)] = self.failures.most_common(1)
+                return RunStatus.FAILED, f"Every rollout failed. Most often: {why}"
+            return RunStatus.COMPLETED, None
         return RunStatus.STOPPED, "Stopped on request."
 
     async def _play(self) -> None:
@@ -157,7 +160,6 @@ class _Evaluation:
                     seed=assignment.seed,
                     concurrency=plan.concurrency,
                     on_rollout=writer.put,
-                    should_stop=self.recorder.should_stop,
                 )
 
     def _count(self, batch: Sequence[Rollout]) -> None:
@@ -166,10 +168,18 @@ class _Evaluation:
         for rollout in batch:
             if not rollout.is_completed:
                 self.failed += 1
-                logger.warning(
-                    "rollout failed", task=rollout.task.key, kind=rollout.error_kind, why=rollout.error_message
-                )
+                self._report(rollout)
         self._tell("playing")
+
+    def _report(self, rollout: Rollout) -> None:
+        """Every failure goes to the worker's log, each kind of message once to the run's."""
+        why = f"{rollout.error_kind}: {rollout.error_message}"
+        logger.warning("rollout failed", task=rollout.task.key, member=rollout.member, why=why)
+        if len(self.failures) == MAX_REPORTED and why not in self.failures:
+            return
+        if why not in self.failures:
+            self.recorder.log(f"task {rollout.task.key} failed after {rollout.attempts} attempts. {why}", "warning")
+        self.failures[why] += 1
 
     def _tell(self, phase: str) -> None:
         message = f"{self.failed} failed" if self.failed else ""

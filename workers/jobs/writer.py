@@ -78,6 +78,7 @@ class RolloutWriter:
                 if self._after_batch is not None:
                     self._after_batch(batch)
             except BaseException as error:
+                logger.exception("rollouts could not be stored", lost=len(batch))
                 self._error = error
 
     def _gather(self) -> tuple[list[Rollout], bool]:

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from backend.domain.errors import RolloutError
 from backend.domain.manifest import Manifest
@@ -18,13 +18,13 @@ from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import EpisodeStart, Policy
 from workers.rollouts.breaker import CircuitBreaker, TooManyFailures
 from workers.rollouts.episode import Episode, Rules
+from workers.rollouts.stopping import unless_stopped
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvServer
 
 __all__ = ["GroupPlan", "TooManyFailures", "play_groups", "policy_seed"]
 
-STOP_POLL_SECONDS = 0.2
 RETRY_SECONDS = 0.25
 """Before the second attempt; doubles each time."""
 
@@ -63,7 +63,7 @@ async def play_groups(
 ) -> None:
     """Play every member of every group. Returns early when told to stop; what is in flight then is dropped.
 
-    Raises TooManyFailures when most of the recent rollouts failed. `should_stop` is asked in a thread.
+    Raises TooManyFailures when most of the recent rollouts failed.
     """
     crew = _Crew(
         jobs=((plan, member) for plan in plans for member in plan.members),
@@ -78,7 +78,7 @@ async def play_groups(
         keep_steps=keep_steps,
         breaker=CircuitBreaker(),
     )
-    await crew.play(max(1, min(concurrency, server.sessions)), should_stop)
+    await unless_stopped(crew.play(max(1, min(concurrency, server.sessions))), should_stop)
 
 
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
@@ -103,21 +103,14 @@ class _Crew:
     keep_steps: bool
     breaker: CircuitBreaker
 
-    async def play(self, workers: int, should_stop: Callable[[], bool]) -> None:
+    async def play(self, workers: int) -> None:
         tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
-        everybody = asyncio.gather(*tasks)
-        stop = asyncio.create_task(_wait_for(should_stop))
         try:
-            ends: set[asyncio.Future[Any]] = {everybody, stop}
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if everybody.done():
-                everybody.result()
-            else:
-                stop.result()
+            await asyncio.gather(*tasks)
         finally:
-            for task in (*tasks, stop):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, stop, everybody, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _work(self) -> None:
         for plan, member in self.jobs:
@@ -160,8 +153,3 @@ class _Crew:
             is_final = not error.is_retryable
         rollout.ended_at = datetime.now(UTC)
         return rollout, is_final
-
-
-async def _wait_for(should_stop: Callable[[], bool]) -> None:
-    while not await asyncio.to_thread(should_stop):
-        await asyncio.sleep(STOP_POLL_SECONDS)
