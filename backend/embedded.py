@@ -100,8 +100,13 @@ class Postgres:
 
     stop_signal = signal.SIGINT  # fast shutdown: sessions are cut, the data is flushed
 
-    def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
+    def __init__(self, folder: Path, sockets: Path, log: Path, *, is_disposable: bool = False) -> None:
+        """A disposable one never waits for the disk: for tests, whose data nobody wants back."""
         self.folder, self.sockets, self.log = folder, sockets, log
+        self._durability: tuple[str, ...] = ()
+        if is_disposable:
+            self._durability = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+            self.stop_signal = signal.SIGQUIT
         self.process: subprocess.Popen[bytes] | None = None
         self._bin = find_postgres_binaries()
 
@@ -127,6 +132,7 @@ class Postgres:
                     *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
                     *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
                     *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
+                    *self._durability,
                 ],
                 preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=True),
                 stdin=subprocess.DEVNULL,

@@ -55,7 +55,7 @@ def empty_database() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="pm-") as name:
         folder = Path(name)
         (folder / "run").mkdir()
-        postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log")
+        postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log", is_disposable=True)
         postgres.start()
         try:
             yield postgres.url()

@@ -18,7 +18,7 @@ from backend.db.session import make_engine
 from backend.embedded import Postgres, Valkey
 from backend.settings import PROJECT_ROOT, get_settings
 
-pytest_plugins = ["tests.envhost_fixture"]
+pytest_plugins = ["tests.envhost_fixture", "tests.installation"]
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def database_url(server_folder: Path) -> Iterator[str]:
     """An empty, migrated database of this test process."""
     sockets = server_folder / "run"
     sockets.mkdir()
-    postgres = Postgres(server_folder / "postgres", sockets, server_folder / "postgres.log")
+    postgres = Postgres(server_folder / "postgres", sockets, server_folder / "postgres.log", is_disposable=True)
     postgres.start()
     url = postgres.url()
     with pytest.MonkeyPatch.context() as patch:

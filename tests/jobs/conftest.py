@@ -9,17 +9,13 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import text
 
 from backend.db.models import Job, Run
-from backend.db.session import forget_engine, transaction
+from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue, RunStatus
-from backend.queue import enqueue, get_celery
-from backend.settings import PROJECT_ROOT, get_settings
+from backend.queue import enqueue
+from backend.settings import PROJECT_ROOT
 from tests.factories import make_run
 from workers.jobs.registry import BODIES, Entry
 
@@ -31,40 +27,10 @@ TEST_BODIES = {
 }
 
 
-@pytest.fixture(scope="session")
-def jobs_url(database_url: str) -> str:
-    """A second migrated database: what job tests commit disturbs nobody."""
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE jobs")
-    url = database_url.replace("/postgres?", "/jobs?")
-    config = Config(PROJECT_ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, "head")
-    return url
-
-
-@pytest.fixture
-def installation(jobs_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process and those that it starts use the jobs' database and the tests' Valkey."""
-    monkeypatch.setenv("DATABASE_URL", jobs_url)
-    monkeypatch.setenv("REDIS_URL", redis_url)
+@pytest.fixture(autouse=True)
+def _test_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, entry in TEST_BODIES.items():
         monkeypatch.setitem(BODIES, name, entry)
-    _forget_everything()
-    with get_celery().connection_for_write() as connection:
-        get_celery().control.purge(connection)
-    yield
-    with transaction() as session:
-        session.execute(text("TRUNCATE people, environments, policies, runs, jobs, workers CASCADE"))
-    _forget_everything()
-
-
-def _forget_everything() -> None:
-    if get_celery.cache_info().currsize:
-        get_celery().close()
-    get_settings.cache_clear()
-    get_celery.cache_clear()
-    forget_engine()
 
 
 @pytest.fixture

@@ -1,0 +1,76 @@
+"""What is made sure of at every start."""
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import select
+
+from backend import preparation
+from backend.db.models import ApiToken, Environment, Policy
+from backend.db.session import transaction
+from backend.preparation import CannotPrepare, furnish, migrate, revisions
+from backend.settings import PROJECT_ROOT
+
+
+def test_the_newest_revision_is_found_without_alembic(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text('revision = "aaa"\ndown_revision = None\n')
+    (tmp_path / "b.py").write_text("revision: str = 'bbb'\ndown_revision: str | None = 'aaa'\n")
+
+    assert revisions(tmp_path) == ({"aaa", "bbb"}, "bbb")
+
+
+def test_there_is_one_newest_revision() -> None:
+    known, head = revisions(PROJECT_ROOT / "migrations" / "versions")
+
+    assert head in known
+
+
+def test_an_empty_database_is_migrated_and_a_second_start_finds_nothing_to_do(
+    jobs_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with psycopg.connect(_plain(jobs_url), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE prepared")
+    url = jobs_url.replace("/jobs?", "/prepared?")
+    monkeypatch.setenv("DATABASE_URL", url)
+    preparation.get_settings.cache_clear()
+
+    head = migrate()
+    monkeypatch.setattr(preparation, "_upgrade", lambda: pytest.fail("nothing is to do"))
+
+    assert migrate() == head == revisions()[1]
+    preparation.get_settings.cache_clear()
+
+
+def test_a_database_of_a_newer_version_is_refused(installation: None, jobs_url: str) -> None:
+    with psycopg.connect(_plain(jobs_url)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
+    try:
+        with pytest.raises(CannotPrepare, match=r"written by a newer Proctor \(its revision f00d is unknown here\)"):
+            migrate()
+    finally:
+        with psycopg.connect(_plain(jobs_url)) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = %s", [revisions()[1]])
+
+
+def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
+    first = furnish(is_local=True)
+    second = furnish(is_local=True)
+
+    assert first["link"] != second["link"]
+    with transaction() as session:
+        environments = session.scalars(select(Environment.name).order_by(Environment.name)).all()
+        policies = session.scalars(select(Policy.name)).all()
+        tokens = session.scalars(select(ApiToken).where(ApiToken.revoked_at.is_(None))).all()
+    assert environments == ["number_guess", "reverse_text", "sloppy_guess", "tictactoe"]
+    assert {"gold", "random", "constant"} <= set(policies)
+    assert len(policies) == len(set(policies))
+    assert len(tokens) == 1
+
+
+def test_only_a_local_start_leaves_a_token(installation: None) -> None:
+    assert furnish(is_local=False)["token"] is None
+
+
+def _plain(url: str) -> str:
+    return url.replace("+psycopg", "")
