@@ -47,8 +47,9 @@ async def _gold(subject: Subject) -> Finding:
         "bounds": bounds,
         "levels": {level: _figures(estimate) for level, estimate in levels.items()},
     }
-    told = "; ".join(
-        f"level {level}: {e.mean:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)" for level, e in levels.items()
+    told = "Mean and the upper end of its 95 % interval: " + "; ".join(
+        f"level {level}: {e.mean:.3f} to {e.high:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)"
+        for level, e in levels.items()
     )
     worst = sorted(rollouts, key=lambda rollout: (rollout.task.level not in low, rollout.reward or 0.0))
     if low:
