@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
-from sqlalchemy import text
+from sqlalchemy import event, text
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from backend.db.session import transaction
+from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
 from backend.evaluations import api as evaluations_api
@@ -78,8 +80,15 @@ def _mount(app: FastAPI) -> None:
         return {"status": "ok", "version": product_version()}
 
 
+def _limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    """No page may keep the database busy for long; jobs, which have no such limit, use engines of their own."""
+    connection.cursor().execute(f"SET statement_timeout = {WEB_STATEMENT_TIMEOUT_MS}")
+    connection.commit()
+
+
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    event.listen(get_engine(), "connect", _limit_statements)
     listening = asyncio.create_task(app.state.hub.listen())
     yield
     listening.cancel()

@@ -1,6 +1,7 @@
 """Passwords: argon2id with the library's defaults, and the few rules that help."""
 
 from functools import lru_cache
+from threading import BoundedSemaphore
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -11,16 +12,21 @@ SHORTEST = 12
 LONGEST = 200
 
 _hasher = PasswordHasher()
+_turns = BoundedSemaphore(4)
+"""Each hashing takes 64 MiB; a flood of attempts waits instead of filling the memory."""
 
 
 def hash_password(password: str) -> str:
-    return _hasher.hash(password)
+    with _turns:
+        return _hasher.hash(password)
 
 
 def is_right(password: str, stored: str | None) -> bool:
     """Unknown people cost as much time as known ones, so that the time tells nobody who has an account."""
+    expected = stored or _nobodys_hash()
     try:
-        return _hasher.verify(stored or _nobodys_hash(), password) and stored is not None
+        with _turns:
+            return _hasher.verify(expected, password) and stored is not None
     except (VerificationError, InvalidHashError):
         return False
 
