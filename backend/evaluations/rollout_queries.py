@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Text, and_, cast, func, literal, or_, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
-from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import RolloutFilter
 from backend.web.paging import Slice, make_cursor, read_cursor
@@ -56,17 +56,25 @@ def columns_of(run: Run, rollout: Rollout) -> dict[str, float]:
     return dict(zip(run.columns, rollout.columns or (), strict=False))
 
 
-def newest(session: Session, run: Run, limit: int = 6, phase: Phase | None = None) -> list[Listed]:
-    """The newest rollouts with their conversation, for the cards of a live page."""
+def newest(session: Session, run: Run, limit: int = 6) -> list[Listed]:
+    """The newest rollout of each of the newest groups with its conversation, for the cards of a live page."""
+    recent = (
+        select(Rollout.id, Rollout.group_id, Rollout.seq)
+        .where(Rollout.run_id == run.id)
+        .order_by(Rollout.seq.desc())
+        .limit(limit * 64)
+        .subquery()
+    )
+    first_of_group = (
+        select(recent.c.id).ext(distinct_on(recent.c.group_id)).order_by(recent.c.group_id, recent.c.seq.desc())
+    )
     statement = (
         select(Rollout)
         .options(undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
-        .where(Rollout.run_id == run.id)
+        .where(Rollout.id.in_(first_of_group))
         .order_by(Rollout.seq.desc())
         .limit(limit)
     )
-    if phase:
-        statement = statement.where(Rollout.phase == phase)
     return [Listed(rollout, columns_of(run, rollout)) for rollout in session.scalars(statement)]
 
 

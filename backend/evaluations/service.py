@@ -37,7 +37,7 @@ class RunIsNotOver(Conflict):
 
 def begin_run(session: Session, run: Run) -> bool:
     """A worker takes the run up. False when it is over already (stopped in the queue): leave it alone then."""
-    session.refresh(run, with_for_update=True)
+    _lock(session, run)
     if run.status.is_over:
         return False
     run.status = RunStatus.RUNNING
@@ -53,7 +53,7 @@ def finish_run(
     """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept."""
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
-    session.refresh(run, with_for_update=True)
+    _lock(session, run)
     run.status = status
     run.summary = {**run.summary, **(summary or {})}
     run.reason = reason
@@ -65,7 +65,7 @@ def finish_run(
 def request_stop(session: Session, actor: Asker, run: Run) -> None:
     """Ask a running run to stop after what is in flight; a queued one stops at once."""
     _may_steer(actor, run)
-    session.refresh(run, with_for_update=True)
+    _lock(session, run)
     if run.status.is_over:
         raise RunIsOver(f"This run is {run.status} already; there is nothing to stop.")
     run.stop_requested_at = run.stop_requested_at or datetime.now(UTC)
@@ -80,7 +80,7 @@ def request_stop(session: Session, actor: Asker, run: Run) -> None:
 def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     """Queue a stopped, paused or failed run again with the job it had; it goes on where its rows stand."""
     _may_steer(actor, run)
-    session.refresh(run, with_for_update=True)
+    _lock(session, run)
     if run.status not in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:
         raise RunIsNotOver(f"This run is {run.status}; only a stopped, paused or failed run can be resumed.")
     last = session.scalars(select(Job).where(Job.run_id == run.id).order_by(Job.id.desc()).limit(1)).first()
@@ -92,6 +92,11 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     note(session, actor, "run.resume", "run", run.id, name=run.name)
     _changed(session, run)
     return job
+
+
+def _lock(session: Session, run: Run) -> None:
+    """Read the run as it is now and keep others from changing it. Rollouts may still be written beside it."""
+    session.refresh(run, with_for_update={"of": Run, "key_share": True})
 
 
 def _may_steer(actor: Asker, run: Run) -> None:

@@ -126,7 +126,8 @@ def _run(
     plan: EvaluationPlan,
 ) -> Run:
     who = f"{policy.name} {checkpoint.stage} {checkpoint.step}" if checkpoint else policy.name
-    name = f"{who} on {version.environment.name} v{version.number}, {plan.tasks} {plan.split} tasks"
+    split = "held-out" if plan.split is Split.HELDOUT else plan.split
+    name = f"{who} on {version.environment.name} v{version.number}, {plan.tasks} {split} tasks"
     return Run(
         kind=RunKind.EVALUATION,
         status=RunStatus.QUEUED,

@@ -16,7 +16,8 @@ from tests.factories import make_run
 def queued(session: Session, kind: RunKind = RunKind.EVALUATION, status: RunStatus = RunStatus.QUEUED) -> Run:
     run = make_run(session, kind=kind, status=status, started_at=None, ended_at=None, attempt=0)
     enqueue(session, "evaluations.run", queue=Queue.CPU, run_id=run.id, arguments={"keep": 1})
-    return run
+    session.expunge_all()  # requests load it themselves, as they do in life
+    return session.get_one(Run, run.id)
 
 
 def test_a_run_begins_and_ends(session: Session) -> None:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -17,6 +18,7 @@ from backend.evaluations.forms import GroupFilter, RolloutFilter
 from backend.evaluations.pages.header import RunHeader, run_header
 from backend.events import run_topic
 from backend.web.dependencies import SessionDep, Viewer
+from backend.web.formats import number
 from backend.web.pages import page, render_block
 from backend.web.paging import After
 from backend.web.streams import END, live
@@ -129,8 +131,10 @@ def list_flags(
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
 def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     run = queries.get_run(session, run_id)
-    weights = [(name, f"× {weight:g}") for name, weight in zip(run.columns, run.weights, strict=False)]
-    context = ConfigurationPage(run_header(session, run), run, _flat(run.configuration), weights)
+    weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
+    context = ConfigurationPage(
+        run_header(session, run), run, sorted(_flat(run.configuration), key=itemgetter(0)), weights
+    )
     return page(request, "runs/configuration.html", context)
 
 
