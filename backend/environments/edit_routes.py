@@ -37,6 +37,8 @@ class EditPage:
     path: str
     text: str
     mark: str
+    revision: int
+    """What the author has seen; publishing something else is refused."""
     mode: str
     notes: str
     problems: Sequence[FileProblem]
@@ -48,7 +50,8 @@ class EditPage:
     """What went wrong with the last save."""
     conflict: FileDiff | None = None
     """From what is stored now to what the author wrote."""
-    is_saved: bool = False
+    is_quiet: bool = False
+    """Saved while typing: whatever the page said before stays."""
 
 
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
@@ -73,7 +76,7 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
     if form.then != "publish":
-        return _saved(request, session, environment, draft, form)
+        return _saved(request, session, environment, draft, form, has_seen_all=form.revision == before)
     try:
         with session.begin_nested():
             drafts.refuse_unseen(before, form.revision)
@@ -125,10 +128,26 @@ def as_annotation(problem: FileProblem) -> dict[str, Any]:
 
 
 def _saved(
-    request: Request, session: Session, environment: Environment, draft: EnvironmentDraft, form: EditedFile
+    request: Request,
+    session: Session,
+    environment: Environment,
+    draft: EnvironmentDraft,
+    form: EditedFile,
+    *,
+    has_seen_all: bool,
 ) -> Response:
+    """Changes of others to other files stay unseen by this page until it is loaded again."""
     if wants_block(request):
-        return _edit_page(request, session, environment, draft, form.path, notes=form.notes, is_saved=True)
+        return _edit_page(
+            request,
+            session,
+            environment,
+            draft,
+            form.path,
+            notes=form.notes,
+            revision=draft.revision if has_seen_all else form.revision,
+            is_quiet=form.then == "autosave",
+        )
     return see_other(f"/environments/{environment.name}/edit?file={form.path}", "The draft is saved.")
 
 
@@ -172,7 +191,8 @@ def _edit_page(
     notes: str = "",
     message: str = "",
     conflict: FileDiff | None = None,
-    is_saved: bool = False,
+    revision: int | None = None,
+    is_quiet: bool = False,
     status: int = 200,
 ) -> HTMLResponse:
     validation: Validation = validate_package(draft.files, environment.name)
@@ -185,6 +205,7 @@ def _edit_page(
         path=path,
         text=stored if text is None else text,
         mark=drafts.text_mark(stored) if mark is None else mark,
+        revision=draft.revision if revision is None else revision,
         mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
         notes=notes,
         problems=validation.problems,
@@ -193,6 +214,6 @@ def _edit_page(
         newest=newest.number if newest else None,
         message=message,
         conflict=conflict,
-        is_saved=is_saved,
+        is_quiet=is_quiet,
     )
     return page(request, "environments/edit.html", context, block="partial", status=status)

@@ -100,6 +100,13 @@ def test_publishing_what_one_did_not_see_is_refused(session: Session, author: Te
     assert find_version(session, guess) is None
 
 
+def test_saving_does_not_pass_the_changes_of_others_as_seen(author: TestClient, guess: Environment):
+    author.post(PAGE, data=form("app = 2\n", path="server/app.py"))
+    answer = author.post(PAGE, data=form("# New\n", then="autosave"), headers=HTMX)
+    assert 'name="revision" value="1"' in answer.text
+    assert 'id="draft-message"' not in answer.text
+
+
 def test_publishing_the_same_again_says_so(author: TestClient, guess: Environment):
     author.post(PAGE, data=form(README, then="publish"))
     answer = author.post(PAGE, data=form(README, then="publish"))
