@@ -25,6 +25,31 @@
     if (box) box.textContent = "The server did not answer. What you typed is still here; try again.";
   });
 
+  // hx-confirm asks in a dialog of our own; the button that was pressed names what will happen.
+  document.addEventListener("htmx:confirm", (event) => {
+    event.preventDefault();
+    const { ctx, issueRequest, dropRequest } = event.detail;
+    const pressed = ctx.sourceElement.querySelector("button") ?? ctx.sourceElement;
+    const dialog = document.createElement("dialog");
+    const form = Object.assign(document.createElement("form"), { method: "dialog", className: "stack" });
+    const actions = Object.assign(document.createElement("div"), { className: "actions" });
+    for (const [text, value, kind] of [[pressed.firstChild?.textContent?.trim() || pressed.textContent.trim(), "yes", pressed.dataset.kind || "primary"], ["Cancel", "", "quiet"]]) {
+      const button = Object.assign(document.createElement("button"), { className: "button", value, textContent: text });
+      button.dataset.kind = kind;
+      actions.append(button);
+    }
+    form.append(Object.assign(document.createElement("p"), { textContent: ctx.confirm }), actions);
+    dialog.append(form);
+    dialog.addEventListener("close", () => { (dialog.returnValue ? issueRequest : dropRequest)(); dialog.remove(); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+
+  // On a phone the navigation scrolls sideways: begin where we are.
+  for (const here of document.querySelectorAll(".rail > .places [aria-current]")) {
+    here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 24;
+  }
+
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-dismiss]")) event.target.closest(".notice")?.remove();
     const copy = event.target.closest("[data-copy]");
