@@ -65,13 +65,12 @@ def newest(session: Session, run: Run, limit: int = 6) -> list[Listed]:
         .limit(limit * 64)
         .subquery()
     )
-    first_of_group = (
-        select(recent.c.id).ext(distinct_on(recent.c.group_id)).order_by(recent.c.group_id, recent.c.seq.desc())
-    )
+    one_a_group = distinct_on(recent.c.group_id)
+    chosen = select(recent.c.id).ext(one_a_group).order_by(recent.c.group_id, recent.c.seq.desc())
     statement = (
         select(Rollout)
         .options(undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
-        .where(Rollout.id.in_(first_of_group))
+        .where(Rollout.id.in_(chosen))
         .order_by(Rollout.seq.desc())
         .limit(limit)
     )
