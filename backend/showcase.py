@@ -102,7 +102,7 @@ class Showcase:
             "split": "heldout",
             "tasks": TASKS,
             "name": f"showcase: {title or policy}",
-            "key": f"showcase {version['id']} {title or policy}",
+            "key": f"showcase {version['id']} {checkpoint or policy}",
         }
         run = self.client.post("/evaluations", {name: value for name, value in body.items() if value is not None})
         return self._follow(run["id"])
@@ -110,7 +110,14 @@ class Showcase:
     def _train(self, version: dict[str, Any]) -> dict[str, Any]:
         self.report.step("train a small model from scratch: SFT warm-up on scripted play, then GRPO")
         name = f"{ENVIRONMENT} showcase v{version['number']}"
-        body = {"version_id": version["id"], "preset": self.preset, "name": name, "key": f"showcase {version['id']}"}
+        if self.preset != PRESET:
+            name = f"{name} ({self.preset})"
+        body = {
+            "version_id": version["id"],
+            "preset": self.preset,
+            "name": name,
+            "key": f"showcase {version['id']} {name}",
+        }
         return self._follow(self.client.post("/training", body)["id"])
 
     def _checkpoints(self, training: dict[str, Any]) -> dict[str, str]:

@@ -61,8 +61,8 @@ class Display:
 class ShowcaseThread:
     """Runs the showcase beside the supervisor, whose thread must stay the main one."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, preset: str) -> None:
+        self.console, self.preset = console, preset
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,16 +76,18 @@ class ShowcaseThread:
             self._thread.join(timeout=5)
 
     def _run(self, client: Client) -> None:
-        if run_showcase(client, self.console, self._stop.is_set):
+        if run_showcase(client, self.console, self.preset, self._stop.is_set):
             self.console.print(f"Proctor goes on serving at [bold]{client.url}[/]; Ctrl-C ends it.")
 
 
-def run_showcase(client: Client, console: Console, should_stop: Callable[[], bool] = lambda: False) -> bool:
+def run_showcase(
+    client: Client, console: Console, preset: str, should_stop: Callable[[], bool] = lambda: False
+) -> bool:
     """True when it came to its end."""
     display = Display(console)
     try:
         with display.bars:
-            outcome = Showcase(client, display, should_stop).run()
+            outcome = Showcase(client, display, should_stop, preset).run()
     except Stopped:
         return False
     except (ShowcaseFailed, Refused) as error:

@@ -13,6 +13,7 @@ from backend.cli.connection import left_token
 from backend.cli.output import BAD_RESULT, console, fail
 from backend.client import Client
 from backend.settings import get_settings
+from backend.showcase import PRESET
 from backend.supervisor.children import ChildGaveUp
 from backend.supervisor.data_folder import CannotStart, running_at
 from backend.supervisor.fleet import Address
@@ -31,7 +32,12 @@ def up_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000, a
     serve(data, Address(host, port), json_teller if as_json else Teller())
 
 
-def demo_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000) -> None:
+def demo_command(
+    data: Data = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    preset: Annotated[str, typer.Option(help="Training preset; `quick` shows all stages in a minute.")] = PRESET,
+) -> None:
     """Start Proctor, run the showcase on it and keep serving until Ctrl-C. Again: goes on where the data stands."""
     from backend.cli.demo import ShowcaseThread, run_showcase
 
@@ -39,10 +45,10 @@ def demo_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000)
     teller = Teller()
     if url := running_at(folder):
         teller.console.print(f"Proctor runs already at [bold]{url}[/]; the showcase runs there.\n")
-        if not run_showcase(Client(url, left_token(folder)), teller.console):
+        if not run_showcase(Client(url, left_token(folder)), teller.console, preset):
             raise typer.Exit(BAD_RESULT)
         return
-    showcase = ShowcaseThread(teller.console)
+    showcase = ShowcaseThread(teller.console, preset)
 
     def begin(supervisor: Supervisor) -> None:
         showcase.start(Client(supervisor.fleet.address.url, left_token(supervisor.folder.path)))
