@@ -237,7 +237,17 @@ def _problem(node: yaml.Node | None, details: Any) -> Problem:
         message = "missing"
     else:
         message = details["msg"].removeprefix("Value error, ")
-    return Problem(message, ".".join(str(part) for part in path), _line(node, path))
+    return Problem(message, _dotted(node, path), _line(node, path))
+
+
+def _dotted(node: yaml.Node | None, path: list[str | int]) -> str:
+    """The path in the author's words: a reward column by its name, not by its number."""
+    words = []
+    for part in path:
+        step = _child(node, part)
+        key, node = step or (None, None)
+        words.append(str(key.value if isinstance(key, yaml.ScalarNode) and isinstance(part, int) else part))
+    return ".".join(words)
 
 
 def line_of(text: str, *path: str | int) -> int:

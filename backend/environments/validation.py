@@ -9,7 +9,7 @@ import jinja2
 from jinja2 import meta
 
 from backend.domain.manifest import Manifest, ManifestInvalid, line_of, read_manifest
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.environments.models_source import ModelFields, fields_of
 
 _jinja = jinja2.Environment(autoescape=False)
@@ -60,9 +60,11 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
         manifest = read_manifest(text) if MANIFEST_PATH in files else None
     except ManifestInvalid as error:
         problems += [FileProblem(MANIFEST_PATH, found.line, found.message, found.path) for found in error.problems]
-    problems += [problem for path in sorted(files) for problem in _python_problems(path, files[path])]
+    parsed = {path: parse_python(path, files[path]) for path in sorted(files) if _is_python(path, files[path])}
+    problems += [found for found in parsed.values() if isinstance(found, FileProblem)]
     if manifest:
-        problems += _contradictions(manifest, text, files, name)
+        trees = {path: found for path, found in parsed.items() if isinstance(found, ast.Module)}
+        problems += _contradictions(manifest, text, files, trees, name)
     return Validation(problems, manifest)
 
 
@@ -78,12 +80,14 @@ def parse_python(path: str, text: str) -> ast.Module | FileProblem:
         return FileProblem(path, 1, f"not Python: {str(error) or 'nested too deeply'}")
 
 
-def _python_problems(path: str, text: str) -> Iterator[FileProblem]:
-    if path.endswith(".py") and isinstance(problem := parse_python(path, text), FileProblem):
-        yield problem
+def _is_python(path: str, text: str) -> bool:
+    """What is too big to be stored is not parsed either: that would take seconds."""
+    return path.endswith(".py") and len(text) <= MAX_FILE_BYTES
 
 
-def _contradictions(manifest: Manifest, text: str, files: Mapping[str, str], name: str | None) -> Iterator[FileProblem]:
+def _contradictions(
+    manifest: Manifest, text: str, files: Mapping[str, str], trees: Mapping[str, ast.Module], name: str | None
+) -> Iterator[FileProblem]:
     """Where the manifest and the rest of the package disagree."""
 
     def problem(message: str, *key: str) -> FileProblem:
@@ -91,10 +95,10 @@ def _contradictions(manifest: Manifest, text: str, files: Mapping[str, str], nam
 
     if name is not None and manifest.name != name:
         yield problem(f"says `{manifest.name}`, but this environment is called `{name}`", "name")
-    if app_problem := _app_problem(manifest.app, files):
+    if app_problem := _app_problem(manifest.app, files, trees):
         yield problem(app_problem, "app")
-    trees = [tree for path in sorted(files) if isinstance(tree := _tree(path, files[path]), ast.Module)]
-    action, observation = fields_of(trees, "Action"), fields_of(trees, "Observation")
+    modules = list(trees.values())
+    action, observation = fields_of(modules, "Action"), fields_of(modules, "Observation")
     agent = manifest.proctor.agent
     if (field := agent.action.field) and (lacking := _lacking(action, field)):
         yield problem(lacking, "proctor", "agent", "action", "field")
@@ -105,10 +109,6 @@ def _contradictions(manifest: Manifest, text: str, files: Mapping[str, str], nam
             yield problem(lacking, "proctor", "agent", "observation")
 
 
-def _tree(path: str, text: str) -> ast.Module | FileProblem | None:
-    return parse_python(path, text) if path.endswith(".py") else None
-
-
 def _lacking(model: ModelFields | None, field: str) -> str | None:
     """Why a field cannot be meant; None also where the package's models are beyond what can be read."""
     if model is None or field in model.fields:
@@ -117,7 +117,7 @@ def _lacking(model: ModelFields | None, field: str) -> str | None:
     return f"the package's {model.kind.lower()} has no field `{field}` (it has {known})"
 
 
-def _app_problem(app: str, files: Mapping[str, str]) -> str | None:
+def _app_problem(app: str, files: Mapping[str, str], trees: Mapping[str, ast.Module]) -> str | None:
     """Some packages name their app from their own folder, some from its parent."""
     module, _, attribute = app.partition(":")
     if not module or not attribute:
@@ -127,13 +127,12 @@ def _app_problem(app: str, files: Mapping[str, str]) -> str | None:
     path = next((path for path in candidates if path in files), None)
     if path is None:
         return f"names `{module}`, but there is no file `{candidates[0]}`"
-    tree = parse_python(path, files[path])
-    if isinstance(tree, ast.Module) and attribute not in _top_level_names(tree):
+    if path in trees and attribute not in _names_in(trees[path]):
         return f"names `{attribute}`, which `{path}` does not define"
     return None
 
 
-def _top_level_names(tree: ast.Module) -> set[str]:
+def _names_in(tree: ast.Module) -> set[str]:
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

@@ -38,7 +38,7 @@ def test_it_names_an_unknown_key_with_its_line():
 
 def test_it_names_a_wrong_type_with_its_line():
     line, path, message = problems(GOOD.replace("format: 0.2", "format: much"))[0]
-    assert (line, path) == (10, "proctor.rewards.1.weight")
+    assert (line, path) == (10, "proctor.rewards.format.weight")
     assert "number" in message
 
 

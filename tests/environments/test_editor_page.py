@@ -119,7 +119,7 @@ def test_problems_are_told_while_typing_and_nothing_is_stored(session: Session, 
     answer = author.post(f"{PAGE}/validate", data=form(manifest, path="openenv.yaml"))
     [problem] = answer.json()["problems"]
     assert (problem["path"], problem["line"]) == ("openenv.yaml", 11)
-    assert problem["message"].startswith("proctor.rewards.0.weight: ")
+    assert problem["message"].startswith("proctor.rewards.win.weight: ")
     assert get_draft(session, guess).revision == 1
 
 

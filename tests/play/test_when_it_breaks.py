@@ -4,8 +4,12 @@ from collections.abc import Callable
 
 from fastapi.testclient import TestClient
 
+from backend.db.models import Run
+from backend.db.session import transaction
 from backend.domain.play import PlayPhase
-from backend.domain.vocabulary import RolloutStatus, RunStatus, StopReason
+from backend.domain.vocabulary import Role, RolloutStatus, RunStatus, StopReason
+from backend.evaluations.service import resume_run
+from tests.factories import Member
 from tests.play.conftest import begin, reply, view, work
 
 PAGE = "/environments/counter/play"
@@ -60,6 +64,22 @@ def test_a_person_may_leave(ada: TestClient, counter: None):
     assert (seen.run.status, seen.rollout.reward) == (RunStatus.STOPPED, None)
     assert "You left this episode" in ada.get(f"{PAGE}/{run_id}").text
     assert ada.post(f"{PAGE}/{run_id}/leave").status_code == 409
+
+
+def test_a_person_may_come_back_to_what_they_left(ada: TestClient, counter: None):
+    run_id = begin(ada)
+    reply(ada, run_id, "1")
+    ada.post(f"{PAGE}/{run_id}/leave")
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        assert run.created_by
+        resume_run(session, Member(run.created_by, Role.AUTHOR), run)
+    work()
+    seen = view(run_id)
+    assert (seen.state.phase, seen.observation["total"]) == (PlayPhase.YOURS, 1)
+    assert seen.rollout.status is RolloutStatus.PLAYING
+    reply(ada, run_id, "2")
+    assert view(run_id).rollout.reward == 3.5
 
 
 def test_an_answer_that_comes_after_the_person_left_changes_nothing(ada: TestClient, counter: None):

@@ -89,7 +89,7 @@ def _read(run_id: uuid.UUID) -> Work | None:
     """None when the person left or the job was done before."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
-        state = PlayState.from_json(row.progress)
+        state = _resumed(session, row) or PlayState.from_json(row.progress)
         if not state.phase.is_waiting or (row.status is not RunStatus.RUNNING and not begin_run(session, row)):
             return None
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
@@ -102,6 +102,17 @@ def _read(run_id: uuid.UUID) -> Work | None:
             files=version.files,
             manifest=Manifest.model_validate(version.manifest),
         )
+
+
+def _resumed(session: Session, row: Run) -> PlayState | None:
+    """A person who left an episode came back to it: it goes on where they left it."""
+    stored = _rollout_row(session, row.id)
+    if row.status is not RunStatus.QUEUED or stored.status is not RolloutStatus.CANCELLED:
+        return None
+    stored.status, stored.stop_reason, stored.ended_at = RolloutStatus.PLAYING, None, None
+    state = replace(PlayState.from_json(row.progress), phase=PlayPhase.THINKING)
+    row.progress = state.as_json()
+    return state
 
 
 async def _play(work: Work) -> Played:
