@@ -51,7 +51,7 @@ class ModelChoice(_Block):
     """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run. base: a Hugging
     Face name or a folder on the worker."""
     size: Literal["tiny", "small", "medium"] = "tiny"
-    """Only from scratch: about 0.2, 0.9 or 4 million parameters."""
+    """Only from scratch: about 0.1, 0.9 or 4 million parameters."""
     architecture: Literal["gpt2", "llama"] = "gpt2"
     """Only from scratch. gpt2 is the faster one on a CPU."""
     context: int = Field(default=256, ge=64, le=4096)
@@ -79,19 +79,19 @@ class SftChoice(_Block):
 
     script: Name = "teacher"
     """The scripted policy that is imitated; the environment's manifest lists what it offers."""
-    episodes: int = Field(default=2000, ge=8, le=1_000_000)
+    episodes: int = Field(default=4000, ge=8, le=1_000_000)
     """Scripted episodes to collect."""
     noise: Share = 0.1
     """Chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery after it is."""
-    steps: int = Field(default=300, ge=1, le=1_000_000)
+    steps: int = Field(default=800, ge=1, le=1_000_000)
     """Optimiser steps."""
-    batch: int = Field(default=64, ge=1, le=4096)
-    """Episodes in a step."""
-    learning_rate: float = Field(default=4e-3, gt=0, le=1)
+    batch: int = Field(default=32, ge=1, le=4096)
+    """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
     """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
     warmup_steps: int = Field(default=20, ge=0)
     """Steps until the learning rate is reached; it then falls as a cosine."""
-    adam_beta2: float = Field(default=0.98, gt=0, lt=1)
+    adam_beta2: float = Field(default=0.95, gt=0, lt=1)
     """How long the optimiser remembers the size of gradients."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Longer gradients are cut to this length."""
@@ -248,10 +248,11 @@ PRESETS: Mapping[str, TrainingConfiguration] = MappingProxyType(
             checkpoints=CheckpointChoice(every=5),
         ),
         "tictactoe-demo": TrainingConfiguration(
-            sft=SftChoice(episodes=4000, steps=350, batch=128),
-            grpo=GrpoChoice(steps=160, tasks_per_step=20, group_size=8),
-            heldout=HeldoutChoice(every=40, tasks=100),
+            sft=SftChoice(episodes=4000, steps=800, batch=32),
+            grpo=GrpoChoice(steps=160, tasks_per_step=18, group_size=8),
+            heldout=HeldoutChoice(every=40, tasks=120),
             checkpoints=CheckpointChoice(every=10),
+            servers=2,
         ),
     }
 )

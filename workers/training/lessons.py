@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
@@ -94,7 +95,8 @@ def lessons_of_step(rollouts: Sequence[Rollout], *, groups: Sequence[int], group
     if got != wanted:
         raise BrokenStep(f"{len(wanted)} rollouts were asked for in order, {len(got)} came: {_difference(wanted, got)}")
     if not any(rollout.is_completed for rollout in rollouts):
-        raise BrokenStep("every rollout of the step failed")
+        errors = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in rollouts)
+        raise BrokenStep(f"every rollout of the step failed. Most often {errors.most_common(1)[0][0]}")
     lessons = []
     for rollout in rollouts:
         if rollout.is_completed:
