@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from tests.envhost_fixture import HostProcess, package_files, prepared
-from workers.environments.client import EnvHost
+from workers.environments.client import EnvHost, HostRefused
+from workers.environments.pool import TTL_SECONDS
 
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
 SECONDS = 10.0
@@ -74,11 +76,22 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-async def test_a_lease_without_a_client_lapses(env_host: EnvHost) -> None:
+async def test_a_lease_that_was_given_back_is_over(env_host: EnvHost) -> None:
     hash_ = await prepared(env_host, package_files())
-    lease = await env_host._ask("POST", "/servers", json={"hash": hash_, "resources": RESOURCES.model_dump()})
+    lease = await env_host.ask("POST", "/servers", json={"hash": hash_, "resources": RESOURCES.model_dump()})
     assert any(server["is_leased"] for server in (await env_host.status())["servers"])
-    assert lease["ttl_seconds"] <= 30
-    await env_host._ask("DELETE", f"/leases/{lease['id']}")
-    with pytest.raises(SandboxError, match="over"):
-        await env_host._ask("POST", f"/leases/{lease['id']}/renew")
+    await env_host.ask("DELETE", f"/leases/{lease['id']}")
+    with pytest.raises(HostRefused, match="over"):
+        await env_host.hold(f"/leases/{lease['id']}")
+
+
+@pytest.mark.slow
+async def test_a_client_that_computes_for_long_keeps_its_servers(env_host: EnvHost) -> None:
+    hash_ = await prepared(env_host, package_files())
+    async with env_host.lease(hash_, RESOURCES) as server:
+        async with server.session() as session:
+            first = session._process.id
+        time.sleep(TTL_SECONDS + 4)
+        async with server.session() as session:
+            assert session._process.id == first
+            assert not (await session.reset({}, timeout=SECONDS)).done

@@ -101,7 +101,7 @@ async def test_a_client_that_vanishes_frees_its_place(folder: Path) -> None:
         async with EnvHost(host.address) as client:
             hash_ = await prepared(client, package_files())
             order = {"hash": hash_, "resources": RESOURCES.model_dump()}
-            abandoned = await client._ask("POST", "/servers", json=order)
+            abandoned = await client.ask("POST", "/servers", json=order)
             begun = time.monotonic()
             assert await _lease_and_play(client, hash_) == 3
             assert time.monotonic() - begun < abandoned["ttl_seconds"] + 10
@@ -127,6 +127,27 @@ async def test_without_a_sandbox_foreign_code_is_refused_unless_it_is_allowed(fo
         host.stop()
 
 
+async def test_a_run_goes_on_when_the_host_was_started_again(folder: Path) -> None:
+    host = start_host(folder)
+    try:
+        async with EnvHost(host.address) as client:
+            lease = client.lease(await prepared(client, package_files()), RESOURCES, servers=2)
+            async with lease as server:
+                assert await _play(server) == 3
+                left = _descendants(host.process.pid)
+                host.stop(signal.SIGKILL)
+                await _wait_for_the_end_of(left)
+                with pytest.raises(SandboxError):
+                    await _play(server)
+                waiting = asyncio.create_task(_play(server))
+                await asyncio.sleep(0.3)
+                host = await asyncio.to_thread(start_host, folder)
+                assert await waiting == 3
+                assert await asyncio.gather(*(_play(server) for _ in range(8))) == [3] * 8
+    finally:
+        host.stop()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_host_that_ends_leaves_nothing_behind(folder: Path, number: signal.Signals) -> None:
     host = start_host(folder)
@@ -137,14 +158,17 @@ async def test_a_host_that_ends_leaves_nothing_behind(folder: Path, number: sign
         left = _descendants(host.process.pid)
         assert len(left) >= 4
         host.stop(number)
-        for _ in range(100):
-            if not any(_is_alive(pid) for pid in left):
-                break
-            await asyncio.sleep(0.05)
-        assert not [pid for pid in left if _is_alive(pid)]
+        await _wait_for_the_end_of(left)
         with pytest.raises(SandboxError):
             await _play(server)
         await lease.__aexit__(None, None, None)
+
+
+async def _wait_for_the_end_of(pids: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in pids if _is_alive(pid)]:
+        assert time.monotonic() < deadline, alive
+        await asyncio.sleep(0.02)
 
 
 def _descendants(pid: int) -> list[int]:

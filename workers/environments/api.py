@@ -54,7 +54,7 @@ class Api:
                 web.get("/servers/{server}", self.show_server),
                 web.get("/servers/{server}/ws", self.proxy),
                 web.get("/leases/{lease}", self.wait_for_lease),
-                web.post("/leases/{lease}/renew", self.renew_lease),
+                web.get("/leases/{lease}/hold", self.hold_lease),
                 web.delete("/leases/{lease}", self.release_lease),
                 web.post("/leases/{lease}/servers/{server}/replace", self.replace_server),
                 web.delete("/leases/{lease}/servers/{server}", self.retire_server),
@@ -129,9 +129,11 @@ class Api:
         await _changed(lease, min(LONGEST_WAIT_SECONDS, float(request.query.get("wait", "0"))))
         return _lease_json(lease)
 
-    async def renew_lease(self, request: web.Request) -> web.Response:
-        self._lease(request).renew()
-        return web.json_response({})
+    async def hold_lease(self, request: web.Request) -> web.Response:
+        """Keeps the lease while this connection is open."""
+        with self._lease(request).held() as lease:
+            await lease.over.wait()
+        raise web.HTTPGone(reason="this lease is over")
 
     async def release_lease(self, request: web.Request) -> web.Response:
         worn = frozenset(filter(None, request.query.get("worn", "").split(",")))
@@ -149,7 +151,7 @@ class Api:
     def _lease(self, request: web.Request) -> Lease:
         if lease := self.pool.find(request.match_info["lease"]):
             return lease
-        raise web.HTTPNotFound(reason="this lease is over")
+        raise web.HTTPGone(reason="this lease is over")
 
     async def show_server(self, request: web.Request) -> web.Response:
         """What became of a leased server, and the end of its log."""

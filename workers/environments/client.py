@@ -6,7 +6,6 @@ async with EnvHost(settings.envhost_address) as host:
         observation = await session.reset(task.reset_arguments(), timeout=10)
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -18,6 +17,7 @@ import orjson
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import pack
+from workers.environments.leases import START_SECONDS, HostRefused, Lease, LeaseIsOver
 from workers.environments.sessions import EnvServer, EnvSession
 from workers.environments.wire import Observation
 
@@ -25,14 +25,6 @@ __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
 ANSWER_SECONDS = 15.0
 """How long the env host may take for an answer that needs no work."""
-PREPARE_SECONDS = 900.0
-"""A package's own virtual environment may have to be built."""
-POLL_SECONDS = 20.0
-"""How long one question for a place in the queue stays open."""
-
-
-class HostRefused(SandboxError):
-    """The env host answered that it cannot do this, and why."""
 
 
 class EnvHost:
@@ -58,69 +50,38 @@ class EnvHost:
 
     async def status(self) -> dict[str, Any]:
         """The launcher in force, what the probe found, the servers and the capacity."""
-        return await self._ask("GET", "/status")
+        return await self.ask("GET", "/status")
 
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
         """Make the package ready to serve: upload, virtual environment, a first start. Does nothing the second time.
 
         Raises HostRefused, with the last lines of the package's log, when it does not start.
         """
-        known = await self._ask("GET", f"/packages/{content_hash}")
+        known = await self.ask("GET", f"/packages/{content_hash}")
         if not known["is_stored"]:
-            await self._ask("PUT", f"/packages/{content_hash}", body=pack(files))
+            await self.ask("PUT", f"/packages/{content_hash}", body=pack(files))
         if not known["is_ready"]:
-            await self._ask("POST", f"/packages/{content_hash}/prepare", seconds=PREPARE_SECONDS)
+            await self.ask("POST", f"/packages/{content_hash}/prepare", seconds=START_SECONDS)
 
     @asynccontextmanager
     async def lease(self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1) -> AsyncIterator[EnvServer]:
         """One or more servers of a prepared package for ourselves; waits in the queue while the host is full."""
-        order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers}
-        lease = await self._ask("POST", "/servers", json=order)
-        path = f"/leases/{lease['id']}"
-        renewal = asyncio.create_task(self._keep(path, lease["ttl_seconds"]))
+        lease = Lease(self, {"hash": content_hash, "resources": resources.model_dump(), "count": servers})
         worn: list[str] = []
         try:
-            while lease["state"] == "queued":
-                lease = await self._ask("GET", f"{path}?wait={POLL_SECONDS:g}", seconds=POLL_SECONDS + ANSWER_SECONDS)
-            async with EnvServer(self, lease) as server:
+            async with EnvServer(lease, await lease.acquire()) as server:
                 try:
                     yield server
                 finally:
                     worn = server.worn
         finally:
-            renewal.cancel()
-            await asyncio.gather(renewal, return_exceptions=True)
-            await self._release(f"{path}?worn={','.join(worn)}")
+            await lease.release(worn)
 
-    async def _keep(self, path: str, ttl_seconds: float) -> None:
-        """Renew the lease until cancelled. A renewal that fails is tried again; the host drops us if none succeeds."""
-        while True:
-            await asyncio.sleep(ttl_seconds / 4)
-            try:
-                await self._ask("POST", f"{path}/renew")
-            except SandboxError:
-                await asyncio.sleep(1.0)
+    async def hold(self, path: str) -> None:
+        """Returns when the env host ended the connection that holds a lease."""
+        await self.ask("GET", f"{path}/hold", seconds=None)
 
-    async def _release(self, path: str) -> None:
-        try:
-            await asyncio.shield(self._ask("DELETE", path))
-        except SandboxError:
-            pass  # it lapses by itself
-
-    async def replace(self, lease: str, server: str) -> dict[str, Any]:
-        """A fresh server instead of one that is dead or worn; the old one may end its sessions."""
-        return await self._ask("POST", f"/leases/{lease}/servers/{server}/replace", seconds=PREPARE_SECONDS)
-
-    async def retire(self, lease: str, server: str) -> None:
-        """A replaced server has no sessions any more."""
-        await self._ask("DELETE", f"/leases/{lease}/servers/{server}")
-
-    async def fate(self, server: str) -> str:
-        """What became of a leased server, with the end of its log; empty while it lives."""
-        answer = await self._ask("GET", f"/servers/{server}")
-        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
-
-    def reach(self, server: Mapping[str, Any]) -> tuple[aiohttp.ClientSession, str]:
+    def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
         """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
         if self._socket_path:
             return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
@@ -128,9 +89,16 @@ class EnvHost:
         url = f"{self._base}/servers/{server['id']}/ws"
         return aiohttp.ClientSession(connector=connector, headers=self._headers), url
 
-    async def _ask(
-        self, method: str, path: str, *, json: Any = None, body: bytes | None = None, seconds: float = ANSWER_SECONDS
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        body: bytes | None = None,
+        seconds: float | None = ANSWER_SECONDS,
     ) -> dict[str, Any]:
+        """One question to the env host. Raises HostRefused for its refusals, SandboxError when it cannot be reached."""
         if self._http is None:
             raise SandboxError("the env host's client is not open: use `async with EnvHost(...)`")
         data = orjson.dumps(json) if json is not None else body
@@ -140,11 +108,13 @@ class EnvHost:
                 answer = orjson.loads(await response.read())
                 status = response.status
         except TimeoutError as error:
-            raise SandboxError(f"the env host did not answer {method} {path} within {seconds:g} s") from error
+            raise SandboxError(f"the env host did not answer {method} {path} within {seconds} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise SandboxError(f"the env host cannot be reached: {error}") from error
         except orjson.JSONDecodeError as error:
             raise SandboxError(f"the env host answered nonsense to {method} {path}") from error
+        if status == 410:
+            raise LeaseIsOver(str(answer.get("error", answer)))
         if status >= 400:
             raise HostRefused(str(answer.get("error", answer)))
         return dict(answer)

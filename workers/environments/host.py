@@ -133,9 +133,12 @@ def _listen(settings: Settings) -> socket.socket:
         raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host asks workers for a token")
     parts = urlsplit(settings.envhost_address)
     try:
-        return socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)
+        listener = socket.create_server((parts.hostname or "127.0.0.1", parts.port or 8001), backlog=256)
     except OSError as error:
         raise HostCannotStart(f"cannot listen on {settings.envhost_address}: {error}") from error
+    for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
+        listener.setsockopt(socket.IPPROTO_TCP, option, value)  # a client whose machine is gone holds nothing
+    return listener
 
 
 def _listen_on_path(path: Path) -> socket.socket:

@@ -14,6 +14,7 @@ from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash, unpack
 
 _HASH = re.compile(r"^[0-9a-f]{64}$")
+_MAX_VARIABLES_LENGTH = 8_000
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
 _ABOVE_THE_RUNTIME = r"(0\.1[1-9]|[1-9])[0-9.]*"
 _PROVIDED = re.compile(
@@ -73,13 +74,13 @@ def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage
     manifest = _mapping(_parse_yaml(files[MANIFEST_PATH]))
     name = str(manifest.get("name", ""))
     resources = _mapping(_mapping(manifest.get("proctor")).get("resources"))
-    variables = _mapping(manifest.get("variables"))
+    variables = _variables(_mapping(manifest.get("variables")))
     return StoredPackage(
         hash=hash_,
         path=path,
         name=name if _NAME.match(name) else "package",
-        app=str(manifest.get("app") or "server.app:app"),
-        variables={str(key): str(value) for key, value in variables.items() if value is not None},
+        app=str(manifest.get("app") or "server.app:app")[:200],
+        variables=variables,
         resources=_resources(resources),
         requirements=_requirements(files.get("pyproject.toml", "")),
     )
@@ -94,6 +95,13 @@ def _parse_yaml(text: str) -> Any:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _variables(written: dict[str, Any]) -> dict[str, str]:
+    variables = {str(key): str(value) for key, value in written.items() if value is not None}
+    if sum(len(key) + len(value) for key, value in variables.items()) > _MAX_VARIABLES_LENGTH:
+        raise PackageInvalid(f"{MANIFEST_PATH}: variables: more than {_MAX_VARIABLES_LENGTH:,} characters")
+    return variables
 
 
 def _resources(written: dict[str, Any]) -> ResourcesSpec:

@@ -4,6 +4,8 @@ import asyncio
 import os
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,8 +17,8 @@ from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS, RunningServer, start_server
 
-TTL_SECONDS = 20.0
-"""A lease that is not renewed for so long has lost its client."""
+TTL_SECONDS = 10.0
+"""A lease that no connection holds for so long has lost its client."""
 IDLE_SECONDS = 600.0
 """How long a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
@@ -45,14 +47,31 @@ class Lease:
     retiring: dict[str, tuple[RunningServer, float]] = field(default_factory=dict)
     error: str = ""
     expires_at: float = 0.0
+    holders: int = 0
+    """Connections that keep it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
     def renew(self) -> None:
         self.expires_at = time.monotonic() + TTL_SECONDS
 
+    @contextmanager
+    def held(self) -> Iterator["Lease"]:
+        self.holders += 1
+        try:
+            yield self
+        finally:
+            self.holders -= 1
+            self.renew()
+
+    def has_lapsed(self, now: float) -> bool:
+        return not self.holders and self.expires_at < now
+
     def become(self, state: LeaseState, error: str = "") -> None:
         self.state, self.error = state, error
         self.changed.set()
+        if state is LeaseState.OVER:
+            self.over.set()
 
     @property
     def memory_mb(self) -> int:
@@ -85,6 +104,8 @@ class Pool:
         self._leases: dict[str, Lease] = {}
         self._queue: list[Lease] = []
         self._idle: list[RunningServer] = []
+        self._returning: list[RunningServer] = []
+        """Given back, and being asked whether they are well."""
         self._starting_count = self._starting_mb = 0
         self._tasks: set[asyncio.Task[None]] = set()
         folder.mkdir(parents=True, exist_ok=True)
@@ -121,11 +142,15 @@ class Pool:
         self._serve_queue()
 
     async def _put_back(self, server: RunningServer, is_usable: bool) -> None:
-        if is_usable and await server.is_healthy():
-            server.idle_since = time.monotonic()
-            self._idle.append(server)
-        else:
-            await server.stop()
+        self._returning.append(server)
+        try:
+            if is_usable and await server.is_healthy():
+                server.idle_since = time.monotonic()
+                self._idle.append(server)
+            else:
+                await server.stop()
+        finally:
+            self._returning.remove(server)
 
     async def replace(self, lease: Lease, server_id: str) -> RunningServer:
         """A fresh server in the place of one that the client found dead or worn."""
@@ -162,7 +187,7 @@ class Pool:
     def _fits(self, lease: Lease) -> bool:
         matching = min(lease.count, sum(self._matches(server, lease) for server in self._idle))
         missing = lease.count - matching
-        while not self._has_room(missing, missing * lease.resources.memory_mb):
+        while missing and not self._has_room(missing, missing * lease.resources.memory_mb):
             victim = next((server for server in self._idle if not self._matches(server, lease)), None)
             if victim is None:
                 return False
@@ -181,7 +206,7 @@ class Pool:
     def _live(self) -> list[RunningServer]:
         leased = [server for lease in self._leases.values() for server in lease.servers]
         retiring = [entry[0] for lease in self._leases.values() for entry in lease.retiring.values()]
-        return [*leased, *retiring, *self._idle]
+        return [*leased, *retiring, *self._returning, *self._idle]
 
     @staticmethod
     def _matches(server: RunningServer, lease: Lease) -> bool:
@@ -193,8 +218,11 @@ class Pool:
             self._idle.remove(server)
         return taken
 
-    async def _grant(self, lease: Lease, missing: int) -> None:
+    async def _grant(self, lease: Lease, reserved: int) -> None:
+        missing = reserved
+        tasks: list[asyncio.Task[RunningServer]] = []
         try:
+            missing += await self._drop_hung(lease)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._start(lease.package, lease.resources)) for _ in range(missing)]
             started = [task.result() for task in tasks]
@@ -205,14 +233,23 @@ class Pool:
             lease.become(LeaseState.FAILED, str(errors.exceptions[0]))
             started = []
         finally:
-            self._starting_count -= missing
-            self._starting_mb -= missing * lease.resources.memory_mb
+            self._starting_count -= reserved
+            self._starting_mb -= reserved * lease.resources.memory_mb
         lease.servers += started
         if lease.id not in self._leases:  # the client left while we were at it
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
             lease.become(LeaseState.GRANTED)
         self._serve_queue()
+
+    async def _drop_hung(self, lease: Lease) -> int:
+        """An idle server may have died or hung in the meantime."""
+        healthy = await asyncio.gather(*(server.is_healthy() for server in lease.servers))
+        hung = [server for server, is_healthy in zip(lease.servers, healthy, strict=True) if not is_healthy]
+        lease.servers = [server for server in lease.servers if server not in hung]
+        for server in hung:
+            await server.stop()
+        return len(hung)
 
     async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
@@ -231,7 +268,7 @@ class Pool:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
-            for lease in [lease for lease in self._leases.values() if lease.expires_at < now]:
+            for lease in [lease for lease in self._leases.values() if lease.has_lapsed(now)]:
                 await self.release(lease, is_trusted=False)
             for server in [s for s in self._idle if not s.is_alive or now - s.idle_since > IDLE_SECONDS]:
                 self._idle.remove(server)

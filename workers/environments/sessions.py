@@ -5,31 +5,19 @@ and the old one ends with its last session.
 """
 
 import asyncio
-import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import aiohttp
 
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
-from workers.environments.wire import MAX_FRAME_BYTES, Observation, ServerIsFull, ServerIsGone, Wire
+from workers.environments.leases import HostRefused, Lease, LeaseIsOver
+from workers.environments.wire import MAX_FRAME_BYTES, DeadlinePassed, Observation, ServerIsFull, ServerIsGone, Wire
 
 CONNECT_SECONDS = 10.0
-
-
-class Host(Protocol):
-    """What sessions need of the env host's client."""
-
-    async def replace(self, lease: str, server: str) -> dict[str, Any]: ...
-
-    async def retire(self, lease: str, server: str) -> None: ...
-
-    async def fate(self, server: str) -> str: ...
-
-    def reach(self, server: Mapping[str, Any]) -> tuple[aiohttp.ClientSession, str]: ...
 
 
 class EnvSession:
@@ -100,15 +88,15 @@ class EnvSession:
 class _Process:
     """One server process of a lease, and its idle sockets."""
 
-    def __init__(self, described: Mapping[str, Any], host: Host) -> None:
+    def __init__(self, described: dict[str, Any], lease: Lease) -> None:
         self.id: str = described["id"]
         self.sessions: int = described["sessions"]
         self.active = 0
         self.is_worn = False
         """Dead, or a call in it timed out and may still be running."""
         self._idle: list[Wire] = []
-        self._host = host
-        self._http, self._url = host.reach(described)
+        self._lease = lease
+        self._http, self._url = lease.reach(described)
 
     async def connect(self) -> Wire:
         try:
@@ -130,7 +118,7 @@ class _Process:
         return await self.connect()
 
     async def give(self, session: EnvSession, *, ended_well: bool) -> None:
-        if isinstance(session.failure, ServerIsGone | LimitExceeded):
+        if isinstance(session.failure, ServerIsGone | DeadlinePassed):
             self.is_worn = True
         if ended_well and session.failure is None and session.wire.is_open:
             self._idle.append(session.wire)
@@ -138,11 +126,7 @@ class _Process:
             await session.wire.close()
 
     async def fate(self) -> str:
-        """Why it is gone; empty when it is not, or nobody knows."""
-        try:
-            return await self._host.fate(self.id)
-        except SandboxError:
-            return ""
+        return await self._lease.fate(self.id)
 
     async def close(self) -> None:
         await asyncio.gather(*(wire.close() for wire in self._idle))
@@ -153,10 +137,10 @@ class _Process:
 class EnvServer:
     """A leased server: one process or several that act as one."""
 
-    def __init__(self, host: Host, lease: Mapping[str, Any]) -> None:
-        self._host, self._lease = host, str(lease["id"])
-        self._processes = [_Process(described, host) for described in lease["servers"]]
-        first = lease["servers"][0]
+    def __init__(self, lease: Lease, servers: list[dict[str, Any]]) -> None:
+        self._lease = lease
+        self._processes = [_Process(described, lease) for described in servers]
+        first = servers[0]
         self.action_schema: dict[str, Any] = first["action_schema"]
         self.observation_schema: dict[str, Any] = first["observation_schema"]
         self.sessions: int = sum(process.sessions for process in self._processes)
@@ -206,15 +190,30 @@ class EnvServer:
             await process.give(session, ended_well=ended_well)
 
     async def _least_busy(self) -> _Process:
-        async with self._replacing if any(process.is_worn for process in self._processes) else contextlib.nullcontext():
+        if any(process.is_worn for process in self._processes):
+            async with self._replacing:
+                await self._replace_worn()
+        return min(self._processes, key=lambda process: process.active / process.sessions)
+
+    async def _replace_worn(self) -> None:
+        """Whoever comes first does it; the others wait for it."""
+        try:
             for process in [process for process in self._processes if process.is_worn]:
-                fresh = _Process(await self._host.replace(self._lease, process.id), self._host)
-                self._processes[self._processes.index(process)] = fresh
-                await self._retire_if_unused(process)
-            return min(self._processes, key=lambda process: process.active / process.sessions)
+                await self._swap([process], [await self._lease.replace(process.id)])
+        except HostRefused as error:
+            if not isinstance(error, LeaseIsOver):
+                raise
+            await self._swap(self._processes, await self._lease.acquire_again())
+        except SandboxError:  # the host cannot be reached: it is being started again, and then knows no lease
+            await self._swap(self._processes, await self._lease.acquire_again())
+
+    async def _swap(self, old: list[_Process], new: list[dict[str, Any]]) -> None:
+        fresh = [_Process(described, self._lease) for described in new]
+        self._processes = [process for process in self._processes if process not in old] + fresh
+        for process in old:
+            await self._retire_if_unused(process)
 
     async def _retire_if_unused(self, process: _Process) -> None:
         if process.active == 0 and process not in self._processes:
             await process.close()
-            with contextlib.suppress(SandboxError):  # the host ends it by itself after a while
-                await self._host.retire(self._lease, process.id)
+            await self._lease.retire(process.id)

@@ -24,6 +24,10 @@ class ServerIsFull(SandboxError):
     """The environment's server bears no further session now."""
 
 
+class DeadlinePassed(LimitExceeded):
+    """No answer came in time, and none will be read any more."""
+
+
 class ServerIsGone(SandboxError):
     """The connection to the environment's server was lost."""
 
@@ -86,7 +90,7 @@ class Wire:
                 await self._socket.send_frame(frame, WSMsgType.TEXT)
                 message = await self._socket.receive()
         except TimeoutError:
-            raise LimitExceeded(f"{what}: no answer within {timeout:g} s") from None
+            raise DeadlinePassed(f"{what}: no answer within {timeout:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ServerIsGone(f"{what}: the connection was lost: {error}") from error
         finally:

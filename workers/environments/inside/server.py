@@ -34,7 +34,8 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> Non
     _clean_up(request["variables"])
     root = os.path.join(folder, request["name"])
     os.chdir(root)
-    sys.path[:0] = [root, folder]
+    sys.path.insert(0, root)
+    sys.path.append(folder)  # last: the package may be named like a module of the standard library
     app = _load(request["app"], request["name"])
 
     import uvicorn
