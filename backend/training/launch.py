@@ -57,11 +57,11 @@ def launch_sections(
 ) -> list[LaunchSection]:
     """The form's sections with the configuration's values; `given` are texts that a refused form sent."""
     given = given or {}
-    sections = [LaunchSection("", TITLES[""], TrainingConfiguration.__doc__ or "")]
+    sections = [LaunchSection("", TITLES[""], "Which stages, and how much of the machine.")]
     for name, info in TrainingConfiguration.model_fields.items():
         value = getattr(configuration, name)
         if isinstance(value, BaseModel):
-            section = LaunchSection(name, TITLES.get(name, name.capitalize()), info.description or "")
+            section = LaunchSection(name, TITLES.get(name, name.capitalize()), type(value).__doc__ or "")
             section.fields.extend(_fields_of(value, name + ".", given))
             sections.append(section)
         else:

@@ -28,7 +28,7 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint) -> Expo
     """Queue the export of a checkpoint. One that is under way already is given back instead of a second."""
     if checkpoint.run_id is None:
         raise NotFromTraining
-    session.refresh(checkpoint, with_for_update=True)
+    session.refresh(checkpoint, with_for_update={"of": Checkpoint})
     unfinished = {ExportStatus.QUEUED, ExportStatus.RUNNING}
     statement = select(Export).where(Export.checkpoint_id == checkpoint.id, Export.status.in_(unfinished))
     if known := session.scalars(statement.limit(1)).first():
