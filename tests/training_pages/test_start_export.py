@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Export, Job
 from backend.domain.vocabulary import ExportStatus, PolicyKind, Role, RunKind
 from backend.training.downloads import NotExported, export_zip
+from backend.training.queries import get_checkpoint
 from backend.training.service import NotFromTraining, start_export
 from backend.web.identity import Actor
 from tests.factories import make_checkpoint, make_person, make_policy, make_run
@@ -45,3 +46,12 @@ def test_it_refuses_weights_that_no_run_made(session: Session, actor: Actor):
 def test_what_was_not_proven_is_not_handed_out(status: ExportStatus):
     with pytest.raises(NotExported):
         export_zip(Export(status=status, artifact="exports/x.zip"))
+
+
+def test_it_takes_a_checkpoint_as_the_json_api_loads_it(session: Session, actor: Actor):
+    known = make_checkpoint(session, make_policy(session), make_run(session))
+    session.expunge_all()
+
+    export = start_export(session, actor, get_checkpoint(session, known.id))
+
+    assert export.checkpoint_id == known.id
