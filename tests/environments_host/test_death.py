@@ -12,7 +12,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from tests.envhost_fixture import HostProcess, package_files, prepared
 from workers.environments.client import EnvHost, HostRefused
-from workers.environments.pool import TTL_SECONDS
+from workers.environments.granted_leases import TTL_SECONDS
 
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
 SECONDS = 10.0

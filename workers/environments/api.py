@@ -12,9 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import MAX_PACKAGE_BYTES, PackageInvalid
+from workers.environments.granted_leases import TTL_SECONDS, Lease, LeaseState
 from workers.environments.launchers import Offer
 from workers.environments.packages import PackageStore, StoredPackage
-from workers.environments.pool import TTL_SECONDS, Lease, LeaseState, Pool
+from workers.environments.pool import Pool
 from workers.environments.servers import RunningServer
 from workers.environments.wire import MAX_FRAME_BYTES
 

@@ -3,22 +3,17 @@
 import asyncio
 import os
 import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from backend.domain.errors import SandboxError, boundary
 from backend.domain.manifest import ResourcesSpec
+from workers.environments.granted_leases import Lease, LeaseState
 from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS, RunningServer, start_server
 
-TTL_SECONDS = 10.0
-"""A lease that no connection holds for so long has lost its client."""
 IDLE_SECONDS = 600.0
 """How long a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
@@ -27,55 +22,6 @@ MAX_SERVERS = 64
 MEMORY_SHARE = 0.75
 """Of the machine's memory, at most, is promised to servers."""
 TICK_SECONDS = 1.0
-
-
-class LeaseState(StrEnum):
-    QUEUED = "queued"
-    GRANTED = "granted"
-    FAILED = "failed"
-    OVER = "over"
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    package: StoredPackage
-    resources: ResourcesSpec
-    count: int
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    state: LeaseState = LeaseState.QUEUED
-    servers: list[RunningServer] = field(default_factory=list)
-    retiring: dict[str, tuple[RunningServer, float]] = field(default_factory=dict)
-    error: str = ""
-    expires_at: float = 0.0
-    holders: int = 0
-    """Connections that keep it."""
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def renew(self) -> None:
-        self.expires_at = time.monotonic() + TTL_SECONDS
-
-    @contextmanager
-    def held(self) -> Iterator["Lease"]:
-        self.holders += 1
-        try:
-            yield self
-        finally:
-            self.holders -= 1
-            self.renew()
-
-    def has_lapsed(self, now: float) -> bool:
-        return not self.holders and self.expires_at < now
-
-    def become(self, state: LeaseState, error: str = "") -> None:
-        self.state, self.error = state, error
-        self.changed.set()
-        if state is LeaseState.OVER:
-            self.over.set()
-
-    @property
-    def memory_mb(self) -> int:
-        return self.count * self.resources.memory_mb
 
 
 @dataclass(frozen=True, slots=True)
