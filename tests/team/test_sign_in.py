@@ -3,18 +3,18 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from argon2 import PasswordHasher
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Person, SignInAttempt, WebSession
 from backend.domain.vocabulary import Role
-from backend.team.passwords import hash_password
 from backend.web.identity import SESSION_COOKIE
 from tests.web_fixtures import make_person
 
 PASSWORD = "correct horse battery"
-HASH = hash_password(PASSWORD)
+HASH = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
 
 
 @pytest.fixture

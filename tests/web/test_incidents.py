@@ -5,17 +5,30 @@ import re
 
 import pytest
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.app import create_app
 from backend.db.models import Person
 from backend.domain.vocabulary import Role
 from backend.web.dependencies import SessionDep, Viewer
-from tests.web_fixtures import ClientFor
+from tests.web_fixtures import make_person, requests_in, sign_in
+
+
+@pytest.fixture
+def app(session: Session) -> FastAPI:
+    """One of its own, because these tests add routes."""
+    return create_app(requests_in(session))
+
+
+@pytest.fixture
+def viewer(app: FastAPI, session: Session) -> TestClient:
+    return sign_in(app, session, make_person(session, Role.VIEWER))
 
 
 def test_it_is_rolled_back_and_named_in_page_and_log(
-    app: FastAPI, client_for: ClientFor, session: Session, caplog: pytest.LogCaptureFixture
+    app: FastAPI, viewer: TestClient, session: Session, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.get("/explode")
     def explode(session: SessionDep, actor: Viewer) -> None:
@@ -24,7 +37,7 @@ def test_it_is_rolled_back_and_named_in_page_and_log(
         raise ZeroDivisionError("the secret detail")
 
     with caplog.at_level(logging.ERROR):
-        answer = client_for(Role.VIEWER).get("/explode")
+        answer = viewer.get("/explode")
     assert answer.status_code == 500
     assert "the secret detail" not in answer.text
     found = re.search(r"Incident <code>(\w+)</code>", answer.text)
@@ -35,11 +48,11 @@ def test_it_is_rolled_back_and_named_in_page_and_log(
     assert session.scalar(select(Person).where(Person.email == "half@example.org")) is None
 
 
-def test_the_api_gets_it_as_json(app: FastAPI, client_for: ClientFor) -> None:
+def test_the_api_gets_it_as_json(app: FastAPI, viewer: TestClient) -> None:
     @app.get("/api/v1/explode")
     def explode(actor: Viewer) -> None:
         raise ZeroDivisionError
 
-    answer = client_for(Role.VIEWER).get("/api/v1/explode")
+    answer = viewer.get("/api/v1/explode")
     assert answer.status_code == 500
     assert set(answer.json()) == {"error", "detail", "fields", "incident"}
