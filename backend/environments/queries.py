@@ -164,11 +164,14 @@ def find_open_check(session: Session, version: EnvironmentVersion) -> Run | None
 
 
 def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
-    """Evaluations, trainings and hand play of any version, newest first."""
+    """Evaluations and trainings on any version, newest first; checks and hand play have lists of their own."""
     statement = (
         select(Run)
         .join(Run.version)
-        .where(EnvironmentVersion.environment_id == environment.id, Run.kind != RunKind.CHECK)
+        .where(
+            EnvironmentVersion.environment_id == environment.id,
+            Run.kind.in_([RunKind.EVALUATION, RunKind.TRAINING]),
+        )
         .options(contains_eager(Run.version), joinedload(Run.policy), joinedload(Run.creator))
         .order_by(Run.created_at.desc(), Run.id.desc())
         .limit(limit)
