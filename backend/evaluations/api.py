@@ -107,7 +107,7 @@ def get_points(
     """Curves as columns, thinned to the lowest and highest of each bucket beyond 4000 points:
     `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`."""
     run = queries.get_run(session, run_id)
-    names = wanted.name or points.metric_names(session, run.id)
+    names = wanted.name or list(points.latest_steps(session, run.id))
     series = [points.Series(name, name) for name in names]
     return points.columnar_points(session, run.id, series, points.Window(wanted.after, wanted.low, wanted.high))
 

@@ -1,6 +1,6 @@
 """Which curves a training run's page draws, from the metric points that the trainer writes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend.db.models import Run
@@ -39,7 +39,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
     return main, [_single(name, name, "value") for name in sorted(known - drawn)]
 
 
-def series_of(run: Run, names: Sequence[str], key: str) -> tuple[Series, ...]:
+def series_of(run: Run, names: Iterable[str], key: str) -> tuple[Series, ...]:
     """The curves of the chart with this key; none when there is no such chart."""
     main, more = charts_of(run, names)
     return next((chart.series for chart in [*main, *more] if chart.key == key), ())

@@ -5,9 +5,10 @@ A mean's interval is taken over tasks, not rollouts: rollouts of one group share
 
 import uuid
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Row, text
+from sqlalchemy import RowMapping, TextClause, text
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
@@ -96,43 +97,25 @@ class Outcomes:
         return self.statuses.get(RolloutStatus.FAILED, 0)
 
 
-_OUTCOMES = text("""
-SELECT phase, status, stop_reason, error_kind, count(*) AS amount, max(training_step) AS latest,
-       count(*) FILTER (WHERE is_truncated) AS truncated, sum(turns) AS turns,
-       sum(tokens_in) AS tokens_in, sum(tokens_out) AS tokens_out,
-       sum(policy_seconds::float8) AS policy_seconds, sum(environment_seconds::float8) AS environment_seconds,
-       mode() WITHIN GROUP (ORDER BY error_message) AS message
-FROM rollouts
-WHERE run_id = :run AND (CAST(:phase AS text) IS NULL OR phase = :phase)
-  AND (CAST(:step AS int) IS NULL OR training_step = :step)
-GROUP BY phase, status, stop_reason, error_kind
-ORDER BY count(*) DESC
-""")
+_SCOPE = """
+r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
+  AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
+"""
 
-_COLUMNS = text("""
-WITH value AS MATERIALIZED (
-    SELECT r.group_id, r.level, v.position, v.value::float8 AS value
-    FROM rollouts r CROSS JOIN LATERAL unnest(array_append(r.columns, r.reward)) WITH ORDINALITY AS v(value, position)
-    WHERE r.run_id = :run AND r.status = 'completed' AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
-      AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
-), task AS (
-    SELECT group_id, level, position, avg(value) AS value, count(*) AS rollouts FROM value GROUP BY 1, 2, 3
-), span AS (
-    SELECT position, min(value) AS low, max(value) AS high, count(DISTINCT value) AS kinds FROM value GROUP BY 1
-), bar AS (
-    SELECT position,
-           CASE WHEN kinds <= :kinds OR high = low THEN value
-                ELSE low + (least(width_bucket(value, low, high, :bins), :bins) - 1) * (high - low) / :bins
-           END AS low,
-           CASE WHEN kinds <= :kinds OR high = low THEN 0 ELSE (high - low) / :bins END AS width
-    FROM value JOIN span USING (position)
+_OUTCOMES = text(f"""
+WITH counted AS (
+    SELECT r.phase, r.status, r.stop_reason, r.error_kind, count(*) AS amount, max(r.training_step) AS latest,
+           count(*) FILTER (WHERE r.is_truncated) AS truncated, sum(r.turns) AS turns,
+           sum(r.tokens_in) AS tokens_in, sum(r.tokens_out) AS tokens_out,
+           sum(r.policy_seconds::float8) AS policy_seconds, sum(r.environment_seconds::float8) AS environment_seconds
+    FROM rollouts r WHERE {_SCOPE} GROUP BY 1, 2, 3, 4
+), said AS (
+    SELECT r.phase, r.error_kind, mode() WITHIN GROUP (ORDER BY r.error_message) AS message
+    FROM rollouts r WHERE {_SCOPE} AND r.status = 'failed' GROUP BY 1, 2
 )
-SELECT CASE WHEN grouping(level) = 1 THEN 'all' ELSE 'level' END AS part, position, level,
-       count(*) AS amount, avg(value) AS mean, coalesce(stddev_samp(value), 0) AS deviation, sum(rollouts) AS rollouts
-FROM task GROUP BY GROUPING SETS ((position), (position, level))
-UNION ALL
-SELECT 'bar', position, NULL, count(*), low, width, 0 FROM bar GROUP BY position, low, width
-ORDER BY 1, 2, 3, 5
+SELECT c.*, s.message FROM counted c LEFT JOIN said s
+    ON c.status = 'failed' AND s.phase = c.phase AND s.error_kind IS NOT DISTINCT FROM c.error_kind
+ORDER BY c.amount DESC
 """)
 
 
@@ -158,24 +141,66 @@ def outcomes(session: Session, scope: Scope) -> Outcomes:
 
 def column_figures(session: Session, run: Run, scope: Scope) -> list[ColumnFigures]:
     """The reward first, then every column in declared order."""
-    names = [*run.columns, REWARD]
-    weights: list[float | None] = [*run.weights, None]
-    figures = [ColumnFigures(name, weight) for name, weight in zip(names, weights, strict=True)]
-    for row in session.execute(_COLUMNS, scope.parameters() | {"kinds": MAX_DISTINCT, "bins": BINS}):
-        if row.position <= len(figures):
-            _add(figures[row.position - 1], row)
-    return [figures[-1], *figures[:-1]]
+    figures = [ColumnFigures(REWARD, None), *map(ColumnFigures, run.columns, run.weights)]
+    for row in session.execute(_means(len(run.columns)), scope.parameters()).mappings():
+        for position, figure in enumerate(figures):
+            _add_mean(figure, row, position)
+    bins = {"kinds": MAX_DISTINCT, "bins": BINS}
+    for row in session.execute(_bars(len(run.columns)), scope.parameters() | bins).mappings():
+        figures[row["position"]].bars.append(Bar(row["low"], row["low"] + row["width"], row["amount"]))
+    return figures
 
 
-def _add(figure: ColumnFigures, row: Row[Any]) -> None:
-    match row.part:
-        case "bar":
-            figure.bars.append(Bar(row.mean, row.mean + row.deviation, row.amount))
-        case "level":
-            figure.by_level[row.level] = estimate_of(row.mean, row.deviation, row.amount)
-        case _:
-            figure.estimate = estimate_of(row.mean, row.deviation, row.amount)
-            figure.rollouts = int(row.rollouts)
+def _add_mean(figure: ColumnFigures, row: RowMapping, position: int) -> None:
+    mean, count = row[f"mean_{position}"], row[f"amount_{position}"]
+    if mean is None:
+        return
+    estimate = estimate_of(mean, row[f"deviation_{position}"] or 0.0, count)
+    if row["is_all"]:
+        figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
+    else:
+        figure.by_level[row["level"]] = estimate
+
+
+def _values(columns: int) -> list[str]:
+    """SQL of each figure's value in a rollout: the reward, then the columns by position."""
+    return ["r.reward::float8", *(f"r.columns[{position}]::float8" for position in range(1, columns + 1))]
+
+
+@lru_cache(maxsize=64)
+def _means(columns: int) -> TextClause:
+    """One pass over the rollouts, folded to tasks first; a row for everything and one a level."""
+    tasks = ", ".join(f"avg({value}) AS v{n}" for n, value in enumerate(_values(columns)))
+    folded = ", ".join(
+        f"avg(v{n}) AS mean_{n}, stddev_samp(v{n}) AS deviation_{n}, count(v{n}) AS amount_{n}"
+        for n in range(columns + 1)
+    )
+    return text(f"""
+        WITH task AS (
+            SELECT r.level, count(*) AS rollouts, {tasks}
+            FROM rollouts r WHERE {_SCOPE} AND r.status = 'completed' GROUP BY r.group_id, r.level
+        )
+        SELECT level, grouping(level) = 1 AS is_all, sum(rollouts) AS rollouts, {folded}
+        FROM task GROUP BY GROUPING SETS ((), (level)) ORDER BY level
+    """)
+
+
+@lru_cache(maxsize=64)
+def _bars(columns: int) -> TextClause:
+    """Histograms of all columns: a bar for each value where they are few, else bins of equal width."""
+    parts = [
+        f"""
+        SELECT {n} AS position, CASE WHEN kinds <= :kinds THEN value
+                 ELSE low + (least(width_bucket(value, low, high, :bins), :bins) - 1) * (high - low) / :bins END AS low,
+               CASE WHEN kinds <= :kinds THEN 0 ELSE (high - low) / :bins END AS width, sum(amount)::bigint AS amount
+        FROM (SELECT v.*, count(*) OVER () AS kinds, min(value) OVER () AS low, max(value) OVER () AS high
+              FROM (SELECT {value} AS value, count(*) AS amount FROM rollouts r
+                    WHERE {_SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
+        GROUP BY 2, 3
+        """
+        for n, value in enumerate(_values(columns))
+    ]
+    return text(" UNION ALL ".join(parts) + " ORDER BY position, low")
 
 
 def _count(counts: dict[str, int], key: str, count: int) -> None:

@@ -2,8 +2,9 @@
 
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import Select, and_, func, or_, select
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session, contains_eager
 
@@ -33,38 +34,45 @@ class ListedGroup:
 def groups(session: Session, run: Run, wanted: GroupFilter) -> Slice[ListedGroup]:
     """Newest training step first, then by ordinal."""
     step = func.coalesce(Group.training_step, -1)
-    spread = func.stddev_pop(Rollout.reward)
-    statement = (
-        select(
-            Group,
-            step,
-            func.array_agg(aggregate_order_by(Rollout.id, Rollout.member)),
-            func.array_agg(aggregate_order_by(Rollout.reward, Rollout.member)),
-            func.avg(Rollout.reward),
-            spread,
-        )
-        .join(Rollout, Rollout.group_id == Group.id)
+    equal = {Group.phase: wanted.phase, Group.training_step: wanted.step, Task.level: wanted.level}
+    found = (
+        select(Group.id, step.label("step"))
         .join(Group.task)
-        .options(contains_eager(Group.task))
-        .where(Group.run_id == run.id)
-        .group_by(Group.id, *Task.__table__.columns)
+        .where(Group.run_id == run.id, *(column == value for column, value in equal.items() if value is not None))
     )
-    for column, value in (
-        (Group.phase, wanted.phase),
-        (Group.training_step, wanted.step),
-        (Rollout.level, wanted.level),
-    ):
-        if value is not None:
-            statement = statement.where(column == value)
     if wanted.spread:
-        statement = statement.having(spread > SAME if wanted.spread == "mixed" else func.coalesce(spread, 0) <= SAME)
+        found = found.where(Group.id.in_(_with_spread(run, is_mixed=wanted.spread == "mixed")))
     if wanted.after:
         at_step, ordinal, phase = read_cursor(wanted.after, 3)
         behind = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
-        statement = statement.where(or_(step < at_step, and_(step == at_step, behind)))
-    rows = session.execute(statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(wanted.limit + 1)).all()
+        found = found.where(or_(step < at_step, and_(step == at_step, behind)))
+    part = found.order_by(step.desc(), Group.ordinal, Group.phase).limit(wanted.limit + 1).subquery()
+    statement = (
+        select(
+            Group,
+            part.c.step,
+            func.array_agg(aggregate_order_by(Rollout.id, Rollout.member)),
+            func.array_agg(aggregate_order_by(Rollout.reward, Rollout.member)),
+            func.avg(Rollout.reward),
+            func.stddev_pop(Rollout.reward),
+        )
+        .join(part, part.c.id == Group.id)
+        .join(Rollout, Rollout.group_id == Group.id)
+        .join(Group.task)
+        .options(contains_eager(Group.task))
+        .group_by(Group.id, part.c.step, *Task.__table__.columns)
+        .order_by(part.c.step.desc(), Group.ordinal, Group.phase)
+    )
+    rows = session.execute(statement).all()
     shown = rows[: wanted.limit]
     shown = rows[: wanted.limit]
     items = [ListedGroup(group, ids, rewards, mean, deviation) for group, _, ids, rewards, mean, deviation in shown]
     last = shown[-1] if len(rows) > wanted.limit else None
     return Slice(items, make_cursor(last[1], last[0].ordinal, str(last[0].phase)) if last else None)
+
+
+def _with_spread(run: Run, *, is_mixed: bool) -> Select[Any]:
+    """Groups whose members' rewards differ, or do not."""
+    spread = func.coalesce(func.stddev_pop(Rollout.reward), 0)
+    grouped = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
+    return grouped.having(spread > SAME if is_mixed else spread <= SAME)

@@ -27,7 +27,17 @@ class Window:
         return max(steps) if steps else None
 
 
-_NAMES = text("SELECT DISTINCT name FROM metric_points WHERE run_id = :run ORDER BY name")
+# A hop along the primary key from name to name: a curve may have very many points.
+_NAMES = text("""
+WITH RECURSIVE hop AS (
+    (SELECT name FROM metric_points WHERE run_id = :run ORDER BY name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.name FROM metric_points m WHERE m.run_id = :run AND m.name > hop.name ORDER BY m.name LIMIT 1)
+    FROM hop WHERE hop.name IS NOT NULL
+)
+SELECT name, (SELECT max(step) FROM metric_points m WHERE m.run_id = :run AND m.name = hop.name) AS latest
+FROM hop WHERE name IS NOT NULL ORDER BY name
+""")
 
 # A resumed run writes steps again: the newest attempt counts. Of each bucket of steps the lowest and the highest
 # value stay, so that no spike is lost.
@@ -53,8 +63,9 @@ ORDER BY step
 """)
 
 
-def metric_names(session: Session, run_id: uuid.UUID) -> Sequence[str]:
-    return session.scalars(_NAMES, {"run": run_id}).all()
+def latest_steps(session: Session, run_id: uuid.UUID) -> dict[str, int]:
+    """The newest step of every curve, by the curve's name."""
+    return {row.name: row.latest for row in session.execute(_NAMES, {"run": run_id})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +97,3 @@ def columnar_points(
     ]
     last = max(by_step, default=window.after)
     return {"x": list(by_step), "series": drawn, "cursor": "" if last is None else str(last)}
-
-
-def count(session: Session, run_id: uuid.UUID) -> int:
-    """How many points there are: changes whenever a chart has something to fetch."""
-    return session.scalar(text("SELECT count(*) FROM metric_points WHERE run_id = :run"), {"run": run_id}) or 0

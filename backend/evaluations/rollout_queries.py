@@ -32,19 +32,22 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter) -> Slice[Listed]
     """A run's rollouts in the wanted order; those without a value come last."""
     is_flagged = select(Flag.id).where(Flag.rollout_id == Rollout.id).exists()
     key, is_descending = _order(run, wanted.sort)
+    found = select(Rollout.id, Rollout.seq, key.label("key")).where(Rollout.run_id == run.id, *_conditions(run, wanted))
+    if wanted.flagged:
+        found = found.where(is_flagged)
+    if wanted.after:
+        found = found.where(_behind(key, is_descending, read_cursor(wanted.after, 2)))
+    order = (key.desc(), Rollout.seq.desc()) if is_descending else (key.asc(), Rollout.seq.asc())
+    part = found.order_by(*order).limit(wanted.limit + 1).subquery()  # the page first, its tasks after
     statement = (
-        select(Rollout, is_flagged, key)
+        select(Rollout, is_flagged, part.c.key)
+        .join(part, part.c.id == Rollout.id)
         .join(Rollout.group)
         .join(Group.task)
         .options(contains_eager(Rollout.group).contains_eager(Group.task))
-        .where(Rollout.run_id == run.id, *_conditions(run, wanted))
     )
-    if wanted.flagged:
-        statement = statement.where(is_flagged)
-    if wanted.after:
-        statement = statement.where(_behind(key, is_descending, read_cursor(wanted.after, 2)))
-    order = (key.desc(), Rollout.seq.desc()) if is_descending else (key.asc(), Rollout.seq.asc())
-    rows = session.execute(statement.order_by(*order).limit(wanted.limit + 1)).all()
+    ends = (part.c.key, part.c.seq)
+    rows = session.execute(statement.order_by(*(end.desc() if is_descending else end.asc() for end in ends))).all()
     shown = rows[: wanted.limit]
     items = [Listed(rollout, columns_of(run, rollout), flagged) for rollout, flagged, _ in shown]
     last = shown[-1] if len(rows) > wanted.limit else None

@@ -1,5 +1,6 @@
 """/runs/{id}: the live overview of one run, its curves, and the buttons that stop and resume it."""
 
+import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,27 @@ class ScopeChoice(BaseModel):
 
     phase: Phase | None = None
     step: int | None = None
+
+
+class Pace:
+    """How often the figures of a run are folded anew: the longer it takes, the more rarely."""
+
+    REST = 8
+    """So many times as long as the folding took."""
+
+    def __init__(self) -> None:
+        self._began = self._next = 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._next
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        now = time.monotonic()
+        self._next = now + self.REST * (now - self._began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +96,30 @@ async def run_events(
 ) -> AsyncIterable[ServerSentEvent]:
     """The overview's blocks whenever they change; `points` tells the charts that there is more to fetch."""
 
+    pace = Pace()
+
     def render(session: Session) -> dict[str, str]:
-        context = _overview(session, run_id, choice, with_charts=False)
-        names = ["run_outcome", "run_figures", "run_newest"]
-        if context.run.kind is RunKind.TRAINING:
-            names.append("run_checkpoints")
-        blocks = {"run_head": render_block(request, HEADER, "run_head", {"head": context.head})}
-        blocks |= {name: render_block(request, TEMPLATE, name, context) for name in names}
-        blocks["points"] = str(points.count(session, run_id)) if context.run.kind is RunKind.TRAINING else "0"
-        if context.run.status.is_over:
+        run = queries.get_run(session, run_id)
+        head = {"head": run_header(session, run)}
+        blocks = {"run_head": render_block(request, HEADER, "run_head", head)}
+        if run.kind is RunKind.TRAINING:
+            blocks["points"] = f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}"
+        if run.status.is_over:
             blocks[END] = ""
+        if run.status.is_over or pace.is_due:
+            with pace:
+                blocks = _blocks(request, _overview(session, run_id, choice, with_charts=False)) | blocks
         return blocks
 
     async for event in live(request, (run_topic(run_id),), render):
         yield event
+
+
+def _blocks(request: Request, context: OverviewPage) -> dict[str, str]:
+    names = ["run_outcome", "run_figures", "run_newest"]
+    if context.run.kind is RunKind.TRAINING:
+        names.append("run_checkpoints")
+    return {name: render_block(request, TEMPLATE, name, context) for name in names}
 
 
 @router.get("/runs/{run_id}/head/events", response_class=EventSourceResponse)
@@ -117,7 +149,7 @@ def run_points(
     run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[PointsQuery, Query()]
 ) -> dict[str, Any]:
     run = queries.get_run(session, run_id)
-    series = series_of(run, points.metric_names(session, run_id), wanted.chart)
+    series = series_of(run, points.latest_steps(session, run_id), wanted.chart)
     return points.columnar_points(session, run_id, series, points.Window(wanted.after, wanted.low, wanted.high))
 
 
@@ -139,7 +171,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: ScopeChoice, *, with_
     everything = outcomes(session, Scope(run.id))
     scope = _scope(run, everything, choice)
     figures = column_figures(session, run, scope)
-    main, more = charts_of(run, points.metric_names(session, run.id)) if is_training and with_charts else ([], [])
+    main, more = charts_of(run, points.latest_steps(session, run.id)) if is_training and with_charts else ([], [])
     return OverviewPage(
         head=run_header(session, run),
         run=run,
