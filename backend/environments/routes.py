@@ -1,6 +1,5 @@
 """Pages of environments: the list, a new one, and everything about one. Its editor and hand play are beside this."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -21,9 +20,6 @@ from backend.web.forms import read_form
 from backend.web.pages import page, see_other, wants_block
 
 router = APIRouter()
-
-_FRONT_MATTER = re.compile(r"\A---\n.*?\n---\s*\n", re.DOTALL)
-"""What model hubs read of a README; no words for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +102,7 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
         versions=versions,
         checks=queries.check_runs_of(session, environment, limit=10),
         runs=queries.recent_runs(session, environment),
-        readme=_FRONT_MATTER.sub("", draft.files.get("README.md", "")),
+        readme=draft.files.get("README.md", ""),
     )
     return page(request, "environments/overview.html", context)
 

@@ -9,6 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web import svg
 from backend.web.formats import FILTERS
+from backend.web.markdown import markdown
 from backend.web.static import static_url
 
 TEMPLATES = PROJECT_ROOT / "frontend" / "templates"
@@ -51,7 +52,7 @@ def templates() -> Environment:
         lstrip_blocks=True,
         auto_reload=get_settings().stage == "development",
     )
-    environment.filters |= FILTERS
+    environment.filters |= FILTERS | {"markdown": markdown}
     environment.globals |= {
         "ui": Macros(environment),
         "svg": svg,
