@@ -30,7 +30,7 @@ help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install everything into .venv and .runtime (again: instant)
-	@$(MAKE) --no-print-directory -j2 $(STAMP) $(RUNTIME_STAMP)
+	@$(MAKE) --silent --no-print-directory -j2 $(STAMP) $(RUNTIME_STAMP)
 
 demo: setup ## set up, start, run the showcase and keep serving until Ctrl-C
 	@$(BIN)/proctor demo $(ARGS)
@@ -95,12 +95,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing Proctor with [$(EXTRAS_$(WORKER))] into $(VENV); this takes a minute or two"
 	@$(if $(filter gpu,$(WORKER)),grep -v '^torch==' constraints.txt,cat constraints.txt) > $(VENV)/constraints.txt
-	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
+	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
 	@touch $@
 
 $(RUNTIME_STAMP): constraints-runtime.txt
 	@test -x $(RUNTIME)/bin/python || $(PYTHON) -m venv $(RUNTIME)
 	@echo "installing the environment runtime into $(RUNTIME)"
-	@$(RUNTIME)/bin/python -m pip install --quiet --constraint constraints-runtime.txt openenv
+	@$(RUNTIME)/bin/python -m pip install -qq --constraint constraints-runtime.txt openenv
 	@touch $@
