@@ -1,0 +1,1 @@
+"""Policies, evaluations, runs of every kind, their rollouts, and comparing them."""

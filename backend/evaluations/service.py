@@ -7,7 +7,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Run
-from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
@@ -25,6 +25,9 @@ __all__ = [
     "resume_run",
     "start_evaluation",
 ]
+
+JUDGING_JOB = "judging.detect"
+"""Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
 
 
 class RunIsOver(Conflict):
@@ -50,7 +53,10 @@ def begin_run(session: Session, run: Run) -> bool:
 def finish_run(
     session: Session, run: Run, status: RunStatus, summary: dict[str, Any] | None = None, reason: str | None = None
 ) -> None:
-    """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept."""
+    """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept.
+
+    A completed evaluation is looked at by the detectors next; training is watched by them while it goes on.
+    """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
     _lock(session, run)
@@ -59,6 +65,8 @@ def finish_run(
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
+    if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
+        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
     _changed(session, run)
 
 
@@ -83,7 +91,8 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
     _lock(session, run)
     if run.status not in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:
         raise RunIsNotOver(f"This run is {run.status}; only a stopped, paused or failed run can be resumed.")
-    last = session.scalars(select(Job).where(Job.run_id == run.id).order_by(Job.id.desc()).limit(1)).first()
+    own = select(Job).where(Job.run_id == run.id, Job.name != JUDGING_JOB)
+    last = session.scalars(own.order_by(Job.id.desc()).limit(1)).first()
     if last is None:
         raise RunIsNotOver("This run was not started as a job, so there is nothing to resume.")
     run.status = RunStatus.QUEUED
