@@ -84,7 +84,7 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         state=state,
         observation=observation,
         text=text,
-        entries=transcript_of(messages, rollout.steps, run.columns) if messages else [],
+        entries=transcript_of(messages, rollout.steps, run.columns, weights=run.weights) if messages else [],
         columns=columns,
         reward=weighted_reward(manifest.columns, columns),
         fields=action_fields(spec, run.configuration.get("action_schema") or {}),

@@ -104,8 +104,11 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
 
 
 def _lock(session: Session, run: Run) -> None:
-    """Read the run as it is now and keep others from changing it. Rollouts may still be written beside it."""
-    session.refresh(run, with_for_update={"of": Run, "key_share": True})
+    """Read the run as it is now and keep others from changing it. Rollouts may still be written beside it.
+
+    Only its columns: a whole refresh would drop the rows that were loaded with it.
+    """
+    session.refresh(run, Run.__mapper__.column_attrs.keys(), with_for_update={"of": Run, "key_share": True})
 
 
 def _may_steer(actor: Asker, run: Run) -> None:

@@ -125,5 +125,5 @@ def _most_changed(found: Comparison) -> TaskPair:
 
 def _played(session: Session, rollout_id: uuid.UUID) -> Played:
     rollout = rollout_queries.get_rollout(session, rollout_id)
-    entries = transcript_of(rollout.messages, rollout.steps, rollout.run.columns)
+    entries = transcript_of(rollout.messages, rollout.steps, rollout.run.columns, weights=rollout.run.weights)
     return Played(rollout, entries, rollout_queries.columns_of(rollout.run, rollout))

@@ -24,7 +24,8 @@ class RunHeader:
 
     @property
     def can_stop(self) -> bool:
-        return not self.run.status.is_over and self.run.stop_requested_at is None
+        is_played = self.run.kind is RunKind.PLAY  # left on its own page
+        return not is_played and not self.run.status.is_over and self.run.stop_requested_at is None
 
     @property
     def can_resume(self) -> bool:

@@ -78,6 +78,7 @@ def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
         rollout.messages,
         rollout.steps,
         rollout.run.columns,
+        weights=rollout.run.weights,
         quotes=[quote for each in evidence for quote in each.quotes],
         spans=[span for each in evidence for span in each.spans],
     )
