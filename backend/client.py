@@ -32,6 +32,9 @@ class Client:
             base_url=f"{self.url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=TIMEOUT_SECONDS
         )
 
+    def close(self) -> None:
+        self._http.close()
+
     def get(self, path: str, **query: object) -> Any:
         return self.ask("GET", path, query=query)
 

@@ -9,15 +9,22 @@ ALLOWED = {Path("backend/db/session.py")}
 
 def main() -> int:
     found = [
-        f"{path}:{call.lineno}: `.commit()`; use `transaction()`, or `flush()` for an id"
+        f"{path}:{getattr(call, 'lineno', 1)}: `.commit()`; use `transaction()`, or `flush()` for an id"
         for folder in ("backend", "workers")
         for path in sorted(Path(folder).rglob("*.py"))
         if path not in ALLOWED and not path.is_relative_to("workers/library")
         for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "commit"
+        if _commits(call)
     ]
     sys.stdout.write("".join(f"{line}\n" for line in found))
     return 1 if found else 0
+
+
+def _commits(node: ast.AST) -> bool:
+    """`session.commit()` or the like; a driver's own `connection` is no session."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "commit"):
+        return False
+    return not (isinstance(node.func.value, ast.Name) and node.func.value.id == "connection")
 
 
 if __name__ == "__main__":

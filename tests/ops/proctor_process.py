@@ -15,6 +15,8 @@ from typing import Any
 
 TIMEOUT_SECONDS = 90.0
 """Generous: the machine may be busy."""
+EMBEDDED = {"DATABASE_URL": "", "REDIS_URL": ""}
+"""Other tests of this process may have pointed these at their own servers."""
 
 
 class ProctorProcess:
@@ -41,7 +43,7 @@ class ProctorProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, **(environment or {})},  # noqa: TID251 - a child's environment
+            env={**os.environ, **EMBEDDED, **(environment or {})},  # noqa: TID251 - a child's environment
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

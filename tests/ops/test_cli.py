@@ -1,0 +1,213 @@
+"""The command line against a real web server: what it says, in JSON and for people, and how it ends."""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from backend.app import create_app
+from backend.cli.connection import connect
+from backend.cli.main import main
+from backend.db.models import Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import RunStatus
+from backend.preparation import furnish
+from backend.settings import get_settings
+from tests.factories import make_flag, make_rollouts, make_run
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Proctor = Callable[..., Result]
+
+
+@pytest.fixture
+def server(installation: None) -> Iterator[str]:
+    serving = uvicorn.Server(uvicorn.Config(create_app(), port=0, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=serving.run)
+    thread.start()
+    while not serving.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{serving.servers[0].sockets[0].getsockname()[1]}"
+    serving.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def proctor(server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Proctor]:
+    """Runs a command as an administrator and says how it went."""
+    token = furnish(is_local=True)["token"]
+    assert token is not None
+    monkeypatch.setenv("PROCTOR_URL", server)
+    monkeypatch.setenv("PROCTOR_TOKEN", token)
+    get_settings.cache_clear()
+    connect.cache_clear()
+
+    def run(*arguments: str) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["proctor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return Result(int(ended.value.code or 0), shown.out, shown.err)
+
+    yield run
+    connect().close()
+    connect.cache_clear()
+    get_settings.cache_clear()
+
+
+def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor, tmp_path: Path) -> None:
+    folder = tmp_path / "dice"
+    assert proctor("env", "init", "dice", "--folder", str(folder)).status == 0
+    assert (folder / "openenv.yaml").exists()
+
+    pushed = proctor("env", "push", str(folder), "--publish", "--notes", "the first", "--json")
+    assert (pushed.status, pushed.json["problems"], pushed.json["version"]["number"]) == (0, [], 1)
+
+    names = {environment["name"] for environment in proctor("env", "list", "--json").json}
+    assert names == {"dice", "number_guess", "reverse_text", "sloppy_guess", "tictactoe"}
+    assert proctor("env", "pull", "dice@1", "--folder", str(tmp_path / "again")).status == 0
+    assert (tmp_path / "again" / "openenv.yaml").read_text() == (folder / "openenv.yaml").read_text()
+    changed = folder / "README.md"
+    changed.write_text("mine")
+    refused = proctor("env", "pull", "dice", "--folder", str(folder))
+    assert refused.status == 2
+    assert "README.md in" in refused.err
+    assert changed.read_text() == "mine"
+
+
+def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Proctor, tmp_path: Path) -> None:
+    folder = tmp_path / "dice"
+    proctor("env", "init", "dice", "--folder", str(folder))
+    (folder / "openenv.yaml").write_text((folder / "openenv.yaml").read_text() + "surprise: 1\n")
+
+    pushed = proctor("env", "push", str(folder))
+
+    assert pushed.status == 2
+    assert "openenv.yaml:" in pushed.err
+    assert "surprise unknown key" in pushed.err
+
+
+def test_policies_are_added_and_listed_without_their_keys(proctor: Proctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCTOR_POLICY_KEY", "sk-very-secret")
+
+    added = proctor("policy", "add", "here", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--json")
+    listed = proctor("policy", "list", "--json")
+
+    assert (added.status, added.json["has_secret"]) == (0, True)
+    assert "here" in {policy["name"] for policy in listed.json}
+    assert "sk-very-secret" not in added.out + listed.out
+    assert proctor("policy", "add", "neither").status == 2
+
+
+def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Proctor) -> None:
+    queued = proctor("eval", "tictactoe", "random", "--tasks", "5", "--group-size", "2", "--no-wait", "--json")
+    assert queued.status == 0
+    assert queued.json["configuration"]["tasks"] == 5
+
+    assert proctor("run", "stop", "last", "--json").json["status"] == "stopped"
+    assert proctor("run", "resume", queued.json["id"], "--json").json["status"] == "queued"
+    again = proctor("run", "resume", queued.json["id"])
+    assert again.status == 2
+    assert "only a stopped, paused or failed run can be resumed" in again.err
+    assert [run["id"] for run in proctor("runs", "--kind", "evaluation", "--json").json] == [queued.json["id"]]
+    assert "queued" in proctor("runs").out
+
+
+def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
+    started = proctor(
+        *("train", "tictactoe", "--preset", "quick", "--set", "grpo.steps=7", "--name", "small"),
+        *("--without-certificate", "only a test of the command line", "--no-wait", "--json"),
+    )
+
+    assert started.status == 0
+    assert started.json["configuration"]["grpo"]["steps"] == 7
+    assert proctor("train", "tictactoe", "--set", "grpo.steps", "--no-wait").status == 2
+    assert "quick" in proctor("train", "tictactoe", "--preset", "list").json
+
+
+def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
+    with transaction() as session:
+        before = make_run(session, name="before")
+        make_rollouts(session, before, [(0.0, 1.0, 0.0)] * 12)
+        after = make_run(session, before.version, name="after")
+        make_rollouts(session, after, [(1.0, 1.0, 0.0)] * 11 + [(0.0, 1.0, 0.0)])
+        make_flag(session, after)
+
+    assert "before" in proctor("run", "show", str(before.id)).out
+    assert len(proctor("rollouts", str(after.id), "-n", "5", "--json").json) == 5
+    assert "user" in proctor("rollouts", str(after.id), "-n", "1", "--transcript").out
+    compared = proctor("compare", str(before.id), str(after.id))
+    assert (compared.status, "difference [95 %]" in compared.out) == (0, True)
+    (flag,) = proctor("review", "--json").json
+    assert proctor("review", "judge", flag["id"], "honest", "--comment", "looked at it").status == 0
+    assert proctor("review", "--json").json == []
+
+
+def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
+    with transaction() as session:
+        run_id = make_run(session).id
+        run = session.get_one(Run, run_id)
+        run.status, run.reason = RunStatus.FAILED, "the disk is made of cheese"
+
+    watched = proctor("run", "watch", str(run_id))
+
+    assert watched.status == 1
+    assert "failed: the disk is made of cheese" in watched.out
+
+
+def test_tokens_are_made_listed_and_revoked(proctor: Proctor) -> None:
+    made = proctor("token", "create", "nightly", "--role", "author", "--json").json
+    assert made["secret"].startswith("pt_")
+    assert "nightly" in proctor("token", "list").out
+
+    assert proctor("token", "revoke", made["id"]).status == 0
+    assert "nightly" not in {token["name"] for token in proctor("token", "list", "--json").json}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["eval", "nothing", "random"], "nothing"),
+        (["eval", "tictactoe", "nobody"], "there is no policy 'nobody'"),
+        (["eval", "tictactoe@99", "random"], "99"),
+        (["run", "show", "ffffffff"], "there is no run 'ffffffff'"),
+        (["eval", "tictactoe", "random", "--tasks", "0"], "Invalid value for '--tasks'"),
+        (["eval", "tictactoe", "random", "--temperature", "99", "--no-wait"], "temperature"),
+        (["env", "push", "/nowhere"], "is no package"),
+    ],
+)
+def test_wrong_use_ends_with_2_and_says_what(proctor: Proctor, arguments: list[str], words: str) -> None:
+    refused = proctor(*arguments)
+
+    assert refused.status == 2
+    assert words in refused.err
+
+
+def test_a_server_that_is_not_there_is_told(proctor: Proctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROCTOR_URL", "http://127.0.0.1:9")
+    get_settings.cache_clear()
+    connect().close()
+    connect.cache_clear()
+
+    refused = proctor("runs")
+
+    assert refused.status == 2
+    assert "no Proctor answers at http://127.0.0.1:9" in refused.err
