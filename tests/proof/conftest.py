@@ -1,0 +1,135 @@
+"""The whole way that a person goes: JSON and pages, rows, jobs carried out as a worker does, a real env host."""
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from backend.app import create_app
+from backend.db.models import Job, Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import JobStatus, Role
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess, package_files, start_host
+from tests.factories import make_person
+from tests.web_fixtures import sign_in
+from workers.jobs.execute import execute
+
+NAME = "counter"
+START_SECONDS = 4
+"""For a package to start: short, so that one that hangs is found soon."""
+EPISODE = "  episode: {max_turns: 4, step_timeout_seconds: 1, episode_timeout_seconds: 20}\n"
+
+
+@pytest.fixture(scope="session")
+def proof_host() -> Iterator[HostProcess]:
+    data = Path(tempfile.mkdtemp(prefix="pp-"))
+    host = start_host(data, "--start-seconds", str(START_SECONDS))
+    yield host
+    host.stop()
+    shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def application() -> FastAPI:
+    return create_app()
+
+
+@pytest.fixture
+def ada(
+    installation: None, proof_host: HostProcess, application: FastAPI, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[TestClient]:
+    """The browser of an administrator."""
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", proof_host.address)
+    get_settings.cache_clear()
+    with transaction() as session:
+        client = sign_in(application, session, make_person(session, Role.ADMIN, "Ada"))
+    yield client
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def publish(ada: TestClient) -> Callable[..., str]:
+    """Publish the counter package, bent in one place; gives the version's id."""
+
+    def publish(*, manifest: Callable[[str], str] = lambda text: text, **package: Any) -> str:
+        files = package_files(NAME, **package)
+        files["openenv.yaml"] = manifest(files["openenv.yaml"] + EPISODE)
+        asked(ada.post("/api/v1/environments", json={"name": NAME, "files": files}))
+        return str(asked(ada.post(f"/api/v1/environments/{NAME}/publish", json={"revision": 1}))["id"])
+
+    return publish
+
+
+@pytest.fixture
+def three(ada: TestClient) -> str:
+    """The id of a policy that always says 3: one step ends the counter's episode."""
+    return add_policy(ada, kind="scripted", script="constant", constant="3")
+
+
+def add_policy(ada: TestClient, name: str = "three", **fields: str) -> str:
+    return str(asked(ada.post("/api/v1/policies", json={"name": name, **fields}))["id"])
+
+
+def start(ada: TestClient, version_id: str, policy_id: str, **plan: object) -> uuid.UUID:
+    """A queued evaluation."""
+    body = {"version_id": version_id, "policy_id": policy_id, "tasks": 2, **plan}
+    return uuid.UUID(asked(ada.post("/api/v1/evaluations", json=body))["id"])
+
+
+def evaluate(ada: TestClient, version_id: str, policy_id: str, **plan: object) -> uuid.UUID:
+    """An evaluation that was carried out."""
+    run_id = start(ada, version_id, policy_id, **plan)
+    work()
+    return run_id
+
+
+def work() -> list[str]:
+    """Carry out what is queued, and what that queues, as workers do; the names of the jobs."""
+    done = []
+    while waiting := _waiting():
+        for job_id, name in waiting:
+            execute(job_id)
+            done.append(name)
+    return done
+
+
+def _waiting() -> list[tuple[uuid.UUID, str]]:
+    with transaction() as session:
+        found = session.execute(select(Job.id, Job.name).where(Job.status == JobStatus.QUEUED).order_by(Job.id))
+        return [(row.id, row.name) for row in found]
+
+
+def asked(answer: Any) -> dict[str, Any]:
+    """The JSON of an answer that must be a good one."""
+    assert answer.status_code < 300, answer.text
+    return dict(answer.json())
+
+
+def seen(ada: TestClient, address: str) -> str:
+    """What a person reads on a page."""
+    answer = ada.get(address)
+    assert answer.status_code == 200
+    return unescape(answer.text)
+
+
+def run_of(run_id: uuid.UUID) -> Run:
+    with transaction() as session:
+        return session.get_one(Run, run_id)
+
+
+def counted(ada: TestClient, run_id: uuid.UUID) -> dict[str, int]:
+    """How many rollouts of each status the run stored."""
+    items = asked(ada.get(f"/api/v1/rollouts?run_id={run_id}&limit=500"))["items"]
+    counts: dict[str, int] = {}
+    for item in items:
+        counts[item["status"]] = counts.get(item["status"], 0) + 1
+    return counts

@@ -1,0 +1,57 @@
+"""A completed evaluation is looked at by the detectors, without anybody asking."""
+
+from collections.abc import Callable
+
+from fastapi.testclient import TestClient
+from sqlalchemy import select
+
+from backend.db.models import Job
+from backend.db.session import transaction
+from backend.domain.vocabulary import JobStatus, Queue, RunStatus
+from backend.queue import enqueue
+from tests.proof.conftest import add_policy, asked, evaluate, run_of, seen, start, work
+
+BABBLE = "win win win win " * 10
+
+
+def test_repeated_text_is_flagged_on_the_run_and_in_the_queue(ada: TestClient, publish: Callable[..., str]) -> None:
+    version_id = publish(
+        in_step="observation.done = True", manifest=lambda text: text.replace("amount, type: integer", "command")
+    )
+    babbler = add_policy(ada, "babbler", kind="scripted", script="constant", constant=BABBLE)
+    run_id = evaluate(ada, version_id, babbler)
+
+    assert run_of(run_id).status is RunStatus.COMPLETED
+    flags = asked(ada.get(f"/api/v1/flags?run_id={run_id}"))["items"]
+    assert [flag["detector"] for flag in flags] == ["repeated_text"] * 2
+    for address in (f"/runs/{run_id}/flags", "/review"):
+        assert "repeats itself" in seen(ada, address)
+
+
+def test_the_detectors_job_is_small_work_and_leaves_the_run_alone(
+    ada: TestClient, publish: Callable[..., str], three: str
+) -> None:
+    run_id = start(ada, publish(), three)
+    assert work() == ["evaluations.run", "judging.detect"]
+    with transaction() as session:
+        job = session.scalars(select(Job).where(Job.name == "judging.detect")).one()
+    assert (job.run_id, job.queue, job.status) == (run_id, Queue.CPU, JobStatus.DONE)
+    run = run_of(run_id)
+    assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
+
+
+def test_an_evaluation_that_failed_is_not_judged(ada: TestClient, publish: Callable[..., str], three: str) -> None:
+    start(ada, publish(in_reset="raise ValueError('no board')"), three)
+    assert work() == ["evaluations.run"]
+
+
+def test_a_resumed_run_gets_its_own_job_not_the_detectors(
+    ada: TestClient, publish: Callable[..., str], three: str
+) -> None:
+    run_id = start(ada, publish(), three)
+    asked(ada.post(f"/api/v1/runs/{run_id}/stop"))
+    with transaction() as session:
+        enqueue(session, "judging.detect", queue=Queue.CPU, run_id=run_id)
+    asked(ada.post(f"/api/v1/runs/{run_id}/resume"))
+    assert work() == ["evaluations.run", "judging.detect", "evaluations.run", "judging.detect"]
+    assert run_of(run_id).status is RunStatus.COMPLETED
