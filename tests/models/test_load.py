@@ -31,7 +31,7 @@ def test_a_folder_is_a_base_model_too(saved: Path) -> None:
 
 def test_it_refuses_weights_that_run_code(saved: Path) -> None:
     torch.save({}, saved / "pytorch_model.bin")
-    with pytest.raises(ModelUnusable, match="only safetensors weights are read; found pytorch_model.bin"):
+    with pytest.raises(ModelUnusable, match=r"found pytorch_model\.bin"):
         load_folder(saved)
 
 

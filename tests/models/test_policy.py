@@ -115,7 +115,7 @@ async def test_a_session_that_gives_up_lets_the_others_go_on(model: Any, tokeniz
     await policy.aclose()
 
 
-async def test_a_conversation_beyond_the_context_is_a_limit(model: Any, tokenizer: Any) -> None:
+async def test_a_first_prompt_beyond_the_context_is_a_limit(model: Any, tokenizer: Any) -> None:
     policy = LocalPolicy(model, tokenizer)
     player = await policy.begin(start(0))
     long = [{"role": "user", "content": "1 2 3 4 5 " * 40}]
@@ -123,3 +123,21 @@ async def test_a_conversation_beyond_the_context_is_a_limit(model: Any, tokenize
         await player.act(Turn(0, long, "", {}, {}, {}, 5))
     player.close()
     await policy.aclose()
+
+
+async def test_a_policy_that_fills_its_context_is_cut_and_keeps_a_trace_that_fits(model: Any, tokenizer: Any) -> None:
+    policy = LocalPolicy(model, tokenizer)
+    player = await policy.begin(start(0))
+    messages = [{"role": "user", "content": "You start."}]
+    replies = []
+    while not replies or not (replies[-1].is_truncated and replies[-1].tokens_out == 0):
+        reply = await player.act(Turn(len(replies), messages, "", {}, {}, {}, 30))
+        replies.append(reply)
+        messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "Invalid. 1 2 3"}]
+    trace = player.trace()
+    player.close()
+    await policy.aclose()
+    assert trace is not None
+    assert len(trace.prompt) + len(trace.completion) <= 128
+    assert len(trace.completion) == len(trace.mask) == len(trace.logprobs)
+    assert trace.completion[-1] == tokenizer.eos_token_id

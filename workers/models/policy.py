@@ -131,14 +131,10 @@ class LocalPlayer:
         self._logprobs: list[float] = []
 
     async def act(self, turn: Turn) -> Reply:
-        self._append_messages(turn)
+        if not self._append_messages(turn):
+            return Reply("", len(self.row.tokens), 0, is_truncated=True)
         tokens_in = len(self.row.tokens)
-        room = self._policy.sampler.context - tokens_in
-        if room < 1:
-            raise LimitExceeded(
-                f"the conversation has {tokens_in:,} tokens; the model reads at most {self._policy.sampler.context:,}"
-            )
-        sampled = await self._policy.ask(self, min(turn.max_tokens, room))
+        sampled = await self._policy.ask(self, min(turn.max_tokens, self._room()))
         self._mask += [1] * len(sampled.tokens)
         self._logprobs += sampled.logprobs
         is_truncated = sampled.tokens[-1] != self._policy.chat.end
@@ -146,14 +142,31 @@ class LocalPlayer:
             self._append_foreign([self._policy.chat.end])
         return Reply(self._policy.chat.text_of(sampled.tokens), tokens_in, len(sampled.tokens), is_truncated)
 
-    def _append_messages(self, turn: Turn) -> None:
-        """Tokens of the messages that are new. Replies are not tokenised again: they stand as they were sampled."""
-        if not self.row.tokens:
-            self.row.tokens = list(self._policy.chat.opening(turn.messages))
-            self._prompt_length = len(self.row.tokens)
+    def _room(self) -> int:
+        """Tokens that a reply may have, when a cut one is still to be closed."""
+        return self._policy.sampler.context - len(self.row.tokens) - 1
+
+    def _append_messages(self, turn: Turn) -> bool:
+        """Tokens of the messages that are new. Replies are not tokenised again: they stand as they were sampled.
+
+        False when the policy has filled its context: the episode then ends as cut, with the reward it has. Raises
+        LimitExceeded when not even the first prompt fits.
+        """
+        chat, context = self._policy.chat, self._policy.sampler.context
+        is_first = not self.row.tokens
+        tokens = chat.opening(turn.messages) if is_first else chat.continuation(turn.messages[self._read :])
+        fits = self._room() >= len(tokens) + 1
+        if is_first and not fits:
+            raise LimitExceeded(f"the first prompt has {len(tokens):,} tokens; the model reads at most {context:,}")
+        if not fits:
+            return False
+        if is_first:
+            self.row.tokens = list(tokens)
+            self._prompt_length = len(tokens)
         else:
-            self._append_foreign(self._policy.chat.continuation(turn.messages[self._read :]))
+            self._append_foreign(tokens)
         self._read = len(turn.messages) + 1
+        return True
 
     def _append_foreign(self, tokens: Sequence[int]) -> None:
         """Tokens that the policy did not write."""

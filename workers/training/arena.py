@@ -89,14 +89,19 @@ class Arena:
         When most episodes fail, the servers are replaced and what is missing is played once more.
         """
         played: set[tuple[int, int]] = set()
+        failures: list[Rollout] = []
 
         def take(rollout: Rollout) -> None:
             if rollout.is_completed:
                 played.add((rollout.group, rollout.member))
+            else:
+                failures.append(rollout)
             on_rollout(rollout)
 
         async def play_missing() -> None:
             await self._play(_missing(plans, played), policy, take, phase, seed, training_step, recorder, should_stop)
+            if failures and not played:  # too few for the engine's circuit breaker
+                raise TooManyFailures(f"none of {len(failures)} rollouts succeeded: {failures[-1].error_message}")
 
         try:
             self._run(play_missing())

@@ -3,6 +3,7 @@
 Started again for the same run, it goes on where its checkpoints and saved states stand.
 """
 
+import logging
 import shutil
 import sys
 import uuid
@@ -109,6 +110,7 @@ def _level(status: RunStatus) -> str:
 def main() -> int:
     run_id = uuid.UUID(sys.argv[1])
     configure_logging("training")
+    logging.getLogger("accelerate").setLevel(logging.WARNING)
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
     outcome = train(run_id)

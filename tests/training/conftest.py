@@ -1,0 +1,174 @@
+"""Training commits for real: a database of its own on the tests' server, a real env host, real child processes."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import func, select, text
+
+from backend.db.models import Checkpoint, Environment, EnvironmentVersion, MetricPoint, Rollout, Run
+from backend.db.session import forget_engine, transaction
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
+from backend.settings import PROJECT_ROOT, get_settings
+from tests.envhost_fixture import HostProcess
+from tests.factories import make_policy
+
+SMALL: dict[str, Any] = {
+    "model": {"context": 192},
+    "sft": {"episodes": 48, "steps": 12, "batch": 16, "warmup_steps": 2},
+    "gate": {"minimum_format": 0},
+    "grpo": {"steps": 4, "tasks_per_step": 3, "group_size": 4},
+    "heldout": {"every": 2, "tasks": 9},
+    "checkpoints": {"every": 1},
+    "seed": 4,
+}
+"""A whole training run in some seconds."""
+
+
+@pytest.fixture(scope="session")
+def training_url(database_url: str) -> str:
+    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE training")
+    url = database_url.replace("/postgres?", "/training?")
+    config = Config(PROJECT_ROOT / "alembic.ini")
+    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
+    command.upgrade(config, "head")
+    return url
+
+
+@pytest.fixture
+def installation(
+    training_url: str, host_process: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """This process and those that it starts use this database, this env host and a data folder of their own."""
+    monkeypatch.setenv("DATABASE_URL", training_url)
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
+    monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
+    _forget()
+    yield
+    with transaction() as session:
+        session.execute(text("TRUNCATE people, environments, policies, runs, jobs, workers CASCADE"))
+    _forget()
+
+
+def _forget() -> None:
+    get_settings.cache_clear()
+    forget_engine()
+
+
+def built_in(name: str) -> dict[str, str]:
+    folder = PROJECT_ROOT / "workers" / "library" / name
+    paths = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {str(path.relative_to(folder)): path.read_text() for path in paths}
+
+
+@pytest.fixture
+def new_run(installation: None) -> Callable[..., uuid.UUID]:
+    """A committed training run on tic-tac-toe that a worker has taken up."""
+
+    def make(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
+        files = files or built_in("tictactoe")
+        manifest = read_manifest(files["openenv.yaml"])
+        merged = {
+            name: ({**SMALL.get(name, {}), **value} if isinstance(value, dict) else value)
+            for name, value in choices.items()
+        }
+        configuration = TrainingConfiguration.model_validate({**SMALL, **merged})
+        with transaction() as session:
+            version = _version(files, session)
+            version.manifest = manifest.model_dump(mode="json")
+            session.add(version)
+            session.flush()
+            run = Run(
+                kind=RunKind.TRAINING,
+                name="training",
+                status=RunStatus.RUNNING,
+                version_id=version.id,
+                policy_id=make_policy(session, kind=PolicyKind.LOCAL).id,
+                checkpoint_id=configuration.model.checkpoint,
+                configuration=configuration.resolved(),
+                seed=configuration.seed,
+                columns=manifest.column_names,
+                weights=[column.weight for column in manifest.columns],
+                attempt=1,
+            )
+            session.add(run)
+            session.flush()
+            return run.id
+
+    return make
+
+
+def _version(files: dict[str, str], session: Any) -> EnvironmentVersion:
+    digest = content_hash(files)
+    found = session.scalars(select(EnvironmentVersion).where(EnvironmentVersion.content_hash == digest)).first()
+    if found is not None:
+        return found
+    environment = Environment(name=f"environment_{digest[:8]}")
+    session.add(environment)
+    session.flush()
+    return EnvironmentVersion(environment_id=environment.id, number=1, files=files, content_hash=digest)
+
+
+def start_child(run_id: uuid.UUID) -> "subprocess.Popen[bytes]":
+    """The training process, as the worker's job starts it."""
+    with (get_settings().data / "child.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "workers.training.run", str(run_id)], cwd=PROJECT_ROOT, stdout=log, stderr=log
+        )
+
+
+def take_up_again(run_id: uuid.UUID) -> None:
+    """What a resume and a worker do to the row."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        run.status, run.stop_requested_at, run.ended_at = RunStatus.RUNNING, None, None
+        run.attempt += 1
+
+
+def run_of(run_id: uuid.UUID) -> Run:
+    with transaction() as session:
+        return session.get_one(Run, run_id)
+
+
+def checkpoints_of(run_id: uuid.UUID) -> dict[tuple[str, int], Checkpoint]:
+    with transaction() as session:
+        rows = session.scalars(select(Checkpoint).where(Checkpoint.run_id == run_id).order_by(Checkpoint.created_at))
+        return {(row.stage, row.step): row for row in rows}
+
+
+def counts_of(run_id: uuid.UUID) -> dict[tuple[Phase, int | None], int]:
+    """Stored rollouts by phase and training step."""
+    statement = (
+        select(Rollout.phase, Rollout.training_step, func.count())
+        .where(Rollout.run_id == run_id)
+        .group_by(Rollout.phase, Rollout.training_step)
+    )
+    with transaction() as session:
+        return {(phase, step): count for phase, step, count in session.execute(statement)}
+
+
+def points_of(run_id: uuid.UUID) -> dict[str, dict[int, float | None]]:
+    """Curves by name; a later attempt's points win."""
+    curves: dict[str, dict[int, float | None]] = {}
+    with transaction() as session:
+        for point in session.scalars(
+            select(MetricPoint).where(MetricPoint.run_id == run_id).order_by(MetricPoint.attempt)
+        ):
+            curves.setdefault(point.name, {})[point.step] = point.value
+    return curves
+
+
+def weights_of(checkpoint: Checkpoint) -> bytes:
+    """The stored weight file, byte by byte."""
+    return (get_settings().data / "artifacts" / checkpoint.artifact / "model.safetensors").read_bytes()

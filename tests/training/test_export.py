@@ -1,0 +1,163 @@
+"""Exports: the zip holds what was proven; what is not the checkpoint is refused."""
+
+import hashlib
+import json
+import uuid
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+from sqlalchemy import update
+
+from backend.artifacts import get_folder, open_file
+from backend.db.models import Checkpoint, Export, Rollout
+from backend.db.session import transaction
+from backend.domain.ids import new_id
+from backend.domain.vocabulary import ExportStatus, Phase
+from tests.training.conftest import checkpoints_of
+from workers.jobs import exports
+from workers.jobs.registry import JobContext
+from workers.models.load import load_folder
+from workers.training.export import digests, export, pack, write_files, write_manifest
+from workers.training.passport import PassportRequest, issue
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+NewRun = Callable[..., uuid.UUID]
+
+
+@pytest.fixture
+def checkpoint(new_run: NewRun) -> Checkpoint:
+    """The warm-up's checkpoint of a small run, examined."""
+    run_id = new_run(recipe="sft")
+    train(run_id)
+    return checkpoints_of(run_id)["sft", 12]
+
+
+def ask_for_export(checkpoint: Checkpoint) -> uuid.UUID:
+    with transaction() as session:
+        row = Export(checkpoint_id=checkpoint.id, run_id=checkpoint.run_id)
+        session.add(row)
+        session.flush()
+        return row.id
+
+
+def export_of(export_id: uuid.UUID) -> Export:
+    with transaction() as session:
+        return session.get_one(Export, export_id)
+
+
+def passport_request(checkpoint: Checkpoint, folder: Path) -> PassportRequest:
+    original = get_folder(checkpoint.artifact, folder / "original")
+    write_files(original, folder / "made")
+    return PassportRequest(str(folder / "made"), str(original), str(checkpoint.id), digests(folder / "made"))
+
+
+def test_the_zip_is_whole_proven_and_loads(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    export_id = ask_for_export(checkpoint)
+    exports.run(JobContext(new_id(), None, {"export_id": str(export_id)}, 1))
+    row = export_of(export_id)
+    assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
+    assert row.artifact is not None
+    with open_file(row.artifact) as stream, zipfile.ZipFile(stream) as archive:
+        archive.extractall(tmp_path / "unpacked")
+    unpacked = tmp_path / "unpacked"
+    manifest = json.loads((unpacked / "manifest.json").read_text())
+    assert set(manifest["files"]) >= {
+        "model.safetensors",
+        "config.json",
+        "tokenizer.json",
+        "README.md",
+        "passport.json",
+    }
+    for name, digest in manifest["files"].items():
+        assert hashlib.sha256((unpacked / name).read_bytes()).hexdigest() == digest
+    _, tokenizer = load_folder(unpacked)
+    assert tokenizer.chat_template
+
+
+def test_the_passport_says_what_was_compared(checkpoint: Checkpoint) -> None:
+    export_id = ask_for_export(checkpoint)
+    export(export_id)
+    passport = export_of(export_id).passport
+    assert passport["passed"] is True
+    assert passport["likeness"]["max_logit_difference"] == 0.0
+    assert passport["likeness"]["tokens"] > 100
+    assert passport["heldout"]["tasks"] == 9
+    assert passport["heldout"]["difference"]["mean"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_card_says_data_results_and_safeguards(checkpoint: Checkpoint) -> None:
+    export_id = ask_for_export(checkpoint)
+    export(export_id)
+    card = export_of(export_id).card
+    assert card.startswith("---\nlibrary_name: transformers")
+    for text in ("script `teacher`, 48 episodes", "On 9 held-out tasks", "untrained 0", "sft 12 (this one)"):
+        assert text in card
+    assert "none: the environment's reward was never checked" in card
+
+
+def test_a_file_that_changed_after_it_was_written_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    request = passport_request(checkpoint, tmp_path)
+    weights = Path(request.export) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 0x40
+    weights.write_bytes(content)
+    passport = issue(request)
+    assert not passport.passed
+    assert passport.reason == "files changed after they were written: model.safetensors"
+
+
+def test_a_corrupted_weight_is_refused_even_with_a_fitting_hash(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    request = passport_request(checkpoint, tmp_path)
+    made = Path(request.export)
+    tensors = load_file(made / "model.safetensors")
+    name = next(name for name in tensors if name.endswith("c_fc.weight"))
+    tensors[name][0] *= -1
+    save_file(tensors, made / "model.safetensors", metadata={"format": "pt"})
+    passport = issue(PassportRequest(request.export, request.original, request.checkpoint_id, digests(made)))
+    assert not passport.passed
+    assert "its logits differ" in (passport.reason or "")
+
+
+def test_another_tokenizer_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    request = passport_request(checkpoint, tmp_path)
+    template = Path(request.export) / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    passport = issue(PassportRequest(request.export, request.original, request.checkpoint_id, digests(template.parent)))
+    assert passport.reason == "the exported tokenizer is not the checkpoint's"
+
+
+def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """Files and model agree, but the stored held-out rewards are those of another policy."""
+    with transaction() as session:
+        of_examination = Rollout.run_id == checkpoint.run_id, Rollout.phase == Phase.HELDOUT
+        session.execute(update(Rollout).where(*of_examination).values(reward=Rollout.reward + 0.3))
+    export_id = ask_for_export(checkpoint)
+    assert export(export_id) is ExportStatus.REFUSED
+    row = export_of(export_id)
+    assert "held-out reward of the reloaded model differs" in (row.reason or "")
+    assert row.artifact is None
+    assert row.passport["passed"] is False
+
+
+def test_an_export_whose_job_is_given_up_failed(checkpoint: Checkpoint) -> None:
+    export_id = ask_for_export(checkpoint)
+    with transaction() as session:
+        exports.give_up(session, JobContext(new_id(), None, {"export_id": str(export_id)}, 5), "out of memory")
+    row = export_of(export_id)
+    assert (row.status, row.reason) == (ExportStatus.FAILED, "out of memory")
+
+
+def test_a_zip_is_the_same_for_the_same_files(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    request = passport_request(checkpoint, tmp_path)
+    made = Path(request.export)
+    files = write_manifest(made, checkpoint)
+    for name in ("one.zip", "two.zip"):
+        pack(made, tmp_path / name, files)
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()

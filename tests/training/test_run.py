@@ -1,0 +1,151 @@
+"""Whole training runs on tic-tac-toe: what they leave behind, stopped, killed and resumed."""
+
+import math
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from threading import Thread
+
+import pytest
+
+from backend.db.models import Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import Phase, RunStatus
+from backend.settings import get_settings
+from tests.training.conftest import (
+    built_in,
+    checkpoints_of,
+    counts_of,
+    points_of,
+    run_of,
+    start_child,
+    take_up_again,
+    weights_of,
+)
+from workers.models.load import load_folder
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+EVERYTHING = {
+    (Phase.WARM_UP, None): 48,
+    (Phase.HELDOUT, None): 9,
+    (Phase.HELDOUT, 0): 9,
+    **{(Phase.TRAIN, step): 12 for step in (1, 2, 3, 4)},
+    **{(Phase.HELDOUT, step): 9 for step in (2, 4)},
+}
+NewRun = Callable[..., uuid.UUID]
+
+
+def wait_for_step(run_id: uuid.UUID, step: int) -> None:
+    deadline = time.monotonic() + 300
+    while (Phase.TRAIN, step) not in counts_of(run_id):
+        assert time.monotonic() < deadline, f"step {step} was not reached"
+        time.sleep(0.05)
+
+
+def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(new_run: NewRun) -> None:
+    run_id = new_run()
+    assert train(run_id).status is RunStatus.COMPLETED
+    run, checkpoints, curves = run_of(run_id), checkpoints_of(run_id), points_of(run_id)
+    assert list(checkpoints) == [("untrained", 0), ("sft", 12), ("grpo", 2), ("grpo", 4)]
+    assert counts_of(run_id) == EVERYTHING
+    best = [row for row in checkpoints.values() if row.is_best]
+    assert len(best) == 1
+    assert best[0].heldout_reward == max(row.heldout_reward or 0 for row in checkpoints.values())
+    assert run.summary["best"]["checkpoint_id"] == str(best[0].id)
+    for name in ("reward", "reward_std", "columns/win", "entropy", "completions/mean_length", "completions/truncated"):
+        assert sorted(curves[name]) == [1, 2, 3, 4]
+    for name in ("groups/no_variance", "loss", "grad_norm", "learning_rate", "seconds/step", "tokens_per_second"):
+        assert all(value is not None and math.isfinite(value) for value in curves[name].values())
+    assert sorted(curves["heldout/reward"]) == sorted(curves["heldout/level/2"]) == [0, 2, 4]
+    assert curves["sft/loss"]
+    for row in checkpoints.values():
+        load_folder(get_settings().data / "artifacts" / row.artifact)
+    assert not (get_settings().data / "training" / str(run_id)).exists()
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun) -> None:
+    whole, cut = new_run(), new_run()
+    train(whole)
+
+    def ask_to_stop() -> None:
+        wait_for_step(cut, 2)
+        with transaction() as session:
+            session.get_one(Run, cut).stop_requested_at = datetime.now(UTC)
+
+    asking = Thread(target=ask_to_stop)
+    asking.start()
+    first = train(cut)
+    asking.join()
+    if first.status is RunStatus.STOPPED:
+        take_up_again(cut)
+        assert train(cut).status is RunStatus.COMPLETED
+    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+    assert counts_of(cut) == EVERYTHING
+    assert weights_of(checkpoints_of(cut)["grpo", 4]) == weights_of(checkpoints_of(whole)["grpo", 4])
+
+
+@pytest.mark.parametrize("when", ["sft", "grpo"])
+def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun, when: str) -> None:
+    longer = {"grpo": {"steps": 8}, "sft": {"steps": 40}}
+    whole, cut = new_run(**longer), new_run(**longer)
+    train(whole)
+    child = start_child(cut)
+    if when == "grpo":
+        wait_for_step(cut, 3)
+    else:
+        while "sft/loss" not in points_of(cut):
+            assert child.poll() is None
+            time.sleep(0.02)
+    child.kill()
+    child.wait()
+    stored = counts_of(cut)
+    take_up_again(cut)
+    again = start_child(cut)
+    assert again.wait(300) == 0
+    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+    assert counts_of(cut) == counts_of(whole)
+    assert all(counts_of(cut)[key] >= count for key, count in stored.items())
+    for key, row in checkpoints_of(whole).items():
+        assert weights_of(checkpoints_of(cut)[key]) == weights_of(row)
+
+
+def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewRun) -> None:
+    run_id = new_run(gate={"minimum_reward": 2.0}, grpo={"steps": 1})
+    assert train(run_id).status is RunStatus.PAUSED
+    paused = run_of(run_id)
+    assert "wanted: 2" in (paused.reason or "")
+    assert "Warm up longer" in (paused.reason or "")
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED
+
+
+def test_sft_alone_ends_after_the_warm_up(new_run: NewRun) -> None:
+    run_id = new_run(recipe="sft")
+    assert train(run_id).status is RunStatus.COMPLETED
+    assert list(checkpoints_of(run_id)) == [("untrained", 0), ("sft", 12)]
+
+
+def test_grpo_starts_from_another_runs_checkpoint(new_run: NewRun) -> None:
+    warmed = new_run(recipe="sft")
+    train(warmed)
+    start = checkpoints_of(warmed)["sft", 12]
+    run_id = new_run(
+        recipe="grpo", model={"source": "checkpoint", "checkpoint": start.id}, grpo={"steps": 2, "beta": 0.05}
+    )
+    assert train(run_id).status is RunStatus.COMPLETED
+    assert list(checkpoints_of(run_id)) == [("untrained", 0), ("grpo", 2)]
+    assert weights_of(checkpoints_of(run_id)["untrained", 0]) == weights_of(start)
+    assert points_of(run_id)["divergence"][1] == pytest.approx(0, abs=1e-4)
+
+
+def test_an_environment_that_breaks_pauses_the_run_with_the_reason(new_run: NewRun) -> None:
+    files = built_in("tictactoe")
+    module = "server/tictactoe_environment.py"
+    broken = "        if self._seed < 10_000_000 and self._seed >= 96:\n            raise ZeroDivisionError('broken')\n"
+    files[module] = files[module].replace("        self._turns += 1\n", broken + "        self._turns += 1\n")
+    run_id = new_run(files, sft={"episodes": 200})
+    assert train(run_id).status is RunStatus.PAUSED
+    assert "ZeroDivisionError: broken" in (run_of(run_id).reason or "")
