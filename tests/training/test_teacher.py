@@ -1,0 +1,88 @@
+"""Lessons from a script on the real tic-tac-toe: what is imitated and what is not."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from backend.domain.manifest import Manifest, read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.rollouts import Rollout
+from backend.domain.vocabulary import Phase
+from tests.models.conftest import some_texts
+from tests.training.conftest import built_in
+from workers.models.build import build_tokenizer
+from workers.models.chat import ChatTokens
+from workers.training.arena import Arena, leased_server
+from workers.training.lessons import lesson_of
+from workers.training.tasks import warm_up_tasks
+from workers.training.teacher import MOST_SPOILED, Teacher
+from workers.training.workbench import single_groups
+
+pytestmark = pytest.mark.slow
+
+FILES = built_in("tictactoe")
+MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
+
+
+@pytest.fixture
+def arena(installation: None) -> Iterator[Arena]:
+    open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
+    with Arena(open_server, MANIFEST, concurrency=64) as arena:
+        yield arena
+
+
+def lessons(arena: Arena, noise: float, script: str = "teacher", count: int = 24) -> tuple[Any, list[Rollout]]:
+    tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
+    played: list[Rollout] = []
+    teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
+    plans = single_groups(warm_up_tasks(MANIFEST, count))
+    arena.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
+    return tokenizer, sorted(played, key=lambda rollout: rollout.group)
+
+
+def test_without_noise_every_reply_is_imitated(arena: Arena) -> None:
+    tokenizer, played = lessons(arena, 0.0)
+    for rollout in played:
+        lesson = lesson_of(rollout, end=tokenizer.eos_token_id)
+        learned = tokenizer.decode([token for token in lesson.labels if token != -100])
+        replies = [message["content"] for message in rollout.messages if message["role"] == "assistant"]
+        assert learned == "".join(f"{reply}<|end|>" for reply in replies)
+        assert rollout.columns["format"] == 1.0
+        assert rollout.columns["invalid_move"] == 0.0
+
+
+def test_a_lessons_tokens_are_the_templates(arena: Arena) -> None:
+    tokenizer, played = lessons(arena, 0.5)
+    for rollout in played:
+        whole = tokenizer.apply_chat_template(rollout.messages, tokenize=True, return_dict=False)
+        assert lesson_of(rollout, end=tokenizer.eos_token_id).tokens == whole
+
+
+def test_spoiled_attempts_are_turned_down_and_not_imitated(arena: Arena) -> None:
+    tokenizer, played = lessons(arena, 1.0)
+    unread = illegal = 0
+    for rollout in played:
+        spoiled = [step for step in rollout.steps if step.action is None or step.text == "Invalid."]
+        assert len(spoiled) == MOST_SPOILED
+        lesson = lesson_of(rollout, end=tokenizer.eos_token_id)
+        good = [step.reply for step in rollout.steps if step not in spoiled]
+        learned = tokenizer.decode([token for token in lesson.labels if token != -100])
+        assert learned == "".join(f"{reply}<|end|>" for reply in good)
+        unread += sum(step.action is None for step in spoiled)
+        illegal += sum(step.action is not None for step in spoiled)
+    assert unread > 5
+    assert illegal > 5
+
+
+def test_the_same_seed_gives_the_same_lessons(arena: Arena) -> None:
+    (_, first), (_, again) = (lessons(arena, 0.3) for _ in range(2))
+    assert [rollout.completion_token_ids for rollout in first] == [rollout.completion_token_ids for rollout in again]
+
+
+def test_a_script_that_the_environment_lacks_fails_its_episodes(arena: Arena) -> None:
+    _, played = lessons(arena, 0.0, script="teacher", count=2)
+    assert all(rollout.is_completed for rollout in played)
+    with pytest.raises(Exception, match=r"no reply under scripts\.wizard"):
+        lessons(arena, 0.0, script="wizard", count=2)
