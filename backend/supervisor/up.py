@@ -37,6 +37,7 @@ class Supervisor:
         self.others = fleet.others()
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.preparation: Any = None
+        self.link: str | None = None
         self.on_all_ready: Callable[[], None] | None = None
 
     def run(self) -> None:
@@ -85,6 +86,13 @@ class Supervisor:
         others, self.others = self.others, []
         for child in others:
             self._launch(child)
+        self._offer_link()
+
+    def _offer_link(self) -> None:
+        """While nobody has signed in: the one-time link, once somebody answers there."""
+        if self.link and self.api.is_ready:
+            self.tell("sign_in", {"url": self.link})
+            self.link = None
 
     def _all_ready(self) -> bool:
         return self.preparation is None and not self.others and all(child.is_ready for child in self.children)
@@ -105,8 +113,8 @@ class Supervisor:
                     self._launch(self.fleet.cpu_worker())
                 case {"event": "ready", "link": link, "token": token}:
                     self._keep_token(token)
-                    if link:
-                        self.tell("sign_in", {"url": link})
+                    self.link = link
+                    self._offer_link()
                 case {"event": "failed", "message": message}:
                     raise CannotStart(message)
                 case {"event": "ended", "status": status}:
