@@ -67,13 +67,14 @@ class Fleet:
             if server
         ]
 
-    def api(self) -> Child:
+    def api(self, is_migrated: Callable[[], bool]) -> Child:
+        """Not ready before the tables are."""
         command = [
             *("uvicorn", "backend.app:create_app", "--factory", "--timeout-graceful-shutdown", "3", "--no-access-log"),
             *("--host", self.address.host, "--port", str(self.address.port)),
             *("--log-config", str(PROJECT_ROOT / "backend" / "logging.json")),
         ]
-        return self._child("web", "api", command, self.address.answers)
+        return self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
 
     def cpu_worker(self) -> Child:
         return self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))

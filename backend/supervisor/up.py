@@ -33,7 +33,8 @@ class Supervisor:
         self.fleet, self.folder, self.tell, self.began_at = fleet, folder, tell, began_at
         self.children: list[Child] = []
         self.servers = fleet.servers()
-        self.api = fleet.api()
+        self.is_migrated = False
+        self.api = fleet.api(lambda: self.is_migrated)
         self.others = fleet.others()
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.preparation: Any = None
@@ -44,8 +45,8 @@ class Supervisor:
         """Returns only by an exception: KeyboardInterrupt when told to end, CannotStart, ChildGaveUp."""
         self.preparation = self.fleet.start_preparation()
         threading.Thread(target=self._listen, name="preparation", daemon=True).start()
-        for server in self.servers:
-            self._launch(server)
+        for child in (self.api, *self.servers):  # the web takes longest to come up, and waits for its database itself
+            self._launch(child)
         while True:
             self._heed_preparation()
             self._watch()
@@ -108,8 +109,8 @@ class Supervisor:
         while self.preparation is not None and not self.said.empty():
             match self.said.get():
                 case {"event": "migrated"}:
+                    self.is_migrated = True
                     self.tell("ready", {"name": "schema", "seconds": self._seconds()})
-                    self._launch(self.api)
                     self._launch(self.fleet.cpu_worker())
                 case {"event": "ready", "link": link, "token": token}:
                     self._keep_token(token)
