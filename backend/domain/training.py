@@ -117,7 +117,7 @@ class GrpoChoice(_Block):
     """Episodes of the same task, compared with each other."""
     levels: list[Annotated[float, Field(ge=0)]] | None = None
     """Relative share of each level in every step, from level 0; empty: the same for all."""
-    learning_rate: float = Field(default=4e-4, gt=0, le=1)
+    learning_rate: float = Field(default=5e-4, gt=0, le=1)
     """Highest learning rate. Formats collapse late when it is too high."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls over the run."""
@@ -127,8 +127,9 @@ class GrpoChoice(_Block):
     """How token losses are averaged: over all tokens of the step (dapo), or by episode (grpo), or by length limit."""
     scale_rewards: Literal["none", "group", "batch"] = "none"
     """Divide advantages by the spread of the group or of the step, or leave them."""
-    beta: float = Field(default=0.0, ge=0, le=10)
-    """Weight of the divergence from the policy as it was before GRPO; 0 needs no second model in memory."""
+    beta: float = Field(default=0.01, ge=0, le=10)
+    """Weight of the divergence from the policy as it was before GRPO. A little keeps the reply's format from drifting
+    away; 0 needs no second model in memory."""
     temperature: float = Field(default=1.0, gt=0, le=5)
     """Sampling temperature in training."""
     max_grad_norm: float = Field(default=0.1, gt=0)
