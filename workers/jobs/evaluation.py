@@ -124,7 +124,7 @@ class _Evaluation:
         try:
             await unless_stopped(self._play(), self.recorder.should_stop)
         except HostRefused as error:
-            return RunStatus.FAILED, f"The environment cannot be played. {error}"
+            return RunStatus.FAILED, f"The environment cannot be played: {error}"
         except TooManyFailures as error:
             return RunStatus.PAUSED, f"Paused because too much failed. {error}"
         if self.done >= self.total:
