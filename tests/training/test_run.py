@@ -148,4 +148,4 @@ def test_an_environment_that_breaks_pauses_the_run_with_the_reason(new_run: NewR
     files[module] = files[module].replace("        self._turns += 1\n", broken + "        self._turns += 1\n")
     run_id = new_run(files, sft={"episodes": 200})
     assert train(run_id).status is RunStatus.PAUSED
-    assert "ZeroDivisionError: broken" in (run_of(run_id).reason or "")
+    assert "environment: step: broken" in (run_of(run_id).reason or "")
