@@ -24,7 +24,7 @@ BATCH = 500
 
 def report_storage(console: Console, version: EnvironmentVersion) -> None:
     manifest = Manifest.model_validate(version.manifest)
-    rollouts = [_rollout(manifest, index) for index in range(ROWS)]
+    rollouts = [sample_rollout(manifest, index) for index in range(ROWS)]
     run_id = _run(version, manifest)
     recorder = RunRecorder(run_id)
     stored = _rate(lambda batch: recorder.store(batch), rollouts)
@@ -74,7 +74,7 @@ def _run(version: EnvironmentVersion, manifest: Manifest) -> uuid.UUID:
     return run.id
 
 
-def _rollout(manifest: Manifest, index: int) -> Rollout:
+def sample_rollout(manifest: Manifest, index: int) -> Rollout:
     """Four turns of about 2 KB in all."""
     observation = {"board": "XO.......", "message": "1 2 3\n4 X 6\n7 8 O\nYour move?", "legal_moves": [1, 2, 3, 4, 6]}
     step = Step("<move>5</move>", {"cell": 5}, observation, str(observation["message"]), {"win": 0.0}, False)

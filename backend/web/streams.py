@@ -14,6 +14,8 @@ from backend.events import Hub
 
 END = "end"
 """A block of this name closes the stream: nothing will change any more."""
+AGAIN = "again"
+"""A block of this name is not sent: something was left out of the others, draw them again in so many seconds."""
 SHORTEST_PAUSE_SECONDS = 0.25
 """At most four updates a second."""
 LONGEST_PAUSE_SECONDS = 15.0
@@ -36,6 +38,7 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
     while True:
         mark = hub.mark(*topics)
         blocks = await run_in_threadpool(_draw, request, render)
+        again = float(blocks.pop(AGAIN, LONGEST_PAUSE_SECONDS))
         for name, html in blocks.items():
             checksum = f"{zlib.crc32(html.encode()):08x}"
             if sent.get(name) != checksum:
@@ -45,7 +48,7 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
         if END in blocks or remaining <= 0:
             return
         await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
-        await hub.wait(mark, *topics, timeout=min(LONGEST_PAUSE_SECONDS, remaining))
+        await hub.wait(mark, *topics, timeout=min(LONGEST_PAUSE_SECONDS, again, remaining))
 
 
 def _draw(request: Request, render: Render) -> dict[str, str]:

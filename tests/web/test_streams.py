@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from backend.events import Hub
 from backend.web import streams
-from backend.web.streams import END, live
+from backend.web.streams import AGAIN, END, live
 
 Start = Callable[..., AsyncIterator[ServerSentEvent]]
 
@@ -116,6 +116,14 @@ async def test_a_flood_of_news_draws_at_most_four_times_a_second(start: Start, b
     for task in tasks:
         task.cancel()
     assert 3 <= len(board.drawn) <= 5
+
+
+async def test_what_was_left_out_is_drawn_soon_without_news(start: Start, board: Board) -> None:
+    board.blocks[AGAIN] = "0.1"
+    stream = start()
+    assert [(await _next(stream)).event for _ in range(2)] == ["table", "head"]
+    board.blocks = {"table": "<p>2</p>"}
+    assert (await _next(stream)).raw_data == "<p>2</p>"
 
 
 async def test_the_end_block_closes_the_stream(start: Start, board: Board) -> None:

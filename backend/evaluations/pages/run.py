@@ -22,7 +22,8 @@ from backend.evaluations.pages.header import RunHeader, run_header
 from backend.events import run_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.shared import Shared
+from backend.web.streams import AGAIN, END, live
 
 router = APIRouter()
 TEMPLATE = "runs/overview.html"
@@ -35,27 +36,6 @@ class ScopeChoice(BaseModel):
 
     phase: Phase | None = None
     step: int | None = None
-
-
-class Pace:
-    """How often the figures of a run are folded anew: the longer it takes, the more rarely."""
-
-    REST = 8
-    """So many times as long as the folding took."""
-
-    def __init__(self) -> None:
-        self._began = self._next = 0.0
-
-    @property
-    def is_due(self) -> bool:
-        return time.monotonic() >= self._next
-
-    def __enter__(self) -> None:
-        self._began = time.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        now = time.monotonic()
-        self._next = now + self.REST * (now - self._began)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +63,20 @@ class OverviewPage:
     levels: list[int]
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What changes with every batch."""
+
+    head: RunHeader
+    points: str
+    """Of a training run: changes when its curves have more to fetch."""
+
+
+_news: Shared[News] = Shared()
+_overviews: Shared[OverviewPage] = Shared()
+"""Of the runs that somebody watches: folding a big run's figures takes a while."""
+
+
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[ScopeChoice, Query()]
@@ -95,24 +89,43 @@ async def run_events(
     request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[ScopeChoice, Query()]
 ) -> AsyncIterable[ServerSentEvent]:
     """The overview's blocks whenever they change; `points` tells the charts that there is more to fetch."""
-
-    pace = Pace()
+    topic = run_topic(run_id)
+    heard: tuple[int, ...] = ()
+    since = 0.0
 
     def render(session: Session) -> dict[str, str]:
-        run = queries.get_run(session, run_id)
-        head = {"head": run_header(session, run)}
-        blocks = {"run_head": render_block(request, HEADER, "run_head", head)}
+        nonlocal heard, since
+        before, heard = heard, request.app.state.hub.mark(topic)
+        if heard != before:
+            since = time.monotonic()
+        news, _ = _news.read(run_id, since, lambda: _read_news(session, run_id), is_urgent=True)
+        run = news.head.run
+        overview, again = _overviews.read(
+            (run_id, choice.phase, choice.step),
+            time.monotonic() if run.status.is_over else since,
+            lambda: _overview(session, run_id, choice, with_charts=False),
+            is_urgent=run.status.is_over,
+        )
+        blocks = {"run_head": render_block(request, HEADER, "run_head", {"head": news.head})}
+        blocks |= _blocks(request, overview)
         if run.kind is RunKind.TRAINING:
-            blocks["points"] = f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}"
+            blocks["points"] = news.points
         if run.status.is_over:
             blocks[END] = ""
-        if run.status.is_over or pace.is_due:
-            with pace:
-                blocks = _blocks(request, _overview(session, run_id, choice, with_charts=False)) | blocks
+        elif again:
+            blocks[AGAIN] = str(again)
         return blocks
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in live(request, (topic,), render):
         yield event
+
+
+def _read_news(session: Session, run_id: uuid.UUID) -> News:
+    run = queries.get_run(session, run_id)
+    curves = ""
+    if run.kind is RunKind.TRAINING:
+        curves = f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}"
+    return News(run_header(session, run), curves)
 
 
 def _blocks(request: Request, context: OverviewPage) -> dict[str, str]:
