@@ -4,6 +4,7 @@ Every request runs in the test's own session, so that the test sees its rows and
 An area that needs these says `from tests.web_fixtures import *` in its conftest.py.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -37,14 +38,22 @@ def app(whole_app: FastAPI, session: Session) -> FastAPI:
 
 
 def requests_in(session: Session) -> Transaction:
-    """Each request is a savepoint of the test's transaction; one that fails rolls back to where it began."""
+    """Each request is a savepoint of the test's transaction; one that fails rolls back to where it began.
+
+    They wait for each other: a stream may begin to draw while the savepoint that read the sign-in is being released.
+    """
+    only_one = threading.Lock()
 
     @contextmanager
     def transaction() -> Iterator[Session]:
-        with session.begin_nested():
-            yield session
-            session.flush()
-        session.info.pop("after_commit", None)
+        assert only_one.acquire(timeout=20), "a transaction was begun inside of another"
+        try:
+            with session.begin_nested():
+                yield session
+                session.flush()
+            session.info.pop("after_commit", None)
+        finally:
+            only_one.release()
 
     return transaction
 

@@ -85,6 +85,37 @@ def test_an_export_shows_why_it_was_refused(session: Session, client_for: Client
     assert client.get(f"/exports/{export.id}/download").status_code == 409
 
 
+def test_a_completed_export_shows_what_its_passport_proved(session: Session, client_for: ClientFor):
+    """As the passport's process writes it."""
+    figure = {"mean": 0.25, "low": 0.125, "high": 0.375, "count": 40}
+    examined = {"reward": figure, "columns": {"win": figure}, "levels": {}, "format": 0.9, "failed": 0}
+    passport = {
+        "passed": True,
+        "reason": None,
+        "files": {"model.safetensors": "cf65ec8425b33026d4092568393fd275e9f2cdea88a51a8348b61cb46269bdc4"},
+        "likeness": {"max_logit_difference": 1e-5, "mean_divergence": 0.0, "argmax_agreement": 1.0, "tokens": 2192}
+        | {"dtype": "float32"},
+        "heldout": {"tasks": 40, "before": examined, "after": examined, "difference": {**figure, "mean": 0.0}},
+        "issued_at": "2026-11-21T03:56:28.955573+00:00",
+        "versions": {"torch": "2.13.0"},
+    }
+    export = make_export(session, status=ExportStatus.COMPLETED, passport=passport, card="# Tiny\n\nA model.")
+    page = client_for(Role.VIEWER).get(f"/exports/{export.id}").text
+    for shown in ("Download the zip", "cf65ec8425b33026", "2,192", "0.125 … 0.375", "torch 2.13.0", ">Tiny</h"):
+        assert shown in page
+    news = client_for(Role.VIEWER).get(f"/exports/{export.id}/events").text
+    assert "0.125 … 0.375" in news
+    assert "event: end" in news
+
+
+def test_a_refused_export_shows_what_was_examined_until_then(session: Session, client_for: ClientFor):
+    passport = {"passed": False, "reason": "files changed", "files": {}, "likeness": {}, "heldout": {}}
+    export = make_export(session, status=ExportStatus.REFUSED, reason="files changed", passport=passport)
+    page = client_for(Role.VIEWER).get(f"/exports/{export.id}").text
+    assert "files changed" in page
+    assert "Download the zip" not in page
+
+
 def test_an_unknown_export_is_not_there(client_for: ClientFor):
     assert client_for(Role.VIEWER).get(f"/exports/{uuid.uuid4()}").status_code == 404
 
