@@ -42,7 +42,8 @@ test: setup ## run the fast tests
 	@$(PYTEST) -n 2 -m "not slow and not browser" $(ARGS)
 
 test-all: setup ## run all tests: also training, whole starts and the browser
-	@$(PYTEST) -n 2 $(ARGS)
+	@$(PYTEST) -n 2 -m "not browser" $(ARGS)
+	@$(PYTEST) -m browser $(ARGS)
 
 check: setup lint types imports templates vendor commits files migrations test ## everything that must hold before a change is done
 

@@ -1,4 +1,4 @@
-"""Reads pytest's XML report: in CI a test may be skipped only for the want of a GPU, and some tests must have run."""
+"""Reads pytest's XML reports: in CI a test may be skipped only for the want of a GPU, and some tests must have run."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 ALLOWED = "needs a GPU"
 
 
-def main(report: str) -> int:
-    cases = list(ElementTree.parse(Path(report)).getroot().iter("testcase"))
+def main(reports: list[str]) -> int:
+    cases = [case for report in reports for case in ElementTree.parse(Path(report)).getroot().iter("testcase")]
     skipped = {case: case.find("skipped") for case in cases}
     silent = [
         f"{case.get('classname')}.{case.get('name')}: {skip.get('message')}"
@@ -24,4 +24,4 @@ def main(report: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))
