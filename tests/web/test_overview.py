@@ -18,6 +18,12 @@ def test_a_fresh_installation_says_what_to_do_next(viewer: TestClient) -> None:
     assert "Nothing runs." in text
 
 
+def test_the_first_steps_lead_nobody_to_a_page_that_is_closed_to_them(viewer: TestClient, trainer: TestClient) -> None:
+    for closed in ("/environments/new", "/evaluations/new", "/training/new"):
+        assert f'href="{closed}"' not in viewer.get("/").text
+        assert f'href="{closed}"' in trainer.get("/").text
+
+
 def test_it_shows_what_runs_what_waits_and_what_is_over(viewer: TestClient, session: Session) -> None:
     over = factories.make_run(session, name="yesterday's evaluation", summary={"reward": {"mean": 0.625}})
     progress = {"phase": "play", "done": 30, "total": 200}
