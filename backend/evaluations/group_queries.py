@@ -43,7 +43,7 @@ def groups(session: Session, run: Run, wanted: GroupFilter) -> Slice[ListedGroup
     if wanted.spread:
         found = found.where(Group.id.in_(_with_spread(run, is_mixed=wanted.spread == "mixed")))
     if wanted.after:
-        at_step, ordinal, phase = read_cursor(wanted.after, 3)
+        at_step, ordinal, phase = read_cursor(wanted.after, (step, Group.ordinal, Group.phase))
         behind = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
         found = found.where(or_(step < at_step, and_(step == at_step, behind)))
     part = found.order_by(step.desc(), Group.ordinal, Group.phase).limit(wanted.limit + 1).subquery()

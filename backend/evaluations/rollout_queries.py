@@ -36,7 +36,7 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter) -> Slice[Listed]
     if wanted.flagged:
         found = found.where(is_flagged)
     if wanted.after:
-        found = found.where(_behind(key, is_descending, read_cursor(wanted.after, 2)))
+        found = found.where(_behind(key, is_descending, read_cursor(wanted.after, (key, Rollout.seq))))
     order = (key.desc(), Rollout.seq.desc()) if is_descending else (key.asc(), Rollout.seq.asc())
     part = found.order_by(*order).limit(wanted.limit + 1).subquery()  # the page first, its tasks after
     statement = (

@@ -74,7 +74,7 @@ def queue(
     keys = _group_keys(chosen)
     statement = select(*keys)
     if after:
-        statement = statement.where(_below(keys, read_cursor(after, len(keys))))
+        statement = statement.where(_below(keys, read_cursor(after, keys)))
     rows = session.execute(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)).all()
     suspects = _suspects(session, chosen, [row[-1] for row in rows[:limit]])
     return suspects, make_cursor(*rows[limit - 1]) if len(rows) > limit else None

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
+from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -41,6 +42,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(AppError, _on_app_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
+    app.add_exception_handler(DataError, _on_data_error)
     app.add_middleware(Incidents)
 
 
@@ -100,6 +102,16 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
         return respond(request, NotFound())
     fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
     return respond(request, InvalidInput(fields=fields))
+
+
+async def _on_data_error(request: Request, error: Exception) -> Response:
+    """Postgres cannot hold a value that was sent, and nothing was changed."""
+    logger.info("a value that cannot be stored: %s", cast(DataError, error).orig)
+    return respond(request, ValueCannotBeStored())
+
+
+class ValueCannotBeStored(InvalidInput):
+    """Something here cannot be stored or looked for: a number too large, or a NUL character in a text."""
 
 
 class Incidents:

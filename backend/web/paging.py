@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from decimal import Decimal
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
@@ -52,7 +53,7 @@ def slice_of(
 ) -> Slice[T]:
     """The rows behind the cursor `after`, in the order of `keys`: `slice_of(session, select(Run), NEWEST, …)`."""
     if after:
-        statement = statement.where(_behind(keys, read_cursor(after, len(keys))))
+        statement = statement.where(_behind(keys, read_cursor(after, [key.column for key in keys])))
     order = [key.column.desc() if key.descending else key.column.asc() for key in keys]
     rows = list(session.scalars(statement.order_by(*order).limit(limit + 1)))
     has_more = len(rows) > limit
@@ -75,15 +76,23 @@ def make_cursor(*values: Any) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def read_cursor(cursor: str, length: int) -> list[Any]:
+def read_cursor(cursor: str, columns: Sequence[ColumnElement[Any] | InstrumentedAttribute[Any]]) -> list[Any]:
+    """One value for each of the columns that the list is ordered by."""
     try:
         parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
         values = [_decode(part) for part in parts]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidInput("This page link is damaged; start from the first page.", {"after": "Unknown."}) from error
-    if len(values) != length:
+    if len(values) != len(columns) or not all(map(_fits, columns, values)):
         raise InvalidInput("This page link belongs to another list.", {"after": "Unknown."})
     return values
+
+
+def _fits(column: ColumnElement[Any] | InstrumentedAttribute[Any], value: object) -> bool:
+    wanted = column.type.python_type
+    if issubclass(wanted, str):  # also enums, which are stored as text
+        return isinstance(value, str)
+    return isinstance(value, int | float if issubclass(wanted, float | Decimal) else wanted)
 
 
 def _encode(value: Any) -> Any:

@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 from sqlalchemy.orm import Session
 
+from backend.errors import AppError
 from backend.events import Hub
 
 END = "end"
@@ -37,7 +38,10 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
     ends_at = time.monotonic() + LIFETIME_SECONDS
     while True:
         mark = hub.mark(*topics)
-        blocks = await run_in_threadpool(_draw, request, render)
+        try:
+            blocks = await run_in_threadpool(_draw, request, render)
+        except AppError:  # what the page was about is not there (any more); the answer has begun, so it can only end
+            blocks = {END: ""}
         again = float(blocks.pop(AGAIN, LONGEST_PAUSE_SECONDS))
         for name, html in blocks.items():
             checksum = f"{zlib.crc32(html.encode()):08x}"

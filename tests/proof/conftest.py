@@ -20,8 +20,10 @@ from backend.domain.vocabulary import JobStatus, Role
 from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess, package_files, start_host
 from tests.factories import make_person
-from tests.web_fixtures import sign_in
+from tests.web_fixtures import admin, app, client_for, sign_in, stranger, trainer, viewer, whole_app
 from workers.jobs.execute import execute
+
+__all__ = ["admin", "app", "client_for", "stranger", "trainer", "viewer", "whole_app"]
 
 NAME = "counter"
 START_SECONDS = 4

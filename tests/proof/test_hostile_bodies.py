@@ -1,0 +1,116 @@
+"""Bodies that nobody's form would send, to every route that changes something: refused with words, or taken safely."""
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from backend.web.routing import guarded_routes
+from tests import factories
+from tests.environments.packages import make_files
+
+TEXTS = {
+    "NUL": "a\x00b",
+    "half a character": "a\ud800b",
+    "a megabyte": "x" * 1_000_000,
+    "other direction": "a\u202eb\u2066c",
+    "controls": "a\x1b[31m\x07\x7f\x85\u2028b",
+    "script": "<script>alert(1)</script>",
+    "template": "{{ 7 * 7 }}{% raw %}",
+    "a number": "9" * 30,
+    "nothing": "",
+}
+RAW = {
+    "no JSON": b"{nope",
+    "nothing": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "not a number": b'{"tasks": NaN, "temperature": Infinity}',
+    "deep": b'{"files":' * 3000 + b"1" + b"}" * 3000,
+    "deep list": b"[" * 100_000,
+    "not UTF-8": b'{"name": "\xff\xfe"}',
+    "huge number": b'{"tasks": 1' + b"0" * 5000 + b', "revision": 1' + b"0" * 400 + b"}",
+}
+
+
+@pytest.fixture
+def ids(session: Session) -> dict[str, object]:
+    """Something real behind every id, so that the body is read."""
+    version = factories.make_environment_version(session)
+    run = factories.make_run(session, version)
+    [rollout] = factories.make_rollouts(session, run, [[1, 1, 0]])
+    flag = factories.make_flag(session, run, rollout)
+    checkpoint = factories.make_checkpoint(session, factories.make_policy(session), run)
+    return {
+        "run_id": run.id,
+        "rollout_id": rollout.id,
+        "flag_id": flag.id,
+        "policy_id": run.policy_id,
+        "version_id": version.id,
+        "checkpoint_id": checkpoint.id,
+        "person_id": factories.make_person(session).id,
+        "name": version.environment.name,
+        "number": 1,
+    }
+
+
+def changes(app: FastAPI, ids: dict[str, object]) -> Iterator[tuple[str, str]]:
+    for method, path in sorted((m, path) for path, methods, _ in guarded_routes(app) for m in methods):
+        if method not in {"GET", "HEAD"} and path not in {"/sign-out", "/me/password"}:
+            unknown = set(re.findall(r"\{(\w+)\}", path)) - set(ids)
+            yield method, path.format_map(ids | dict.fromkeys(unknown, uuid.uuid4()))
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_texts(app: FastAPI, admin: TestClient, ids: dict[str, object], what: str) -> None:
+    text = TEXTS[what]
+    names = "email comment notes reply key without_certificate description template constant path to script base file"
+    body = {
+        **dict.fromkeys(names.split(), text),
+        **{name: str(value) for name, value in ids.items()},
+        "name": text,
+        "kind": "scripted",
+        "script": "random",
+        "role": "viewer",
+        "verdict": "hack",
+        "tasks": 1,
+        "revision": 1,
+        "text": text,
+        "configuration": {"sft": {"script": text}},
+    }
+    for method, url in changes(app, ids):
+        if url.startswith("/api/"):
+            for files in (None, {**make_files(), "README.md": text}, {text: "x"}):
+                sent = json.dumps({**body, "files": files} if files else body)
+                answer = admin.request(method, url, content=sent, headers={"Content-Type": "application/json"})
+                assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
+        else:
+            form = {name: str(value).encode("utf-8", "surrogatepass") for name, value in body.items()}
+            answer = admin.request(method, url, data=form)
+            assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
+            assert "<script>alert" not in answer.text, url
+
+
+@pytest.mark.parametrize("what", RAW)
+def test_bodies(app: FastAPI, admin: TestClient, ids: dict[str, object], what: str) -> None:
+    for method, url in changes(app, ids):
+        kind = "application/json" if url.startswith("/api/") else "application/x-www-form-urlencoded"
+        answer = admin.request(method, url, content=RAW[what], headers={"Content-Type": kind})
+        assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
+
+
+def test_multipart_that_is_none(app: FastAPI, admin: TestClient, ids: dict[str, object]) -> None:
+    for method, url in changes(app, ids):
+        for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
+            answer = admin.request(method, url, content=b"--x\r\nrubbish", headers={"Content-Type": kind})
+            assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
+
+
+def test_a_body_without_end_is_cut(admin: TestClient) -> None:
+    answer = admin.post("/api/v1/environments/validate", content=b" " * (40 * 1024 * 1024))
+    assert answer.status_code == 413
