@@ -21,6 +21,12 @@ from backend.settings import PROJECT_ROOT, get_settings
 pytest_plugins = ["tests.envhost_fixture", "tests.installation"]
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The long ones first, so that no worker is left alone with them; browsers last, in one piece."""
+    items.sort(key=lambda item: ("browser" in item.keywords, "slow" not in item.keywords))
+
+
 @pytest.fixture(scope="session")
 def server_folder() -> Iterator[Path]:
     """A short path: sockets live in it."""

@@ -1,4 +1,8 @@
-"""One installation and one Chromium for all journeys; a fresh page and fresh flags for each."""
+"""One installation and one Chromium for all journeys; a fresh page and fresh flags for each.
+
+Their fixtures end with this folder's tests: Playwright's event loop runs in the main thread as long as it lives, where
+no other test could run one of its own, and the installation replaces this process's settings.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -13,13 +17,13 @@ from tests import factories
 from tests.browser.installation import CHROMIUM, cookie_for, installation
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address() -> Iterator[str]:
     with installation() as address:
         yield address
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     if not shutil.which(CHROMIUM):
         pytest.skip("there is no Chromium here")

@@ -31,7 +31,7 @@ def installation() -> Iterator[str]:
     """The application on an empty database of its own; gives its address."""
     folder = Path(tempfile.mkdtemp(prefix="ps-"))
     (folder / "run").mkdir()
-    postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log")
+    postgres = Postgres(folder / "postgres", folder / "run", folder / "postgres.log", is_disposable=True)
     postgres.start()
     try:
         with pytest.MonkeyPatch.context() as patch:
