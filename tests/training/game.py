@@ -17,7 +17,7 @@ from workers.training.lessons import Lesson
 
 COLUMNS = [RewardColumn(name="fours", weight=1.0), RewardColumn(name="brevity", weight=0.1)]
 MANIFEST = make_manifest("game", {"fours": 1.0, "brevity": 0.1})
-CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=4, learning_rate=1e-3, max_grad_norm=1.0)
+CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=4, learning_rate=1e-3, max_grad_norm=1.0, beta=0.0)
 
 Spoil = Callable[[list[Rollout]], None]
 

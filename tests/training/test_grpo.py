@@ -11,6 +11,7 @@ from backend.domain.rollouts import Rollout
 from backend.domain.training import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny
+from workers.models.load import load_folder
 from workers.training import trl_grpo
 from workers.training.lessons import BrokenStep
 from workers.training.resume import newest_complete
@@ -20,8 +21,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 class Outcome:
-    def __init__(self, folder: Path, *, choice: GrpoChoice = CHOICE, stop_after: int = 0, spoil: Any = None) -> None:
-        self.model, tokenizer = make_tiny()
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        choice: GrpoChoice = CHOICE,
+        stop_after: int = 0,
+        spoil: Any = None,
+        start: Path | None = None,
+    ) -> None:
+        self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.game = Game(self.model, tokenizer, spoil=spoil)
         self.steps: list[GrpoStep] = []
         self.stop_after = stop_after
@@ -152,3 +161,14 @@ def test_micro_batches_give_the_same_gradient(tmp_path: Path) -> None:
         for parts in (1, 3)
     )
     assert three.steps[0].grad_norm == pytest.approx(one.steps[0].grad_norm, rel=1e-3)
+
+
+def test_the_divergence_is_measured_from_the_policy_before(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    model, tokenizer = make_tiny()
+    model.save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    outcome = Outcome(tmp_path / "run", choice=CHOICE.model_copy(update={"beta": 0.05}), start=start)
+    divergences = [step.divergence for step in outcome.steps]
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert all(value is not None and value > 0 for value in divergences[1:])
