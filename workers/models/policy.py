@@ -14,7 +14,9 @@ from workers.models.sampling import Row, Sampled, Sampler
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 
 GATHER_SECONDS = 0.01
-"""How long a batch waits for further sessions when not all of them have asked."""
+"""How long a batch waits for sessions that are playing and have not asked yet."""
+SETTLE_SECONDS = 0.002
+"""How long it waits when all have asked: further episodes may just be beginning."""
 LOCKSTEP_SECONDS = 20.0
 """The same in lockstep, where only a broken session lets the others wait."""
 
@@ -38,7 +40,7 @@ class LocalPolicy:
             model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
         )
         self.batches = 0
-        self._window = LOCKSTEP_SECONDS if lockstep else GATHER_SECONDS
+        self._is_lockstep = lockstep
         self._expected = 0
         self._playing: set[LocalPlayer] = set()
         self._waiting: list[_Question] = []
@@ -75,10 +77,22 @@ class LocalPolicy:
         """Begin a batch when everybody has asked, or when the window that the first question opened is over."""
         if self._generation is not None or not self._waiting:
             return
-        if len(self._waiting) >= len(self._playing) + self._expected:
-            self._begin_batch()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._window, self._window_is_over)
+        have_all_asked = len(self._waiting) >= len(self._playing) + self._expected
+        if self._is_lockstep:
+            if have_all_asked:
+                self._begin_batch()
+            else:
+                self._wait_at_most(LOCKSTEP_SECONDS)
+        else:
+            self._wait_at_most(SETTLE_SECONDS if have_all_asked else GATHER_SECONDS)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + seconds:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(seconds, self._window_is_over)
 
     def _window_is_over(self) -> None:
         self._timer = None
