@@ -95,7 +95,7 @@ RAN = '<testcase classname="tests.browser.test_a" name="a"/>'
 def test_what_is_skipped_in_ci_is_a_failure(tmp_path: Path, body: str, status: int) -> None:
     (tmp_path / "tests.xml").write_text(f"<testsuites><testsuite>{body}</testsuite></testsuites>")
 
-    assert check_skips.main(str(tmp_path / "tests.xml")) == status
+    assert check_skips.main([str(tmp_path / "tests.xml")]) == status
 
 
 @pytest.mark.parametrize(
