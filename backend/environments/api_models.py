@@ -2,11 +2,12 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from backend.domain.manifest import Name
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus, RolloutStatus, RunStatus, Split, StopReason
 
 
@@ -74,11 +75,15 @@ class DraftIn(BaseModel):
     )
 
 
+Sendable = Annotated[str, AfterValidator(plain_text)]
+"""Quotes what was sent, which may hold what an answer cannot."""
+
+
 class ProblemOut(BaseModel):
-    path: str
+    path: Sendable
     line: int
-    key: str
-    message: str
+    key: Sendable
+    message: Sendable
 
 
 class ValidationOut(BaseModel):

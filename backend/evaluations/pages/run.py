@@ -4,6 +4,7 @@ import time
 import uuid
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -124,7 +125,7 @@ def _read_news(session: Session, run_id: uuid.UUID) -> News:
     run = queries.get_run(session, run_id)
     curves = ""
     if run.kind is RunKind.TRAINING:
-        curves = f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}"
+        curves = escape(f"{run.attempt} {run.progress.get('done')} {points.latest_steps(session, run_id)}", quote=False)
     return News(run_header(session, run), curves)
 
 
