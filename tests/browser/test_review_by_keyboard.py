@@ -21,11 +21,14 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture
 def flags(address: str) -> Iterator[list[Flag]]:
-    """Two suspicious rollouts."""
+    """Two suspicious rollouts, the second the more so."""
     with transaction() as session:
         run = factories.make_run(session)
         rollouts = factories.make_rollouts(session, run, factories.random_rows(2))
-        made = [factories.make_flag(session, run, rollout, sentence=f"Odd {n}.") for n, rollout in enumerate(rollouts)]
+        made = [
+            factories.make_flag(session, run, rollout, sentence=f"Odd {n}.", score=0.5 + 0.1 * n)
+            for n, rollout in enumerate(rollouts)
+        ]
     yield made
     with transaction() as session:
         session.execute(delete(VerdictRecord))
