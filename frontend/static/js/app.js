@@ -9,6 +9,9 @@
     message.event = "";
   });
 
+  // A stream that connects again after the session ended is refused: whoever watches has to sign in, then comes back here.
+  document.addEventListener("htmx:sse:error", (event) => { if (event.detail.status === 401) location.reload(); });
+
   // A form that is sent again starts without the complaints of the last time.
   document.addEventListener("htmx:before:request", (event) => {
     const form = event.target.closest?.("form");

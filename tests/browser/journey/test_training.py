@@ -1,0 +1,94 @@
+"""A trainer trains a tiny model, watches it, and exports its best checkpoint."""
+
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.journey.steps import WORK_MS, choose_tictactoe, expect_completed
+from tests.browser.witness import assert_not_reloaded, mark
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def test_a_model_is_trained_watched_and_exported(page: Page, tmp_path: Path) -> None:
+    _train(page)
+    _watch_training(page)
+    _read_a_training_rollout(page)
+    _export_the_best(page, tmp_path)
+
+
+def _train(page: Page) -> None:
+    page.goto("/training/new")
+    page.get_by_label("Preset").select_option("quick")
+    page.wait_for_url("**/training/new?preset=quick*")
+    choose_tictactoe(page)
+    page.get_by_label("Why without a certificate").fill("a small try")
+    page.get_by_text("More: the gate before reinforcement").click()
+    for name, value in {
+        "sft.episodes": 200,
+        "sft.steps": 40,
+        "gate.minimum_format": 0,
+        "grpo.steps": 12,
+        "grpo.tasks_per_step": 6,
+        "heldout.tasks": 20,
+        "heldout.every": 4,
+    }.items():
+        page.locator(f'[name="{name}"]').fill(str(value))
+    page.get_by_role("button", name="Start training").click()
+    expect(page.locator("#run-head h1")).to_contain_text("tictactoe")
+
+
+def _watch_training(page: Page) -> None:
+    mark(page)
+    chart = page.locator("[data-chart*='chart=reward']").first
+    expect(chart.locator("canvas")).to_be_visible(timeout=WORK_MS)
+    chart.locator("summary").click()
+    expect(chart.locator("tbody tr")).not_to_have_count(0, timeout=WORK_MS)
+    few = chart.locator("tbody tr").count()
+    expect(chart.locator("tbody tr")).not_to_have_count(few, timeout=WORK_MS)
+    newest = page.locator("#run-newest .rollout-card").first
+    early = newest.inner_text()
+    expect_completed(page)
+    expect(newest).to_contain_text("step 12")
+    assert newest.inner_text() != early
+    for column in ("win", "format", "invalid_move"):
+        expect(page.locator(".chart .legend").get_by_role("button", name=column).first).to_be_visible()
+    expect(page.locator("#run-checkpoints")).to_contain_text("best")
+    assert_not_reloaded(page)
+    page.get_by_role("link", name=re.compile("^Flags")).click()
+    expect(page.locator("table[aria-label=Flags], .empty").first).to_be_visible()
+
+
+def _read_a_training_rollout(page: Page) -> None:
+    page.get_by_role("link", name=re.compile("^Rollouts")).click()
+    page.get_by_label("Phase").select_option("train")
+    page.wait_for_url("**phase=train*")
+    page.get_by_role("link", name=re.compile("^train.[0-9]")).first.click()
+    expect(page.locator(".tokens .token").first).to_be_visible()
+    page.locator(".verdict-form").get_by_role("button", name="honest").click()
+    expect(page.locator(".flag").filter(has_text="honest")).to_contain_text("Ada Lovelace")
+
+
+def _export_the_best(page: Page, folder: Path) -> None:
+    page.goto("/checkpoints?best=true")
+    row = page.get_by_role("row").filter(has_text="best")
+    expect(row).to_have_count(1)
+    row.get_by_role("button", name="Export").click()
+    page.wait_for_url("**/exports/*")
+    mark(page)
+    state = page.locator("#export-state")
+    expect(state.locator(".badge").first).to_have_text("completed", timeout=WORK_MS)
+    assert_not_reloaded(page)
+    expect(state.get_by_label("Checkpoint and reloaded export")).to_be_visible()
+    expect(state).to_contain_text("model.safetensors")
+    with page.expect_download() as begun:
+        page.get_by_role("link", name="Download the zip").click()
+    archive = folder / "export.zip"
+    begun.value.save_as(archive)
+    with zipfile.ZipFile(archive) as files:
+        assert files.testzip() is None
+        names = {Path(name).name for name in files.namelist()}
+    assert {"model.safetensors", "tokenizer.json", "README.md", "passport.json"} <= names
