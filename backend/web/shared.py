@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-REST = 4
+REST = 2
 """A read that took a second is not done again for so many more."""
 SOON_SECONDS = 0.25
 """Until one asks again for what somebody else is just reading."""
