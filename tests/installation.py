@@ -1,4 +1,7 @@
-"""A whole installation for tests that commit: a database of its own on the tests' server, and the tests' Valkey."""
+"""For tests that commit: a second database on the tests' server, emptied after each, and with Valkey an installation.
+
+`committed_database` makes `transaction()`, in this process and in those that it starts, go there.
+"""
 
 from collections.abc import Iterator
 
@@ -15,11 +18,11 @@ from backend.settings import PROJECT_ROOT, get_settings
 
 
 @pytest.fixture(scope="session")
-def jobs_url(database_url: str) -> str:
-    """A second migrated database: what job tests commit disturbs nobody."""
+def second_database_url(database_url: str) -> str:
+    """Migrated; what tests commit here disturbs none of those that roll back."""
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE jobs")
-    url = database_url.replace("/postgres?", "/jobs?")
+        connection.execute("CREATE DATABASE committed")
+    url = database_url.replace("/postgres?", "/committed?")
     config = Config(PROJECT_ROOT / "alembic.ini")
     config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
     command.upgrade(config, "head")
@@ -27,20 +30,28 @@ def jobs_url(database_url: str) -> str:
 
 
 @pytest.fixture
-def installation(jobs_url: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This process and those that it starts use the jobs' database and the tests' Valkey."""
-    monkeypatch.setenv("DATABASE_URL", jobs_url)
+def committed_database(second_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("DATABASE_URL", second_database_url)
+    forget_settings()
+    yield second_database_url
+    with transaction() as session:
+        session.execute(text(f"TRUNCATE {', '.join(Base.metadata.tables)} CASCADE"))
+    forget_settings()
+
+
+@pytest.fixture
+def installation(committed_database: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The database and an empty broker."""
     monkeypatch.setenv("REDIS_URL", redis_url)
-    _forget_everything()
+    forget_settings()
     with get_celery().connection_for_write() as connection:
         get_celery().control.purge(connection)
     yield
-    with transaction() as session:
-        session.execute(text(f"TRUNCATE {', '.join(Base.metadata.tables)} CASCADE"))
-    _forget_everything()
+    forget_settings()
 
 
-def _forget_everything() -> None:
+def forget_settings() -> None:
+    """What was made from the settings before is closed; the next use reads them again."""
     if get_celery.cache_info().currsize:
         get_celery().close()
     get_settings.cache_clear()

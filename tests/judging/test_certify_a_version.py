@@ -23,7 +23,9 @@ QueueCheck = Callable[[dict[str, str]], uuid.UUID]
 
 
 @pytest.fixture
-def queue_check(database: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[QueueCheck]:
+def queue_check(
+    committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[QueueCheck]:
     """A queued check of a version with these files; returns the run's id."""
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
     get_settings.cache_clear()

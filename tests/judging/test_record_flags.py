@@ -21,7 +21,7 @@ DRAFT = FlagDraft("length_shift", "shorter", Severity.WARNING, 0.6, "Half as lon
 
 
 @pytest.fixture
-def run_id(database: None) -> uuid.UUID:
+def run_id(committed_database: str) -> uuid.UUID:
     """A training run of 16 steps whose replies begin to repeat themselves at step 12."""
     dice = random.Random(0)
     with transaction() as session:
@@ -51,9 +51,9 @@ def test_a_rollout_that_is_not_stored_leaves_a_flag_about_the_run(run_id: uuid.U
     assert flags_of(run_id)[0].rollout_id is None
 
 
-def test_new_flags_are_announced_and_old_ones_are_not(run_id: uuid.UUID, judging_url: str):
+def test_new_flags_are_announced_and_old_ones_are_not(run_id: uuid.UUID, committed_database: str):
     heard = []
-    with psycopg.connect(judging_url.replace("+psycopg", ""), autocommit=True) as connection:
+    with psycopg.connect(committed_database.replace("+psycopg", ""), autocommit=True) as connection:
         connection.execute("LISTEN proctor")
         for _ in range(2):
             record_flags(run_id, [DRAFT])
@@ -70,14 +70,14 @@ def test_the_job_looks_at_every_step_and_may_look_again(run_id: uuid.UUID):
     assert len({flag.key for flag in found}) == len(found) == 15
 
 
-def test_a_check_is_not_judged(database: None):
+def test_a_check_is_not_judged(committed_database: str):
     with transaction() as session:
         row = make_run(session, kind=RunKind.CHECK)
         make_rollouts(session, row, [[1.0, 1.0, 0.0]], phase=Phase.CHECK)
     assert list(stored_steps(row.id)) == []
 
 
-def test_an_evaluation_is_one_step(database: None):
+def test_an_evaluation_is_one_step(committed_database: str):
     with transaction() as session:
         row = make_run(session)
         make_rollouts(session, row, [[1.0, 1.0, 0.0], None, [0.0, 1.0, 0.0]])

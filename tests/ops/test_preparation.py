@@ -27,11 +27,11 @@ def test_there_is_one_newest_revision() -> None:
 
 
 def test_an_empty_database_is_migrated_and_a_second_start_finds_nothing_to_do(
-    jobs_url: str, monkeypatch: pytest.MonkeyPatch
+    second_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with psycopg.connect(_plain(jobs_url), autocommit=True) as connection:
+    with psycopg.connect(_plain(second_database_url), autocommit=True) as connection:
         connection.execute("CREATE DATABASE prepared")
-    url = jobs_url.replace("/jobs?", "/prepared?")
+    url = second_database_url.replace("/committed?", "/prepared?")
     monkeypatch.setenv("DATABASE_URL", url)
     preparation.get_settings.cache_clear()
 
@@ -42,14 +42,14 @@ def test_an_empty_database_is_migrated_and_a_second_start_finds_nothing_to_do(
     preparation.get_settings.cache_clear()
 
 
-def test_a_database_of_a_newer_version_is_refused(installation: None, jobs_url: str) -> None:
-    with psycopg.connect(_plain(jobs_url)) as connection:
+def test_a_database_of_a_newer_version_is_refused(installation: None, second_database_url: str) -> None:
+    with psycopg.connect(_plain(second_database_url)) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'f00d'")
     try:
         with pytest.raises(CannotPrepare, match=r"written by a newer Proctor \(its revision f00d is unknown here\)"):
             migrate()
     finally:
-        with psycopg.connect(_plain(jobs_url)) as connection:
+        with psycopg.connect(_plain(second_database_url)) as connection:
             connection.execute("UPDATE alembic_version SET version_num = %s", [revisions()[1]])
 
 

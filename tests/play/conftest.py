@@ -1,25 +1,21 @@
 """Hand play with all of its parts: pages, rows, jobs and a real env host, on a database of its own."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import select, text
+from sqlalchemy import select
 
 from backend.app import create_app
 from backend.db.models import Job, Run
-from backend.db.session import forget_engine, transaction
+from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Role
 from backend.environments.play_view import PlayView, play_view
 from backend.environments.service import create_environment, publish_version
-from backend.queue import get_celery
-from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess, host_process, package_files
+from tests.installation import forget_settings
 from tests.web_fixtures import make_person, sign_in
 from workers.jobs.execute import execute
 
@@ -28,36 +24,11 @@ __all__ = ["host_process"]
 NAME = "counter"
 
 
-@pytest.fixture(scope="session")
-def play_url(database_url: str) -> str:
-    """A migrated database: jobs and pages commit for real."""
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE play")
-    url = database_url.replace("/postgres?", "/play?")
-    config = Config(PROJECT_ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, "head")
-    return url
-
-
 @pytest.fixture
-def installed(
-    play_url: str, redis_url: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
-    monkeypatch.setenv("DATABASE_URL", play_url)
-    monkeypatch.setenv("REDIS_URL", redis_url)
+def installed(installation: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs and pages commit for real, and workers find the env host."""
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    _forget()
-    yield
-    with transaction() as session:
-        session.execute(text("TRUNCATE people, environments, policies, runs, jobs, workers CASCADE"))
-    _forget()
-
-
-def _forget() -> None:
-    get_settings.cache_clear()
-    get_celery.cache_clear()
-    forget_engine()
+    forget_settings()
 
 
 @pytest.fixture(scope="session")

@@ -1,53 +1,22 @@
-"""Recorders commit for real: a migrated database of their own on the tests' server."""
+"""Recorders commit for real."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import text
 
 from backend.db.models import Run
-from backend.db.session import forget_engine, transaction
+from backend.db.session import transaction
 from backend.domain.rollouts import Rollout, Step, task_of
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunStatus, Split, StopReason
-from backend.settings import PROJECT_ROOT, get_settings
 from tests.factories import make_manifest, make_run
 from workers.jobs.recording import RunRecorder
 
 MANIFEST = make_manifest("counting")
 
 
-@pytest.fixture(scope="session")
-def recording_url(database_url: str) -> str:
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE recording")
-    url = database_url.replace("/postgres?", "/recording?")
-    config = Config(PROJECT_ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, "head")
-    return url
-
-
 @pytest.fixture
-def database(recording_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("DATABASE_URL", recording_url)
-    _forget()
-    yield
-    with transaction() as session:
-        session.execute(text("TRUNCATE people, environments, policies, runs, jobs, workers CASCADE"))
-    _forget()
-
-
-def _forget() -> None:
-    get_settings.cache_clear()
-    forget_engine()
-
-
-@pytest.fixture
-def start_run(database: None) -> Callable[..., uuid.UUID]:
+def start_run(committed_database: str) -> Callable[..., uuid.UUID]:
     """A committed run; returns its id."""
 
     def start(**fields: object) -> uuid.UUID:

@@ -31,7 +31,7 @@ GOLD = ScriptedPolicy("constant", "3")
 
 
 @pytest.fixture
-def installed(database: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
     get_settings.cache_clear()
     yield

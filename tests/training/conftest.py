@@ -3,18 +3,15 @@
 import subprocess
 import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select
 
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, MetricPoint, Rollout, Run
-from backend.db.session import forget_engine, transaction
+from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import content_hash
 from backend.domain.training import TrainingConfiguration
@@ -22,6 +19,7 @@ from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess
 from tests.factories import make_policy
+from tests.installation import forget_settings
 
 SMALL: dict[str, Any] = {
     "model": {"context": 192},
@@ -35,35 +33,14 @@ SMALL: dict[str, Any] = {
 """A whole training run in some seconds."""
 
 
-@pytest.fixture(scope="session")
-def training_url(database_url: str) -> str:
-    with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as connection:
-        connection.execute("CREATE DATABASE training")
-    url = database_url.replace("/postgres?", "/training?")
-    config = Config(PROJECT_ROOT / "alembic.ini")
-    config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.upgrade(config, "head")
-    return url
-
-
 @pytest.fixture
 def installation(
-    training_url: str, host_process: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+    committed_database: str, host_process: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """This process and those that it starts use this database, this env host and a data folder of their own."""
-    monkeypatch.setenv("DATABASE_URL", training_url)
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
     monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
-    _forget()
-    yield
-    with transaction() as session:
-        session.execute(text("TRUNCATE people, environments, policies, runs, jobs, workers CASCADE"))
-    _forget()
-
-
-def _forget() -> None:
-    get_settings.cache_clear()
-    forget_engine()
+    forget_settings()
 
 
 def built_in(name: str) -> dict[str, str]:
