@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 
 from backend.db.models import Flag, VerdictRecord
 from backend.db.session import transaction
-from backend.domain.vocabulary import RunStatus
+from backend.domain.vocabulary import RunStatus, Severity
 from backend.events import REVIEW, RUNS, announce
 from tests import factories
 
@@ -26,8 +26,8 @@ def flags(address: str) -> Iterator[list[Flag]]:
         run = factories.make_run(session)
         rollouts = factories.make_rollouts(session, run, factories.random_rows(2))
         made = [
-            factories.make_flag(session, run, rollout, sentence=f"Odd {n}.", score=0.5 + 0.1 * n)
-            for n, rollout in enumerate(rollouts)
+            factories.make_flag(session, run, rollout, sentence=f"Odd {n}.", severity=severity)
+            for n, (rollout, severity) in enumerate(zip(rollouts, [Severity.WARNING, Severity.ALERT], strict=True))
         ]
     yield made
     with transaction() as session:
