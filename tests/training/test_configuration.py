@@ -1,0 +1,90 @@
+"""What a training run can be told, and what is refused."""
+
+import uuid
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from backend.domain.manifest import read_manifest
+from backend.domain.training import PRESETS, TrainingConfiguration
+from tests.training.conftest import built_in
+
+
+def test_the_defaults_work() -> None:
+    configuration = TrainingConfiguration()
+    assert configuration.problems(scripts=["gold", "teacher"], levels=3) == []
+    assert TrainingConfiguration.model_validate(configuration.resolved()) == configuration
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_fits_tic_tac_toe(name: str) -> None:
+    manifest = read_manifest(built_in("tictactoe")["openenv.yaml"]).proctor
+    assert PRESETS[name].problems(scripts=list(manifest.scripts), levels=manifest.tasks.levels) == []
+    assert PRESETS[name].heldout.tasks <= manifest.tasks.heldout
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"grpo": {"tasks_per_step": 5, "group_size": 3, "micro_batches": 2}}, "15 episodes a step do not divide"),
+        ({"grpo": {"group_size": 1}}, "greater than or equal to 2"),
+        ({"grpo": {"levels": [0, 0]}}, "at least one level a share above 0"),
+        ({"model": {"source": "base"}}, "name the base model"),
+        ({"model": {"source": "checkpoint"}}, "choose the checkpoint"),
+        ({"sft": {"script": "Teacher!"}}, "match pattern"),
+        ({"sft": {"learning_rate": float("nan")}}, "less than or equal to 1"),
+        ({"grpo": {"stepz": 4}}, "not permitted"),
+        ({"seed": -1}, "greater than or equal to 0"),
+    ],
+)
+def test_impossible_choices_are_refused(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfiguration.model_validate(choices)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"sft": {"script": "wizard"}}, "offers no script `wizard` to imitate; it offers: gold, teacher"),
+        ({"grpo": {"levels": [1, 1, 1, 1]}}, "4 level shares are given; the environment has 3 levels"),
+        ({"recipe": "grpo"}, "An untrained model knows no words"),
+    ],
+)
+def test_choices_that_do_not_fit_the_environment_are_named(choices: dict[str, Any], message: str) -> None:
+    problems = TrainingConfiguration.model_validate(choices).problems(scripts=["gold", "teacher"], levels=3)
+    assert message in " ".join(problems)
+
+
+def test_a_runs_configuration_may_hold_other_things() -> None:
+    stored = {**TrainingConfiguration(seed=7).resolved(), "preset": "quick", "content_hash": "abc"}
+    assert TrainingConfiguration.of_run(stored).seed == 7
+
+
+def test_it_counts_what_it_will_play() -> None:
+    configuration = TrainingConfiguration.model_validate(
+        {
+            "sft": {"episodes": 100, "steps": 5},
+            "grpo": {"steps": 10, "tasks_per_step": 4, "group_size": 2},
+            "heldout": {"every": 4, "tasks": 10},
+        }
+    )
+    assert configuration.total_steps == 15
+    assert configuration.total_rollouts == 10 + 100 + 10 + 80 + 3 * 10
+
+
+def test_a_checkpoint_is_an_id() -> None:
+    checkpoint = uuid.uuid4()
+    configuration = TrainingConfiguration.model_validate(
+        {"recipe": "grpo", "model": {"source": "checkpoint", "checkpoint": str(checkpoint)}}
+    )
+    assert configuration.model.checkpoint == checkpoint
+    assert configuration.problems(scripts=[], levels=1) == []
+
+
+def test_every_choice_explains_itself() -> None:
+    for name, field in TrainingConfiguration.model_fields.items():
+        assert field.description, name
+        block = field.annotation
+        for inner, choice in getattr(block, "model_fields", {}).items():
+            assert choice.description, f"{name}.{inner}"
