@@ -85,8 +85,10 @@ migration: setup ## write a migration for changed models: make migration MESSAGE
 bench: setup ## run all benchmarks and print their tables
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks $(ARGS)
 
-screenshots: setup ## photograph the main pages of a running Proctor into build/screenshots
-	@$(BIN)/python scripts/screenshots.py $(ARGS)
+PAGES ?= / /environments /runs /runs/{training} /policies /evaluations/new /training/new /review /team /settings
+
+screenshots: setup ## photograph the main pages, wide and on a phone, light and dark, into build/screenshots
+	@$(BIN)/python -m tests.browser.shots build/screenshots $(PAGES)
 
 clean: ## remove caches and build output; data and virtual environments stay
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
