@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 
 from backend.db.models import Flag, VerdictRecord
 from backend.db.session import transaction
-from backend.domain.vocabulary import RunStatus, Severity
+from backend.domain.vocabulary import RunStatus
 from backend.events import REVIEW, RUNS, announce
 from tests import factories
 
@@ -21,14 +21,14 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture
 def flags(address: str) -> Iterator[list[Flag]]:
-    """Two suspicious rollouts, the second the more so."""
+    """Two suspicious rollouts."""
     with transaction() as session:
         run = factories.make_run(session)
         rollouts = factories.make_rollouts(session, run, factories.random_rows(2))
-        made = [
-            factories.make_flag(session, run, rollout, sentence=f"Odd {n}.", severity=severity)
-            for n, (rollout, severity) in enumerate(zip(rollouts, [Severity.WARNING, Severity.ALERT], strict=True))
-        ]
+    made = []
+    for number, rollout in enumerate(rollouts):  # each at a time of its own: the newest comes first in the queue
+        with transaction() as session:
+            made.append(factories.make_flag(session, run, rollout, sentence=f"Odd {number}."))
     yield made
     with transaction() as session:
         session.execute(delete(VerdictRecord))
