@@ -82,7 +82,10 @@ def _reason_without_certificate(session: Session, version: EnvironmentVersion, r
         name = f"{version.environment.name} v{version.number}"
         raise InvalidInput(
             f"{name} {what}: its reward was not shown to be sound. Run its checks, or say why to train on it anyway.",
-            {"without_certificate": f"{name} {what}. Run its checks first, or write here why to train without."},
+            {
+                "without_certificate": f"{name} {what}. Run its checks first, or write here why to train without, in"
+                f" {MIN_REASON} characters or more."
+            },
         )
     return reason
 

@@ -77,6 +77,10 @@ def test_it_refuses_a_version_without_a_certificate(session: Session, actor: Act
 def test_it_refuses_a_version_that_failed_its_checks(session: Session, actor: Actor, version: EnvironmentVersion):
     certify(session, version, CheckStatus.FAILED)
     assert "failed its checks" in refusal(session, actor, version, without_certificate="because")["without_certificate"]
+    assert (
+        "in 10 characters or more"
+        in refusal(session, actor, version, without_certificate="a try")["without_certificate"]
+    )
 
 
 def test_a_typed_reason_is_kept_on_the_run(session: Session, actor: Actor, version: EnvironmentVersion):
