@@ -1,14 +1,14 @@
 """Publishing: immutable, numbered without gaps, never the same content twice."""
 
 import threading
-from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import Engine, delete, select, text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from backend.db.models import Environment, EnvironmentVersion
+from backend.db.session import transaction
 from backend.domain.packages import content_hash
 from backend.environments.drafts import DraftChanged, save_draft
 from backend.environments.queries import get_environment, get_version
@@ -72,24 +72,20 @@ def test_a_later_draft_leaves_the_version_as_it_was(session: Session):
 
 
 @pytest.fixture
-def committed(engine: Engine) -> Iterator[str]:
+def committed(committed_database: str) -> str:
     """An environment that other connections see."""
     name = "two_publishers"
-    with Session(engine) as session, session.begin():
+    with transaction() as session:
         create_environment(session, None, name, make_files(name))
-    yield name
-    with Session(engine) as session, session.begin():
-        environment = get_environment(session, name)
-        session.execute(delete(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment.id))
-        session.execute(delete(Environment).where(Environment.id == environment.id))
+    return name
 
 
-def test_of_two_people_publishing_at_once_one_is_told(engine: Engine, committed: str):
+def test_of_two_people_publishing_at_once_one_is_told(committed: str):
     ready = threading.Barrier(2)
     outcomes: list[str] = []
 
     def publish() -> None:
-        with Session(engine) as session, session.begin():
+        with transaction() as session:
             environment = get_environment(session, committed)
             ready.wait()
             try:
@@ -105,11 +101,11 @@ def test_of_two_people_publishing_at_once_one_is_told(engine: Engine, committed:
     assert sorted(outcomes) == ["Version 1, has exactly this content. Nothing was published.", "version 1"]
 
 
-def test_many_saving_and_publishing_at_once_get_numbers_without_gaps(engine: Engine, committed: str):
+def test_many_saving_and_publishing_at_once_get_numbers_without_gaps(committed: str):
     def edit_and_publish(who: int) -> None:
         for _ in range(50):
             try:
-                with Session(engine) as session, session.begin():
+                with transaction() as session:
                     environment = get_environment(session, committed)
                     files = make_files(committed) | {"README.md": f"{who}\n"}
                     draft = save_draft(session, None, environment, files, revision=published(session) + 1)
@@ -128,7 +124,7 @@ def test_many_saving_and_publishing_at_once_get_numbers_without_gaps(engine: Eng
         thread.start()
     for thread in threads:
         thread.join()
-    with Session(engine) as session:
+    with transaction() as session:
         environment = get_environment(session, committed)
         rows = session.scalars(
             select(EnvironmentVersion.number)
