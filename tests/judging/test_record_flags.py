@@ -87,6 +87,16 @@ def test_an_evaluation_is_one_step(committed_database: str):
     assert rows[0].replies == ("<move>4</move>",)
 
 
+def test_flags_on_an_evaluation_name_no_training_step(committed_database: str):
+    with transaction() as session:
+        row = make_run(session)
+        make_rollouts(session, row, [[0.0, 0.0, 0.0]] * 4, steps=[make_step("win win win win " * 20, {})])
+    run(JobContext(uuid.uuid4(), row.id, {}, 1))
+    found = flags_of(row.id)
+    assert found
+    assert {flag.training_step for flag in found} == {None}
+
+
 def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
     watch = resume_watch(run_id, before_step=12)
     assert [figures.step for figures in watch.view.steps] == list(range(1, 12))

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -31,9 +32,14 @@ _JUDGED_PHASE = {RunKind.TRAINING: Phase.TRAIN, RunKind.EVALUATION: Phase.EVALUA
 def run(context: JobContext) -> None:
     """Look at every stored step of a run, in order."""
     run_id = context.need_run()
-    columns, _ = _about(run_id)
+    columns, phase = _about(run_id)
     watch = Watch(columns)
-    new = sum(record_flags(run_id, watch.look(step, rows)) for step, rows in stored_steps(run_id))
+    new = 0
+    for step, rows in stored_steps(run_id):
+        drafts = watch.look(step, rows)
+        if phase is Phase.EVALUATION:
+            drafts = [replace(draft, training_step=None) for draft in drafts]
+        new += record_flags(run_id, drafts)
     logger.info("looked at a run", steps=len(watch.view.steps), new_flags=new)
 
 

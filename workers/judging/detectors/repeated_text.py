@@ -68,7 +68,7 @@ def _draft(view: RunView, row: RolloutRow, repetition: Repetition, share: float)
         severity=Severity.WARNING if pays else Severity.NOTE,
         score=bounded(repetition.share * (1.0 if pays else 0.7)),
         sentence=f"Turn {repetition.turn + 1} repeats itself: {repetition.share:.0%} of its four-word sequences"
-        f" occurred before (zlib ratio {repetition.ratio:.2f}). So do {share:.0%} of the rollouts of step {step}.",
+        f" occurred before (zlib ratio {repetition.ratio:.2f}). So do {share:.0%} of the rollouts beside it.",
         evidence={
             "rollouts": [str(row.id)],
             "spans": [{"turn": repetition.turn, "start": repetition.span[0], "end": repetition.span[1]}],
