@@ -24,7 +24,7 @@ RUNTIME_STAMP := $(RUNTIME)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits migrations migrate migration bench screenshots clean
+.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits migrations migrate migration bench shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,8 +87,11 @@ bench: setup ## run all benchmarks and print their tables
 
 PAGES ?= / /environments /runs /runs/{training} /policies /evaluations/new /training/new /review /team /settings
 
-screenshots: setup ## photograph the main pages, wide and on a phone, light and dark, into build/screenshots
-	@$(BIN)/python -m tests.browser.shots build/screenshots $(PAGES)
+shots: setup ## look at pages with made-up rows, wide and on a phone, light and dark: build/shots
+	@$(BIN)/python -m tests.browser.shots build/shots $(PAGES)
+
+screenshots: setup ## photograph the pages of a running `make demo` for docs/screenshots
+	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 clean: ## remove caches and build output; data and virtual environments stay
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
