@@ -249,8 +249,8 @@ PRESETS: Mapping[str, TrainingConfiguration] = MappingProxyType(
             checkpoints=CheckpointChoice(every=5),
         ),
         "tictactoe-demo": TrainingConfiguration(
-            sft=SftChoice(episodes=4000, steps=800, batch=32),
-            grpo=GrpoChoice(steps=160, tasks_per_step=18, group_size=8),
+            sft=SftChoice(episodes=4000, steps=1000, batch=32),
+            grpo=GrpoChoice(steps=200, tasks_per_step=18, group_size=8, learning_rate=8e-4, beta=0.01),
             heldout=HeldoutChoice(every=40, tasks=120),
             checkpoints=CheckpointChoice(every=10),
             servers=2,
