@@ -103,15 +103,15 @@ def _first_job(url: str, data: Path) -> None:
 
 def _headers(data: Path) -> dict[str, str]:
     token = data / "cli-token"
-    return {"Authorization": f"Bearer {token.read_text().strip() if token.exists() else ''}"}
+    return {"Authorization": f"Bearer {token.read_text().strip() if token.exists() else 'not yet'}"}
 
 
 def _when_there(client: httpx.Client, data: Path, path: str, deadline: float) -> Any:
     """This start's token and the built-in environments arrive while the web starts."""
-    while (response := client.get(path)).status_code in {401, 404}:
+    while (response := client.get(path, headers=_headers(data))).status_code in {401, 404}:
         _expect(time.perf_counter() < deadline, f"{path} did not appear")
         time.sleep(0.02)
-        client.headers.update(_headers(data))
+    client.headers.update(_headers(data))
     return response.raise_for_status().json()
 
 

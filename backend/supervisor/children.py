@@ -107,6 +107,9 @@ def spawn(command: list[str], environment: Mapping[str, str], log: Path, nicenes
     def begin() -> None:
         die_with_parent(signal.SIGTERM)
         os.nice(niceness)
+        if niceness:
+            with contextlib.suppress(OSError):  # a session is scheduled as one, by a niceness of its own
+                Path("/proc/self/autogroup").write_text(str(niceness))
 
     with log.open("ab") as opened:
         return subprocess.Popen(
