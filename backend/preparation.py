@@ -4,6 +4,8 @@ Migrates, then sees that the built-in environments, the scripted policies and, w
 link exist; with `--local` also the command line's token. Says each on standard output as a line of JSON.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -11,12 +13,15 @@ import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
 from backend.logs import configure_logging
 from backend.settings import PROJECT_ROOT, get_settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 WAIT_SECONDS = 120.0
 _MIGRATION_LOCK = 7_305_001
@@ -75,11 +80,25 @@ def furnish(*, is_local: bool) -> dict[str, str | None]:
 
     with transaction() as session:
         link = first_admin_link(session)
-        token = issue_local_token(session) if is_local else None
+        token = issue_local_token(session) if is_local and not _has_token(session) else None
     with transaction() as session:
         ensure_scripted_policies(session)
         import_builtins(session)
     return {"link": link, "token": token}
+
+
+def _has_token(session: Session) -> bool:
+    """Does the token that an earlier start left still work? Then what was begun with it goes on."""
+    from sqlalchemy import select
+
+    from backend.db.models import ApiToken
+    from backend.web.identity import hash_secret
+
+    file = get_settings().data / "cli-token"
+    if not file.exists():
+        return False
+    left = ApiToken.token_hash == hash_secret(file.read_text().strip())
+    return session.scalar(select(ApiToken.id).where(left, ApiToken.revoked_at.is_(None))) is not None
 
 
 def _current_revision(connection: psycopg.Connection[Any]) -> str | None:

@@ -68,6 +68,20 @@ def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
     assert len(tokens) == 1
 
 
+def test_the_token_of_an_earlier_start_goes_on_working(
+    installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
+    preparation.get_settings.cache_clear()
+    token = furnish(is_local=True)["token"]
+    (tmp_path / "cli-token").write_text(f"{token}\n")
+
+    assert furnish(is_local=True)["token"] is None
+    (tmp_path / "cli-token").write_text("pt_forged\n")
+    assert furnish(is_local=True)["token"] is not None
+    preparation.get_settings.cache_clear()
+
+
 def test_only_a_local_start_leaves_a_token(installation: None) -> None:
     assert furnish(is_local=False)["token"] is None
 
