@@ -76,16 +76,22 @@ class Fleet:
         ]
         return self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
 
-    def cpu_worker(self) -> Child:
-        return self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))
-
-    def others(self) -> list[Child]:
-        """What may start once the web answers. Training gives way to pages and episodes."""
+    def waves(self) -> list[list[Child]]:
+        """What starts once the web answers, turn by turn: two cores import two things. Training gives way to pages."""
         return [
-            self._envhost(),
-            self._worker("gpu", concurrency=1, niceness=5),
-            self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5),
+            [self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))],
+            [
+                self._worker("gpu", concurrency=1, niceness=5),
+                self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5),
+            ],
         ]
+
+    def env_host(self) -> Child:
+        environment = {name: value for name, value in self.environment.items() if name not in _SECRETS}
+        socket = self.folder.sockets / "envhost.sock"
+        return self._child(
+            "env host", "envhost", ["workers.environments.host"], lambda: accepts_connections(socket), environment
+        )
 
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
@@ -108,13 +114,6 @@ class Fleet:
         log = self.folder.logs / f"worker-{queue}.log"
         return self._child(
             f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'), niceness=niceness
-        )
-
-    def _envhost(self) -> Child:
-        environment = {name: value for name, value in self.environment.items() if name not in _SECRETS}
-        socket = self.folder.sockets / "envhost.sock"
-        return self._child(
-            "env host", "envhost", ["workers.environments.host"], lambda: accepts_connections(socket), environment
         )
 
     def _child(

@@ -35,7 +35,8 @@ class Supervisor:
         self.servers = fleet.servers()
         self.is_migrated = False
         self.api = fleet.api(lambda: self.is_migrated)
-        self.others = fleet.others()
+        self.waves = fleet.waves()
+        self.wave = [self.api]
         self.said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.preparation: Any = None
         self.link: str | None = None
@@ -45,7 +46,7 @@ class Supervisor:
         """Returns only by an exception: KeyboardInterrupt when told to end, CannotStart, ChildGaveUp."""
         self.preparation = self.fleet.start_preparation()
         threading.Thread(target=self._listen, name="preparation", daemon=True).start()
-        for child in (self.api, *self.servers):  # the web takes longest to come up, and waits for its database itself
+        for child in (self.api, self.fleet.env_host(), *self.servers):  # the slowest first; they wait for the database
             self._launch(child)
         while True:
             self._heed_preparation()
@@ -76,18 +77,15 @@ class Supervisor:
                 else:
                     self.tell("news", {"message": news})
                 if child is self.api and child.is_ready:
-                    self._go_on()
+                    self.tell("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
+                    self._offer_link()
+        if self.waves and all(child.is_ready for child in self.wave):
+            self.wave = self.waves.pop(0)
+            for child in self.wave:
+                self._launch(child)
         if self.on_all_ready and self._all_ready():
             call, self.on_all_ready = self.on_all_ready, None
             call()
-
-    def _go_on(self) -> None:
-        """The web answers: say where, and start what nobody needed until now."""
-        self.tell("address", {"url": self.fleet.address.url, "seconds": self._seconds()})
-        others, self.others = self.others, []
-        for child in others:
-            self._launch(child)
-        self._offer_link()
 
     def _offer_link(self) -> None:
         """While nobody has signed in: the one-time link, once somebody answers there."""
@@ -96,7 +94,7 @@ class Supervisor:
             self.link = None
 
     def _all_ready(self) -> bool:
-        return self.preparation is None and not self.others and all(child.is_ready for child in self.children)
+        return self.preparation is None and not self.waves and all(child.is_ready for child in self.children)
 
     def _listen(self) -> None:
         """Forward what the preparation says to the main thread."""
@@ -111,7 +109,6 @@ class Supervisor:
                 case {"event": "migrated"}:
                     self.is_migrated = True
                     self.tell("ready", {"name": "schema", "seconds": self._seconds()})
-                    self._launch(self.fleet.cpu_worker())
                 case {"event": "ready", "link": link, "token": token}:
                     self._keep_token(token)
                     self.link = link
