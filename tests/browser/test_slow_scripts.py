@@ -1,0 +1,34 @@
+"""A page is live however slowly and in whatever order its scripts arrive."""
+
+import time
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from backend.db.models import Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import RunStatus
+from backend.events import announce, run_topic
+from tests import factories
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("script", ["hx-sse.min.js", "app.js", "htmx.min.js"])
+def test_a_late_script_still_makes_the_page_live(page: Page, script: str) -> None:
+    def late(route: Route) -> None:
+        time.sleep(0.5)
+        route.continue_()
+
+    with transaction() as session:
+        run_id = factories.make_run(session, status=RunStatus.RUNNING, name="before").id
+    page.route(f"**/{script}*", late)
+    page.goto(f"/runs/{run_id}")
+    expect(page.get_by_role("heading", name="before")).to_be_visible()
+    time.sleep(0.5)
+
+    with transaction() as session:
+        session.get_one(Run, run_id).name = "after"
+        announce(session, run_topic(run_id))
+
+    expect(page.get_by_role("heading", name="after")).to_be_visible(timeout=5000)
