@@ -18,6 +18,7 @@ import traceback
 from typing import Any
 
 from workers.environments.inside import jail, linux
+from workers.environments.inside.absent import without
 from workers.environments.inside.server import serve, write_package
 
 _WARM_MODULES = (
@@ -50,8 +51,9 @@ def _warm_up() -> None:
 
     linux.limit_heap_arenas()
     site.main()
-    for name in _WARM_MODULES:
-        importlib.import_module(name)
+    with without("gradio"):
+        for name in _WARM_MODULES:
+            importlib.import_module(name)
 
     if threads := _thread_count() - 1:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
