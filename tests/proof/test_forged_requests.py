@@ -88,6 +88,7 @@ def test_the_id_of_another_kind_is_nothing(app: FastAPI, admin: TestClient, sess
             assert is_nothing(admin.request(method, url)), f"{method} {path} with a {other}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_forged_query_is_refused_or_ignored(app: FastAPI, admin: TestClient, session: Session, query: str) -> None:
     run = factories.make_run(session)

@@ -14,6 +14,8 @@ from backend.web.routing import guarded_routes
 from tests import factories
 from tests.environments.packages import make_files
 
+pytestmark = pytest.mark.slow
+
 TEXTS = {
     "NUL": "a\x00b",
     "half a character": "a\ud800b",
