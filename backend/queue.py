@@ -14,6 +14,8 @@ from backend.settings import get_settings
 
 EXECUTE = "proctor.execute"
 """The one Celery task: it takes a job's id and carries the job out."""
+JUDGING_JOB = "judging.detect"
+"""Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
 
 
 @lru_cache(maxsize=1)

@@ -18,12 +18,17 @@ class Chart:
     series: tuple[Series, ...]
     low: float | None = None
     high: float | None = None
+    has_rollouts: bool = True
+    """Do the rollouts of a step stand behind a point?"""
 
 
 def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]:
-    """The charts that every training run has, drawn even before the first point, and one for each further metric."""
+    """The charts that every training run has, drawn even before the first point, and one for each further metric.
+
+    The warm-up comes first until reinforcement has something to show.
+    """
     known = set(names)
-    main = [
+    reinforcement = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
         Chart("columns", "Reward columns", "value", tuple(_columns(run, "columns/"))),
         Chart("heldout", "Held-out reward columns", "value", tuple(_columns(run, "heldout/columns/"))),
@@ -35,6 +40,8 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
         _single("loss", "Loss", "loss"),
         _single("grad_norm", "Gradient norm", "norm", low=0),
     ]
+    warm_up = list(_warm_up(run))
+    main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
     drawn = {series.name for chart in main for series in chart.series}
     return main, [_single(name, name, "value") for name in sorted(known - drawn)]
 
@@ -43,6 +50,13 @@ def series_of(run: Run, names: Iterable[str], key: str) -> tuple[Series, ...]:
     """The curves of the chart with this key; none when there is no such chart."""
     main, more = charts_of(run, names)
     return next((chart.series for chart in [*main, *more] if chart.key == key), ())
+
+
+def _warm_up(run: Run) -> Iterable[Chart]:
+    if run.configuration.get("sft", {}).get("steps"):
+        loss, accuracy = Series("sft/loss", "loss"), Series("sft/mean_token_accuracy", "accuracy")
+        yield Chart("sft/loss", "Warm-up (SFT): loss", "nats a token", (loss,), low=0, has_rollouts=False)
+        yield Chart("sft/accuracy", "Warm-up (SFT): right tokens", "share", (accuracy,), 0, 1, has_rollouts=False)
 
 
 def _columns(run: Run, prefix: str) -> Iterable[Series]:

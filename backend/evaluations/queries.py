@@ -11,13 +11,15 @@ from backend.db.models import (
     Environment,
     EnvironmentVersion,
     Flag,
+    Job,
     Policy,
     Run,
     RunLogLine,
 )
-from backend.domain.vocabulary import PolicyKind
+from backend.domain.vocabulary import JobStatus, PolicyKind
 from backend.errors import NotFound
 from backend.evaluations.forms import RunFilter
+from backend.queue import JUDGING_JOB
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST = (Key(Run.created_at), Key(Run.id))
@@ -138,8 +140,13 @@ def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limi
     return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
 
 
-def flag_count(session: Session, run_id: uuid.UUID) -> int:
-    return session.scalar(select(func.count(Flag.id)).where(Flag.run_id == run_id)) or 0
+def judging_state(session: Session, run_id: uuid.UUID) -> tuple[int, bool]:
+    """How many flags a run has, and whether detectors look at it now or will."""
+    flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
+    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
+    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
+    count, is_waiting = session.execute(select(flagged, waiting)).one()
+    return count, is_waiting
 
 
 def log_lines(session: Session, run_id: uuid.UUID, *, before: int | None = None) -> list[RunLogLine]:

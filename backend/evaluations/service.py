@@ -13,7 +13,7 @@ from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import start_evaluation
 from backend.events import RUNS, announce, run_topic
-from backend.queue import enqueue
+from backend.queue import JUDGING_JOB, enqueue
 
 __all__ = [
     "add_policy",
@@ -25,9 +25,6 @@ __all__ = [
     "resume_run",
     "start_evaluation",
 ]
-
-JUDGING_JOB = "judging.detect"
-"""Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
 
 
 class RunIsOver(Conflict):

@@ -89,7 +89,7 @@ def _surroundings(request: Request) -> dict[str, Any]:
         "navigation": NAVIGATION,
         "side_doors": SIDE_DOORS,
         "notice": unquote(request.cookies.get(NOTICE_COOKIE, "")),
-        "here": request.url.path,
+        "here": request.url.path.removesuffix("/events"),  # a page's stream draws parts of that page
         "path": request.url.path,
     }
 

@@ -18,7 +18,7 @@ def test_it_begins_with_a_draft_and_no_version(session: Session):
     draft = get_draft(session, environment)
     assert (draft.revision, draft.files) == (1, make_files())
     assert environment.description == "Guess a cell."
-    [event] = session.scalars(select(AuditEvent))
+    [event] = session.scalars(select(AuditEvent).where(AuditEvent.person_id == author.person_id))
     assert (event.action, event.person_id) == ("environment.create", author.person_id)
 
 

@@ -5,7 +5,9 @@ import re
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.domain.vocabulary import RunKind, RunStatus
+from backend.db.models import Job
+from backend.domain.vocabulary import JobStatus, Queue, RunKind, RunStatus
+from backend.queue import JUDGING_JOB
 from tests.factories import make_points, make_rollouts, make_run
 
 
@@ -18,7 +20,7 @@ def test_a_run_that_is_over_sends_its_blocks_and_ends(session: Session, viewer: 
     make_rollouts(session, run, [[1, 1, 0]] * 4)
     answer = viewer.get(f"/runs/{run.id}/events")
     assert answer.headers["content-type"].startswith("text/event-stream")
-    assert set(events(answer.text)) == {"run_head", "run_outcome", "run_figures", "run_newest", "end"}
+    assert set(events(answer.text)) == {"run_head", "run_tabs", "run_outcome", "run_figures", "run_newest", "end"}
     assert "1.200" in answer.text
 
 
@@ -43,8 +45,23 @@ def test_a_resumed_stream_sends_only_what_changed(session: Session, viewer: Test
 
 def test_the_tabs_follow_the_head_only(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
-    assert events(viewer.get(f"/runs/{run.id}/head/events").text) == ["run_head", "end"]
-    assert events(viewer.get(f"/runs/{run.id}/log/events").text) == ["run_head", "run_log", "end"]
+    for tab in ("rollouts", "groups", "configuration"):
+        text = viewer.get(f"/runs/{run.id}/{tab}/events").text
+        assert events(text) == ["run_head", "run_tabs", "end"]
+        assert re.search(rf'href="/runs/{run.id}/{tab}" aria-current="page"', text)
+    assert events(viewer.get(f"/runs/{run.id}/log/events").text) == ["run_head", "run_tabs", "run_log", "end"]
+    assert events(viewer.get(f"/runs/{run.id}/flags/events").text) == ["run_head", "run_tabs", "run_flags", "end"]
+
+
+def test_a_run_is_followed_until_the_detectors_looked_at_it(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    job = Job(name=JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
+    session.add(job)
+    session.flush()
+    assert f"/runs/{run.id}/flags/events" in viewer.get(f"/runs/{run.id}/flags").text
+    job.status = JobStatus.DONE
+    session.flush()
+    assert f"/runs/{run.id}/flags/events" not in viewer.get(f"/runs/{run.id}/flags").text
 
 
 def test_nobody_follows_without_signing_in(session: Session, stranger: TestClient) -> None:

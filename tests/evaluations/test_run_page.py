@@ -64,6 +64,21 @@ def test_a_training_run_shows_its_newest_examination_and_its_curves(session: Ses
     assert "−0.100" in step_0
 
 
+def test_the_warm_up_stands_first_until_reinforcement_has_begun(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING, configuration={"sft": {"steps": 40}})
+    assert drawn_charts(viewer, run)[:3] == ["sft/loss", "sft/accuracy", "reward"]
+    make_points(session, run, "reward", {1: 0.5})
+    assert drawn_charts(viewer, run)[0] == "reward"
+    assert drawn_charts(viewer, run)[-2:] == ["sft/loss", "sft/accuracy"]
+    html = viewer.get(f"/runs/{run.id}").text
+    loss = html[html.index("chart=sft/loss") :]
+    assert "data-step-url" not in loss[: loss.index(">")]
+
+
+def drawn_charts(viewer: TestClient, run: Run) -> list[str]:
+    return re.findall(r'data-chart="[^"]*chart=([^"]+)"', viewer.get(f"/runs/{run.id}").text)
+
+
 def test_points_come_as_columns(session: Session, viewer: TestClient) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     make_points(session, run, "reward", {1: 0.1, 2: None, 3: 0.3})

@@ -3,11 +3,15 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from fastapi import Request
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.evaluations import queries
+from backend.web.pages import render_block
+
+TEMPLATE = "runs/run.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class RunHeader:
 
     run: Run
     flag_count: int
+    is_settled: bool
+    """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
 
     @property
     def steering_role(self) -> Role:
@@ -58,5 +64,11 @@ class RunHeader:
         return ((self.run.ended_at or datetime.now(UTC)) - self.run.started_at).total_seconds()
 
 
+def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
+    """What a live stream draws anew above the part of its tab."""
+    return {name: render_block(request, TEMPLATE, name, {"head": head}) for name in ("run_head", "run_tabs")}
+
+
 def run_header(session: Session, run: Run) -> RunHeader:
-    return RunHeader(run, queries.flag_count(session, run.id))
+    flag_count, awaits_detectors = queries.judging_state(session, run.id)
+    return RunHeader(run, flag_count, is_settled=run.status.is_over and not awaits_detectors)

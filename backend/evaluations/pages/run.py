@@ -19,7 +19,7 @@ from backend.domain.vocabulary import Phase, RunKind
 from backend.evaluations import points, queries, rollout_queries, service
 from backend.evaluations.charts import Chart, charts_of, series_of
 from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
-from backend.evaluations.pages.header import RunHeader, run_header
+from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
@@ -28,7 +28,6 @@ from backend.web.streams import AGAIN, END, live
 
 router = APIRouter()
 TEMPLATE = "runs/overview.html"
-HEADER = "runs/run.html"
 NEWEST = 6
 
 
@@ -107,11 +106,10 @@ async def run_events(
             lambda: _overview(session, run_id, choice, with_charts=False),
             is_urgent=run.status.is_over,
         )
-        blocks = {"run_head": render_block(request, HEADER, "run_head", {"head": news.head})}
-        blocks |= _blocks(request, overview)
+        blocks = head_blocks(request, news.head) | _blocks(request, overview)
         if run.kind is RunKind.TRAINING:
             blocks["points"] = news.points
-        if run.status.is_over:
+        if news.head.is_settled:
             blocks[END] = ""
         elif again:
             blocks[AGAIN] = str(again)
@@ -134,19 +132,6 @@ def _blocks(request: Request, context: OverviewPage) -> dict[str, str]:
     if context.run.kind is RunKind.TRAINING:
         names.append("run_checkpoints")
     return {name: render_block(request, TEMPLATE, name, context) for name in names}
-
-
-@router.get("/runs/{run_id}/head/events", response_class=EventSourceResponse)
-async def run_head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    """Only the head, for the tabs that stand still."""
-
-    def render(session: Session) -> dict[str, str]:
-        run = queries.get_run(session, run_id)
-        blocks = {"run_head": render_block(request, HEADER, "run_head", {"head": run_header(session, run)})}
-        return blocks | ({END: ""} if run.status.is_over else {})
-
-    async for event in live(request, (run_topic(run_id),), render):
-        yield event
 
 
 class PointsQuery(BaseModel):

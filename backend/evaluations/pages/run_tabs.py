@@ -1,4 +1,4 @@
-"""The tabs of a run that stand still: rollouts, groups, flags, configuration, log."""
+"""The other tabs of a run: rollouts, groups, flags, configuration, log. Lists that one pages through stand still."""
 
 import uuid
 from collections.abc import AsyncIterable, Sequence
@@ -15,7 +15,7 @@ from backend.db.models import Flag, Run, RunLogLine
 from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
 from backend.evaluations import group_queries, queries, rollout_queries
 from backend.evaluations.forms import GroupFilter, RolloutFilter
-from backend.evaluations.pages.header import RunHeader, run_header
+from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number
@@ -63,6 +63,7 @@ class FlagsPage:
     run: Run
     flags: Sequence[Flag]
     next: str | None
+    is_newest: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,23 @@ def list_groups(
 def list_flags(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
 ) -> HTMLResponse:
+    return page(request, "runs/flags.html", _flags(session, run_id, after), block="run_flags")
+
+
+@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
+async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _flags(session, run_id, None)
+        return _blocks(request, context.head, run_flags=render_block(request, "runs/flags.html", "run_flags", context))
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
     run = queries.get_run(session, run_id)
     found = queries.flags(session, run_id, after=after)
-    context = FlagsPage(run_header(session, run), run, found.items, found.next)
-    return page(request, "runs/flags.html", context)
+    return FlagsPage(run_header(session, run), run, found.items, found.next, is_newest=after is None)
 
 
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
@@ -149,11 +163,7 @@ def show_log(
 async def log_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     def render(session: Session) -> dict[str, str]:
         context = _log(session, run_id, None)
-        blocks = {
-            "run_head": render_block(request, "runs/run.html", "run_head", {"head": context.head}),
-            "run_log": render_block(request, "runs/log.html", "run_log", context),
-        }
-        return blocks | ({END: ""} if context.run.status.is_over else {})
+        return _blocks(request, context.head, run_log=render_block(request, "runs/log.html", "run_log", context))
 
     async for event in live(request, (run_topic(run_id),), render):
         yield event
@@ -164,6 +174,24 @@ def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
     lines = queries.log_lines(session, run_id, before=before)
     earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
     return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
+
+
+@router.get("/runs/{run_id}/rollouts/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
+async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """Only the head, for the tabs that stand still."""
+
+    def render(session: Session) -> dict[str, str]:
+        return _blocks(request, run_header(session, queries.get_run(session, run_id)))
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _blocks(request: Request, head: RunHeader, **parts: str) -> dict[str, str]:
+    blocks = head_blocks(request, head) | parts
+    return blocks | ({END: ""} if head.is_settled else {})
 
 
 def _flat(values: dict[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:

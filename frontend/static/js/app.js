@@ -12,6 +12,16 @@
   // A stream that connects again after the session ended is refused: whoever watches has to sign in, then comes back here.
   document.addEventListener("htmx:sse:error", (event) => { if (event.detail.status === 401) location.reload(); });
 
+  // htmx connects a stream again once it was there; a first connection that fails is tried again here.
+  document.addEventListener("htmx:finally:request", (event) => {
+    const { sourceElement: stream, response } = event.detail.ctx;
+    const status = response?.raw.status ?? 503; // no answer at all
+    if (!stream?.hasAttribute?.("data-live") || status < 500) return;
+    const failures = stream.failures = (stream.failures ?? 0) + 1;
+    const again = () => stream.isConnected && htmx.ajax("GET", stream.getAttribute("hx-sse:connect"), { source: stream });
+    setTimeout(again, Math.min(8000, 500 * 2 ** failures));
+  });
+
   // A form that is sent again starts without the complaints of the last time.
   document.addEventListener("htmx:before:request", (event) => {
     const form = event.target.closest?.("form");
