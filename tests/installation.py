@@ -16,6 +16,11 @@ from backend.db.session import forget_engine, transaction
 from backend.queue import get_celery
 from backend.settings import PROJECT_ROOT, get_settings
 
+EMPTY = "SET LOCAL session_replication_role = replica;" + "".join(
+    f"DELETE FROM {name};" for name in Base.metadata.tables
+)
+"""Without triggers, in any order: twenty times as fast as TRUNCATE where there are few rows."""
+
 
 @pytest.fixture(scope="session")
 def second_database_url(database_url: str) -> str:
@@ -35,7 +40,7 @@ def committed_database(second_database_url: str, monkeypatch: pytest.MonkeyPatch
     forget_settings()
     yield second_database_url
     with transaction() as session:
-        session.execute(text(f"TRUNCATE {', '.join(Base.metadata.tables)} CASCADE"))
+        session.execute(text(EMPTY))
     forget_settings()
 
 

@@ -52,6 +52,7 @@ async def _play(serve: Serve, name: str, scripts: Sequence[str], episodes: int) 
                 concurrency=16,
                 on_rollout=played.append,
             )
+            played.sort(key=lambda rollout: rollout.group)  # episodes end in any order
             pools[script] = [row for rollout in played if (row := row_of(uuid.uuid4(), rollout))]
     return pools
 

@@ -12,6 +12,8 @@ from tests.library.conftest import Serve
 from workers.judging.checks.examine import CHECKS, does_not_start, examine
 from workers.judging.checks.subject import Subject
 
+pytestmark = pytest.mark.slow
+
 
 async def look_at(serve: Serve, files: dict[str, str], **subject) -> dict[str, CheckResult]:
     async with serve(files) as server:

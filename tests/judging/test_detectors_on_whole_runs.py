@@ -7,6 +7,8 @@ from backend.domain.vocabulary import Severity
 from tests.judging.runs import Pools, play_pools, turning, watch_run
 from tests.library.conftest import Serve
 
+pytestmark = pytest.mark.slow
+
 
 @pytest_asyncio.fixture
 async def guessing(serve: Serve) -> Pools:

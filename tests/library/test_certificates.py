@@ -10,6 +10,8 @@ from tests.library.conftest import Serve
 from workers.judging.checks.examine import examine
 from workers.judging.checks.subject import Subject
 
+pytestmark = pytest.mark.slow
+
 
 async def certify(serve: Serve, files: dict[str, str]):
     manifest = read_manifest(files["openenv.yaml"])

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ops.proctor_process import EMBEDDED
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 STEPS = (
@@ -54,7 +56,7 @@ def _demo(data: Path, until: str, seconds: float = 900.0) -> str:
     command = [sys.executable, "-m", "backend.cli", "demo", "--preset", "quick", "--data", str(data), "--port", "0"]
     shown = ""
     deadline = time.monotonic() + seconds
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a child's environment
+    environment = {**os.environ, **EMBEDDED, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a child's environment
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     ) as process:

@@ -15,6 +15,8 @@ from backend.domain.vocabulary import PolicyKind, RunStatus
 from tests.policies.endpoint import Answer, FakeEndpoint, break_off, completion, error, hang, raw, serving
 from tests.proof.conftest import add_policy, asked, counted, evaluate, run_of, seen, work
 
+pytestmark = pytest.mark.slow
+
 Publish = Callable[..., str]
 MOODS: dict[str, tuple[Answer, str]] = {
     "slow": (hang, "the endpoint did not answer within 0.2 s (2 tries)"),

@@ -8,6 +8,8 @@ from fastapi.testclient import TestClient
 from backend.domain.vocabulary import RunStatus
 from tests.proof.conftest import NAME, add_policy, asked, counted, evaluate, run_of, seen, start, work
 
+pytestmark = pytest.mark.slow
+
 Publish = Callable[..., str]
 FLOOD = """
 import os, threading

@@ -18,6 +18,8 @@ from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from backend.web.routing import PUBLIC, guarded_routes
 from tests import factories
 
+pytestmark = pytest.mark.slow
+
 FORGED_IDS = {
     "another id": str(uuid.uuid4()),
     "nil": str(uuid.UUID(int=0)),
@@ -88,7 +90,6 @@ def test_the_id_of_another_kind_is_nothing(app: FastAPI, admin: TestClient, sess
             assert is_nothing(admin.request(method, url)), f"{method} {path} with a {other}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("query", QUERIES)
 def test_a_forged_query_is_refused_or_ignored(app: FastAPI, admin: TestClient, session: Session, query: str) -> None:
     run = factories.make_run(session)
