@@ -71,5 +71,6 @@ def run_after_commit(session: Session) -> None:
     for send in session.info.pop(_AFTER_COMMIT, ()):
         try:
             send()
-        except Exception:
-            logger.warning("could not send a wake-up; the sweeper will", exc_info=True)
+        except Exception as error:
+            logger.warning("could not send a wake-up; the sweeper will: %s: %s", type(error).__name__, error)
+            logger.debug("where the wake-up failed", exc_info=True)
