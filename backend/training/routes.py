@@ -76,7 +76,7 @@ def _launch_page(session: Session, shown: TrainingRequest, error: InvalidInput |
     except InvalidInput:
         configuration = base
     versions = queries.trainable_versions(session)
-    chosen = next((version for version in versions if version.id == shown.version_id), None)
+    chosen = next((version for version in versions if version.id == shown.version_id), next(iter(versions), None))
     environment = chosen.environment.name if chosen else "ENVIRONMENT"
     return LaunchPage(
         versions=versions,
