@@ -1,7 +1,7 @@
 """All tables. Models hold columns, relationships and pure properties only."""
 
 from backend.db.models.base import Base
-from backend.db.models.environments import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
+from backend.db.models.environments import Certificate, DraftTrial, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.db.models.exports import Export
 from backend.db.models.judging import Fixture, Flag, VerdictRecord
 from backend.db.models.policies import Checkpoint, Policy
@@ -15,6 +15,7 @@ __all__ = [
     "Base",
     "Certificate",
     "Checkpoint",
+    "DraftTrial",
     "Environment",
     "EnvironmentDraft",
     "EnvironmentVersion",

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ForeignKey, Integer, String, Text, UniqueConstraint
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -37,6 +37,28 @@ class EnvironmentDraft(Base):
     """Text by path."""
     revision: Mapped[int] = mapped_column(Integer, default=1)
     updated_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    updated_at: Mapped[CreatedAt]
+
+
+class DraftTrial(Base):
+    """A person trying the draft out: one a person and environment. The replies are replayed on the draft as saved."""
+
+    __tablename__ = "draft_trials"
+    __table_args__ = (UniqueConstraint("environment_id", "person_id"),)
+
+    id: Mapped[Id]
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"))
+    revision: Mapped[int] = mapped_column(Integer, default=1)
+    """Counts what the person asked for; an answer to something older is thrown away."""
+    is_waiting: Mapped[bool] = mapped_column(default=True)
+    task: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """{split, index, level, seed}"""
+    replies: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    draft_revision: Mapped[int] = mapped_column(Integer, default=0)
+    """Of the draft that answered."""
+    answer: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
+    """What the environment answered to all replies, or why it did not."""
     updated_at: Mapped[CreatedAt]
 
 

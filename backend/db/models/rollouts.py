@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint, false
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -88,6 +88,8 @@ class Rollout(Base):
     advantage: Mapped[float | None] = mapped_column(REAL)
     policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
+    is_demonstration: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """A person wants it learned from: the SFT warm-up may take it."""
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     created_at: Mapped[CreatedAt]
