@@ -119,14 +119,31 @@ class TasksSpec(_Block):
     levels: int = Field(default=1, ge=1, le=100)
 
 
+class NetworkSpec(_Block):
+    """Where an env server wants to connect to; an administrator has to grant it."""
+
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.*-]{1,253}(:[0-9]{1,5})?$")]] = Field(
+        min_length=1, max_length=32
+    )
+
+
 class ResourcesSpec(_Block):
     """What one env server may use."""
 
     memory_mb: int = Field(default=512, ge=64, le=65536)
     cpus: float = Field(default=1.0, gt=0, le=64)
-    network: Literal["none"] = "none"
+    network: Literal["none"] | NetworkSpec = "none"
     sessions: int = Field(default=64, ge=1, le=4096)
     """Concurrent episodes that one server bears."""
+    execute: bool = False
+    """May it run code that a policy wrote, by `proctor_sandbox.execute()`?"""
+    remote: Annotated[str, Field(pattern=r"^(https?://[^\s]{1,500})?$")] = ""
+    """The address of a server that somebody else runs; empty: the package is run here."""
+
+    @property
+    def needs_grant(self) -> bool:
+        """Only an administrator lets a server out of its network of nothing."""
+        return self.network != "none"
 
 
 class ChecksSpec(_Block):
