@@ -1,5 +1,7 @@
 """An environment package as data: its files by path, their limits and their hash."""
 
+import base64
+import binascii
 import hashlib
 import io
 import re
@@ -12,6 +14,8 @@ MANIFEST_PATH = "openenv.yaml"
 MAX_FILES = 200
 MAX_FILE_BYTES = 1_000_000
 MAX_PACKAGE_BYTES = 5_000_000
+BINARY_SUFFIX = ".base64"
+"""A small file that is no text travels as text under this name; it is itself again where the package runs."""
 
 _PART = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 
@@ -89,3 +93,18 @@ def unpack(data: bytes) -> dict[str, str]:
         raise PackageInvalid(f"not a zip of text files: {error}") from error
     check_files(files)
     return files
+
+
+def binary_as_text(path: str, data: bytes) -> tuple[str, str]:
+    """The name and text under which a package carries a file that is no text."""
+    return path + BINARY_SUFFIX, base64.encodebytes(data).decode()
+
+
+def file_as_bytes(path: str, text: str) -> tuple[str, bytes]:
+    """The name and content that a package's file has on disk: the inverse of `binary_as_text`."""
+    if path.endswith(BINARY_SUFFIX):
+        try:
+            return path.removesuffix(BINARY_SUFFIX), base64.b64decode("".join(text.split()), validate=True)
+        except binascii.Error:
+            pass  # a text file that happens to be called so
+    return path, text.encode()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ValidationError
 
 from backend.domain.manifest import ResourcesSpec
@@ -16,14 +17,8 @@ from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash,
 _HASH = re.compile(r"^[0-9a-f]{64}$")
 _MAX_VARIABLES_LENGTH = 8_000
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
-_ABOVE_THE_RUNTIME = r"(0\.1[1-9]|[1-9])[0-9.]*"
-_PROVIDED = re.compile(
-    rf"^openenv(-core)?\s*(\[[^\]]*\])?\s*(>=?\s*[0-9.]+\s*)?(,\s*<\s*{_ABOVE_THE_RUNTIME}\s*)?$", re.IGNORECASE
-)
-"""Requirements that the shared runtime (openenv 0.10) meets by itself; a pin is left to pip."""
-
-_IN_THE_RUNTIME = {"fastapi", "uvicorn", "pydantic", "uvicorn[standard]"}
-"""What `openenv` itself brings, when it is asked for without a version."""
+_REQUIREMENTS_FILES = ("requirements.txt", "server/requirements.txt")
+_OPENENV_FROM_SOURCE = re.compile(r"^(openenv(?:-core)?)\s*(\[[^\]]*\])?\s*@\s*\S+$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class StoredPackage:
     variables: dict[str, str]
     resources: ResourcesSpec
     requirements: tuple[str, ...]
-    """What it needs beyond `openenv`; empty: the shared runtime will do."""
+    """What it says that it needs, `openenv` included."""
 
 
 class PackageStore:
@@ -82,7 +77,7 @@ def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage
         app=str(manifest.get("app") or "server.app:app")[:200],
         variables=variables,
         resources=_resources(resources),
-        requirements=_requirements(files.get("pyproject.toml", "")),
+        requirements=requirements_of(files),
     )
 
 
@@ -111,14 +106,34 @@ def _resources(written: dict[str, Any]) -> ResourcesSpec:
         raise PackageInvalid(f"{MANIFEST_PATH}: proctor.resources: {error}") from error
 
 
-def _requirements(pyproject: str) -> tuple[str, ...]:
+def requirements_of(files: Mapping[str, str]) -> tuple[str, ...]:
+    """Of `pyproject.toml`, or of a `requirements.txt` where that says nothing. Raises PackageInvalid."""
+    written, source = _project_requirements(files.get("pyproject.toml", "")), "pyproject.toml"
+    for path in _REQUIREMENTS_FILES if written is None else ():
+        if path in files:
+            lines = (line.split(" #")[0].strip() for line in files[path].splitlines())
+            written, source = [line for line in lines if line and line[0] not in "#-"], path
+            break
+    return tuple(sorted(_checked_requirement(line, source) for line in written or []))
+
+
+def _project_requirements(pyproject: str) -> list[str] | None:
+    """None when the file says nothing about what is needed."""
     try:
         project = _mapping(tomllib.loads(pyproject).get("project"))
     except tomllib.TOMLDecodeError as error:
         raise PackageInvalid(f"pyproject.toml: {error}") from error
-    written = [str(line).strip() for line in project.get("dependencies") or []]
-    for line in written:
-        if not re.match(r"^[A-Za-z0-9]", line):
-            raise PackageInvalid(f"pyproject.toml: {line!r} is not a requirement")
-    needed = [line for line in written if not _PROVIDED.match(line) and line.lower() not in _IN_THE_RUNTIME]
-    return tuple(sorted(written)) if needed else ()
+    written = project.get("dependencies")
+    return [str(line).strip() for line in written] if isinstance(written, list) else None
+
+
+def _checked_requirement(line: str, source: str) -> str:
+    if found := _OPENENV_FROM_SOURCE.match(line):
+        return f"{found[1]}{found[2] or ''}"  # the repository of the runtime that we have
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as error:
+        raise PackageInvalid(f"{source}: {line!r} is not a requirement") from error
+    if requirement.url:
+        raise PackageInvalid(f"{source}: {line!r} is fetched from an address: only packages of the index are installed")
+    return line

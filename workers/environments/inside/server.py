@@ -1,7 +1,6 @@
 """One environment server, after the fork and inside the jail: import the package's app and serve it with uvicorn."""
 
 import gc
-import importlib
 import io
 import json
 import os
@@ -13,6 +12,9 @@ import zipfile
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import ModuleType
 from typing import Any
+
+from backend.domain.packages import file_as_bytes
+from workers.environments.inside.import_styles import import_app
 
 _STACK_BYTES = 1 << 20
 """Of each thread; every session has one, and RLIMIT_AS counts them."""
@@ -27,6 +29,11 @@ def write_package(descriptor: int, folder: str) -> None:
     os.lseek(descriptor, 0, os.SEEK_SET)
     with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
         archive.extractall(folder)
+        for path in archive.namelist():
+            restored, content = file_as_bytes(path, archive.read(path).decode())
+            if restored != path:
+                with open(os.path.join(folder, restored), "wb") as binary:
+                    binary.write(content)
 
 
 def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> None:
@@ -36,7 +43,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> Non
     os.chdir(root)
     sys.path.insert(0, root)
     sys.path.append(folder)  # last: the package may be named like a module of the standard library
-    app = _load(request["app"], request["name"])
+    app = _load(request["app"], request["name"], root)
 
     import uvicorn
 
@@ -59,25 +66,16 @@ def _clean_up(variables: dict[str, str]) -> None:
     random.seed()
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
-    for name in [name for name in sys.modules if name == "workers" or name.startswith("workers.")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in {"workers", "backend"}]:
         del sys.modules[name]
     sys.argv[:] = ["server"]
     threading.stack_size(_STACK_BYTES)
 
 
-def _load(app: str, name: str) -> Any:
-    """The app object, whether the package is made to run from its folder or from its parent."""
+def _load(app: str, name: str, root: str) -> Any:
+    """The app object, however the package expects to be imported."""
     module_name, _, attribute = app.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ImportError as error:
-        if "relative import" not in str(error):
-            raise
-        top = module_name.partition(".")[0]
-        for loaded in [key for key in sys.modules if key == top or key.startswith(top + ".")]:
-            del sys.modules[loaded]
-        module = importlib.import_module(f"{name}.{module_name}")
-    return _attribute(module, attribute or "app")
+    return _attribute(import_app(module_name, name, root), attribute or "app")
 
 
 def _attribute(module: ModuleType, path: str) -> Any:
@@ -106,9 +104,13 @@ class _WithCapacity:
 
 
 def _declared_sessions() -> int | None:
-    """The capacity of the OpenEnv server that the app's import has made."""
-    from openenv.core.env_server import HTTPEnvServer
+    """The capacity of the OpenEnv server that the app's import has made; old versions do not say it."""
+    try:
+        from openenv.core.env_server import HTTPEnvServer
+    except ImportError:
+        return None
 
     # not isinstance: it would ask lazy proxies for their class, which imports what they stand for
     servers = [thing for thing in gc.get_objects() if issubclass(type(thing), HTTPEnvServer)]
-    return int(servers[-1].get_capacity_status().max_sessions) if servers else None
+    tells = bool(servers) and hasattr(servers[-1], "get_capacity_status")
+    return int(servers[-1].get_capacity_status().max_sessions) if tells else None

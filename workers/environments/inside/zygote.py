@@ -53,7 +53,8 @@ def _warm_up() -> None:
     site.main()
     with without("gradio"):
         for name in _WARM_MODULES:
-            importlib.import_module(name)
+            with contextlib.suppress(ModuleNotFoundError):  # an old openenv has other modules
+                importlib.import_module(name)
 
     if threads := _thread_count() - 1:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
