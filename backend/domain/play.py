@@ -30,6 +30,12 @@ class PlayState:
     phase: PlayPhase
     replies: list[str] = field(default_factory=list)
     """The whole episode as the person means it; each job replays it from the start."""
+    authors: list[str] = field(default_factory=list)
+    """Who wrote each reply: a policy's name, empty for the person."""
+    mover: Mapping[str, Any] = field(default_factory=dict)
+    """The policy that was asked to play on: {policy_id, checkpoint_id, name}; empty: none."""
+    moves: int = 0
+    """Turns at most that it is to play."""
     revision: int = 1
     """Counts what the person asked for, so that a page that is behind is noticed."""
     done: int = 0

@@ -1,5 +1,6 @@
-"""Hand play: reset the environment, replay all that the person replied, store what it answered."""
+"""Hand play: replay all replies, let another policy play on where that was asked for, store what was answered."""
 
+import asyncio
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -10,79 +11,71 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Group, Run
+from backend.db.models import Policy as PolicyRow
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
-from backend.domain.errors import PolicyError, RolloutError
 from backend.domain.manifest import Manifest
 from backend.domain.play import PlayPhase, PlayState
 from backend.domain.rollouts import Rollout, TaskSpec
-from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
+from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
+from backend.errors import AppError
+from backend.evaluations.secrets import secret_of
 from backend.evaluations.service import begin_run, finish_run
 from backend.events import announce, run_topic
-from backend.settings import get_settings
-from workers.environments.client import EnvHost
+from workers.jobs.children import ChildFailed, must_run_child
+from workers.jobs.evaluation import PolicyIsGone
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
+from workers.jobs.replaying import Played, Scene, replay
 from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, json_text, real
-from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
-from workers.rollouts.episode import Episode, Rules
+from workers.policies import make_policy
+from workers.policies.base import Policy
 
-
-class OutOfReplies(PolicyError):
-    """All replies are replayed; the person is next."""
-
-
-class Replay:
-    """The policy of a person: what they replied so far, then nothing."""
-
-    wants_scripts = False
-
-    def __init__(self, replies: list[str]) -> None:
-        self._replies = replies
-
-    async def begin(self, start: EpisodeStart) -> "Replay":
-        return self
-
-    async def act(self, turn: Turn) -> Reply:
-        if turn.index >= len(self._replies):
-            raise OutOfReplies
-        return Reply(self._replies[turn.index])
-
-    def trace(self) -> TokenTrace | None:
-        return None
-
-    def close(self) -> None: ...
-
-    async def aclose(self) -> None: ...
+LOCAL_MODULE = "workers.models.play"
+"""Plays on with a local model in a process of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is to be played, read before the environment is asked."""
+    """What the person asked for."""
 
     run_id: uuid.UUID
     state: PlayState
-    task: TaskSpec
-    content_hash: str
-    files: dict[str, str]
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """What the environment answered."""
-
-    rollout: Rollout
-    action_schema: dict[str, Any]
-    error: str = ""
-    """Why it went no further, when the environment or its server failed."""
+    scene: Scene
 
 
 def run(context: JobContext) -> None:
     """The job `environments.play`."""
-    work = _read(context.need_run())
+    run_id = context.need_run()
+    try:
+        is_local, policy = _mover(run_id)
+        if is_local:
+            must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
+        else:
+            play_on(run_id, policy)
+    except (ChildFailed, AppError) as error:
+        _get_stuck(run_id, str(error))
+
+
+def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
+    """Do what the person asked for; `policy` makes the moves that are asked of one, and is closed."""
+    work = _read(run_id)
     if work is not None:
-        _store(work, run_async(_play(work)))
+        run_async(_play(work, policy))
+
+
+def _mover(run_id: uuid.UUID) -> tuple[bool, Policy | None]:
+    """(it needs a process with torch, the policy that is to play on)"""
+    with transaction() as session:
+        asked = PlayState.from_json(session.get_one(Run, run_id).progress).mover
+        if not asked:
+            return False, None
+        row = session.get(PolicyRow, uuid.UUID(asked["policy_id"]))
+        if row is None or row.deleted_at is not None:
+            raise PolicyIsGone(f"The policy {asked['name']} was deleted; choose another one.")
+        if row.kind is PolicyKind.LOCAL:
+            return True, None
+        return False, make_policy(row.kind, row.configuration, secret_of(row))
 
 
 def _read(run_id: uuid.UUID) -> Work | None:
@@ -94,14 +87,9 @@ def _read(run_id: uuid.UUID) -> Work | None:
             return None
         version = session.get_one(EnvironmentVersion, row.version_id, options=[undefer(EnvironmentVersion.files)])
         task = _rollout_row(session, run_id).group.task
-        return Work(
-            run_id=run_id,
-            state=state,
-            task=TaskSpec(task.split, task.index, task.level, task.seed, task.arguments),
-            content_hash=version.content_hash,
-            files=version.files,
-            manifest=Manifest.model_validate(version.manifest),
-        )
+        spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
+        manifest = Manifest.model_validate(version.manifest)
+        return Work(run_id, state, Scene(spec, version.content_hash, version.files, manifest, state.replies))
 
 
 def _resumed(session: Session, row: Run) -> PlayState | None:
@@ -115,27 +103,21 @@ def _resumed(session: Session, row: Run) -> PlayState | None:
     return state
 
 
-async def _play(work: Work) -> Played:
-    settings = get_settings()
-    rollout = Rollout(task=work.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
-    start = EpisodeStart(work.task, work.manifest, member=0, seed=work.task.seed)
-    schema: dict[str, Any] = {}
+async def _play(work: Work, policy: Policy | None) -> None:
     try:
-        async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
-            await host.prepare(work.content_hash, work.files)
-            async with host.lease(work.content_hash, work.manifest.proctor.resources) as server:
-                schema = server.action_schema
-                async with server.session() as session:
-                    episode = Episode(Rules(work.manifest, schema), session, rollout)
-                    await episode.play(Replay(work.state.replies), start)
-    except OutOfReplies:
-        return Played(rollout, schema)
-    except RolloutError as error:
-        return Played(rollout, schema, error=f"{error.kind}: {error}")
-    return Played(rollout, schema)
+        played = await replay(
+            work.scene,
+            mover=policy,
+            moves=work.state.moves,
+            on_turn=lambda rollout: _store(work, Played(rollout), is_partial=True),
+        )
+    finally:
+        if policy is not None:
+            await policy.aclose()
+    await asyncio.to_thread(_store, work, played)
 
 
-def _store(work: Work, played: Played) -> None:
+def _store(work: Work, played: Played, *, is_partial: bool = False) -> None:
     with transaction() as session:
         row = session.get_one(Run, work.run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
@@ -143,30 +125,55 @@ def _store(work: Work, played: Played) -> None:
             return  # left, or asked for something else, while the environment answered
         if played.error:
             row.progress = replace(state, phase=PlayPhase.STUCK, message=played.error).as_json()
+        elif is_partial:
+            _keep_steps(session, row, state, played)
         else:
             _keep(session, row, state, played)
         announce(session, run_topic(row.id))
 
 
+def _get_stuck(run_id: uuid.UUID, message: str) -> None:
+    """The policy cannot be asked; what was played stays."""
+    with transaction() as session:
+        row = session.get_one(Run, run_id, with_for_update=True)
+        state = PlayState.from_json(row.progress)
+        if state.phase.is_waiting and not row.status.is_over:
+            row.progress = replace(state, phase=PlayPhase.STUCK, message=message).as_json()
+            announce(session, run_topic(row.id))
+
+
 def _keep(session: Session, row: Run, state: PlayState, played: Played) -> None:
     """Write down what the environment answered, and say so when it is not what it answered before."""
     rollout, stored = played.rollout, _rollout_row(session, row.id)
-    opening, steps = _as_stored(rollout.opening), _as_stored(rollout.steps)
+    before = stored.opening, stored.steps
+    steps = _keep_steps(session, row, state, played)
     is_over = rollout.status is RolloutStatus.COMPLETED
     row.progress = replace(
-        state,
+        PlayState.from_json(row.progress),
         phase=PlayPhase.OVER if is_over else PlayPhase.YOURS,
         replies=[step["reply"] for step in steps],
-        done=len(steps),
-        divergence=divergence(stored.opening, stored.steps, opening, steps),
+        mover={},
+        moves=0,
+        divergence=divergence(*before, stored.opening, steps),
     ).as_json()
     row.configuration = {**row.configuration, "action_schema": _as_stored(played.action_schema)}
-    stored.opening, stored.steps, stored.messages = opening, steps, _as_stored(rollout.messages)
+    if is_over:
+        _finish(session, row, stored, rollout)
+
+
+def _keep_steps(session: Session, row: Run, state: PlayState, played: Played) -> list[dict[str, Any]]:
+    """The transcript so far, and who wrote which reply of it."""
+    rollout, stored = played.rollout, _rollout_row(session, row.id)
+    steps: list[dict[str, Any]] = _as_stored(rollout.steps)
+    by_mover = [str(state.mover.get("name", ""))] * (len(steps) - len(state.replies))
+    authors = [*state.authors, *[""] * len(state.replies)][: len(state.replies)]
+    row.progress = replace(state, done=len(steps), authors=[*authors, *by_mover][: len(steps)]).as_json()
+    stored.opening, stored.steps = _as_stored(rollout.opening), steps
+    stored.messages = _as_stored(rollout.messages)
     stored.turns = len(steps)
     stored.excerpt = steps[-1]["reply"][-EXCERPT_CHARACTERS:] if steps else ""
     stored.environment_seconds = rollout.environment_seconds
-    if is_over:
-        _finish(session, row, stored, rollout)
+    return steps
 
 
 def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) -> None:

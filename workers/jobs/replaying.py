@@ -1,0 +1,103 @@
+"""An episode from its beginning: the replies there are, then, where asked, more by another policy, then no further."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from backend.domain.errors import PolicyError, RolloutError
+from backend.domain.manifest import Manifest
+from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.settings import get_settings
+from workers.environments.client import EnvHost
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
+from workers.rollouts.episode import Episode, Rules
+
+OnTurn = Callable[[Rollout], None]
+
+
+class OutOfReplies(PolicyError):
+    """All replies are replayed; the person is next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is to be played, read before the environment is asked."""
+
+    task: TaskSpec
+    content_hash: str
+    files: dict[str, str]
+    manifest: Manifest
+    replies: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the environment answered."""
+
+    rollout: Rollout
+    action_schema: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Why it went no further, when the environment, its server or the policy that was asked failed."""
+
+
+class Seat:
+    """The policy of such an episode. `mover` plays at most `moves` turns after the replies."""
+
+    def __init__(self, scene: Scene, mover: Policy | None, moves: int, on_turn: Callable[[], None] | None) -> None:
+        self.wants_scripts = False
+        self._replies = scene.replies
+        self._mover, self._moves, self._on_turn = mover, moves, on_turn
+        self._player: Player | None = None
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        if self._mover is not None:
+            self._player = await self._mover.begin(start)
+        self._await_turn(0)
+        return self
+
+    def _await_turn(self, index: int) -> None:
+        self.wants_scripts = index >= len(self._replies) and self._player is not None and self._player.wants_scripts
+
+    async def act(self, turn: Turn) -> Reply:
+        self._await_turn(turn.index + 1)
+        if turn.index < len(self._replies):
+            return Reply(self._replies[turn.index])
+        if self._player is None or turn.index >= len(self._replies) + self._moves:
+            raise OutOfReplies
+        if self._on_turn is not None and turn.index > len(self._replies):
+            await asyncio.to_thread(self._on_turn)
+        return await self._player.act(turn)
+
+    def trace(self) -> TokenTrace | None:
+        return None
+
+    def close(self) -> None:
+        if self._player is not None:
+            self._player.close()
+
+    async def aclose(self) -> None:
+        """Whoever made the mover closes it."""
+
+
+async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None) -> Played:
+    """Reset the environment and play the scene. `on_turn` sees the rollout between two moves of `mover`."""
+    settings = get_settings()
+    rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
+    start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
+    seat = Seat(scene, mover, moves, partial(on_turn, rollout) if on_turn else None)
+    schema: dict[str, Any] = {}
+    try:
+        async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+            await host.prepare(scene.content_hash, scene.files)
+            async with host.lease(scene.content_hash, scene.manifest.proctor.resources) as server:
+                schema = server.action_schema
+                async with server.session() as session:
+                    await Episode(Rules(scene.manifest, schema), session, rollout).play(seat, start)
+    except OutOfReplies:
+        return Played(rollout, schema)
+    except RolloutError as error:
+        return Played(rollout, schema, error=f"{error.kind}: {error}")
+    return Played(rollout, schema)
