@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import StrictUndefined, Template, TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from backend.domain.tools import CallUnreadable, Tool, has_call, render_tools, split_call, write_call
+
 if TYPE_CHECKING:
-    from backend.domain.manifest import ActionSpec
+    from backend.domain.manifest import ActionSpec, AgentSpec
 
 MAX_TEXT = 200_000
 """Characters of a rendered observation; the rest is cut with a mark."""
@@ -58,6 +60,22 @@ def render_unparsable(template: str, problem: str) -> str:
     return _template(template).render(problem=problem)
 
 
+_TOOLS_HERE = re.compile(r"\{\{ *tools *\}\}")
+
+
+def render_system(agent: "AgentSpec", tools: Sequence[Tool], *, is_native: bool = False) -> str:
+    """The system prompt with the tools where the author wants them, else after it.
+
+    `is_native`: the endpoint is given the tools by its own means, so that the prompt only names them.
+    """
+    if agent.action.format != "tool":
+        return agent.system
+    listed = ", ".join(tool.name for tool in tools) if is_native else render_tools(tools)
+    if _TOOLS_HERE.search(agent.system):
+        return _TOOLS_HERE.sub(lambda _: listed, agent.system)
+    return agent.system if is_native else f"{agent.system}\n\n{listed}".lstrip()
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A reply that was understood (`action`) or not (`problem`, in words for the policy)."""
@@ -66,15 +84,32 @@ class Parsed:
     problem: str = ""
 
 
-def parse_reply(spec: "ActionSpec", reply: str) -> Parsed:
-    """The action in a reply. A tag must occur exactly once, so that no reply hedges between two."""
+def parse_reply(spec: "ActionSpec", reply: str, tools: Sequence[Tool] = ()) -> Parsed:
+    """The action in a reply. A tag or a call must occur exactly once, so that no reply hedges between two.
+
+    `tools`: those that the environment has listed, where the manifest does not list them itself.
+    """
     match spec.format:
         case "tag":
             return _parse_tag(spec, reply)
         case "json":
             return _parse_json(reply)
+        case "tool":
+            return _parse_call(spec, reply, spec.tools if isinstance(spec.tools, list) else tools)
         case "text":
             return _parse_value(spec, reply.strip()) if reply.strip() else Parsed(None, "The reply is empty.")
+
+
+def _parse_call(spec: "ActionSpec", reply: str, tools: Sequence[Tool]) -> Parsed:
+    if spec.text and reply.strip() and not has_call(reply):
+        return Parsed({spec.text: reply.strip(), **spec.extra})
+    try:
+        _, call, _ = split_call(reply)
+    except CallUnreadable as error:
+        return Parsed(None, str(error))
+    if problem := call.problem(tools):
+        return Parsed(None, problem)
+    return Parsed({spec.field or "": call.name, spec.arguments: call.arguments, **spec.extra})
 
 
 def _parse_tag(spec: "ActionSpec", reply: str) -> Parsed:
@@ -124,5 +159,14 @@ def write_reply(spec: "ActionSpec", action: Mapping[str, Any]) -> str:
     """The reply that parses to this action: the inverse of `parse_reply`, for scripted policies and people."""
     if spec.format == "json":
         return json.dumps(dict(action), ensure_ascii=False)
+    if spec.format == "tool":
+        return _write_call(spec, action)
     value = str(action.get(spec.field or "", ""))
     return f"<{spec.tag}>{value}</{spec.tag}>" if spec.format == "tag" else value
+
+
+def _write_call(spec: "ActionSpec", action: Mapping[str, Any]) -> str:
+    if spec.text and spec.text in action and spec.field not in action:
+        return str(action[spec.text])
+    arguments = action.get(spec.arguments)
+    return write_call(str(action.get(spec.field or "", "")), arguments if isinstance(arguments, Mapping) else {})

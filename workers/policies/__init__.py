@@ -23,7 +23,7 @@ def make_policy(
         case PolicyKind.SCRIPTED:
             return ScriptedPolicy(str(configuration["script"]), configuration.get("constant"))
         case PolicyKind.OPENAI_API:
-            optional = ("timeout_seconds", "attempts", "extra", "sends_seed")
+            optional = ("timeout_seconds", "attempts", "extra", "sends_seed", "sends_tools")
             chosen = {name: configuration[name] for name in optional if name in configuration}
             endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, **chosen)
             return OpenAiPolicy(endpoint, sampling or Sampling())

@@ -1,10 +1,12 @@
 """What acts in an episode: a `Policy` begins a `Player` for each episode, and the player answers turn by turn."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import TaskSpec
+from backend.domain.tools import Call, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Turn:
     action_schema: dict[str, Any]
     """JSON schema of the action."""
     max_tokens: int
+    tools: Sequence[Tool] = ()
+    """What may be called now, where replies are tool calls."""
 
 
 @dataclass(slots=True)
@@ -47,6 +51,8 @@ class Reply:
     tokens_out: int = 0
     is_truncated: bool = False
     """It was cut at the token limit."""
+    not_made: list[Call] = field(default_factory=list)
+    """Further calls that the policy asked for at once: one is made a turn."""
 
 
 @dataclass(slots=True)

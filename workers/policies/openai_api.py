@@ -5,7 +5,7 @@ aiohttp rather than the official client: 0.2 instead of 1.9 ms of CPU a call, an
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -15,10 +15,12 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from backend.domain.errors import PolicyError
 from backend.domain.plans import Sampling
+from backend.domain.prompts import render_system
 from backend.domain.text import plain_text
 from backend.settings import get_settings
 from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
 from workers.policies.endpoints import PrivateAddress, connector
+from workers.policies.tool_messages import native_messages, text_of_answer
 
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
@@ -62,6 +64,8 @@ class Endpoint:
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of the request's body."""
     sends_seed: bool = True
+    sends_tools: bool = True
+    """Use the API's own tool calls. Without it the tools stand in the system prompt, and calls are text."""
 
 
 class OpenAiPolicy:
@@ -82,7 +86,7 @@ class OpenAiPolicy:
                 self._session = self._open()
             except PrivateAddress as error:
                 raise EndpointRefused(str(error)) from error
-        return _ApiPlayer(self, start.seed)
+        return _ApiPlayer(self, start, sends_tools=self._endpoint.sends_tools)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -144,13 +148,15 @@ class OpenAiPolicy:
             "top_p": self._sampling.top_p,
             self._limit_field: turn.max_tokens,
         }
+        if turn.tools:
+            body["tools"] = [{"type": "function", "function": tool.model_dump()} for tool in turn.tools]
         if self._endpoint.sends_seed:
             body["seed"] = (seed + turn.index) & 0x7FFFFFFF
         body |= self._endpoint.extra
         try:
             return orjson.dumps(body)
         except TypeError:  # text with halves of surrogate pairs
-            plain = [{**message, "content": plain_text(message["content"])} for message in turn.messages]
+            plain = [{**message, "content": plain_text(message["content"] or "")} for message in turn.messages]
             return orjson.dumps(body | {"messages": plain})
 
     def _problem(self, status: int, headers: Any, body: bytes) -> PolicyError:
@@ -173,12 +179,19 @@ class OpenAiPolicy:
 class _ApiPlayer:
     wants_scripts = False
 
-    def __init__(self, policy: OpenAiPolicy, seed: int) -> None:
+    def __init__(self, policy: OpenAiPolicy, start: EpisodeStart, *, sends_tools: bool) -> None:
         self._policy = policy
-        self._seed = seed
+        self._start = start
+        self._sends_tools = sends_tools
 
     async def act(self, turn: Turn) -> Reply:
-        return await self._policy.reply(turn, self._seed)
+        if turn.tools and self._sends_tools:
+            system = render_system(self._start.manifest.proctor.agent, turn.tools, is_native=True)
+            turn = replace(turn, messages=native_messages(turn.messages, system))
+        else:
+            plain = [{"role": message["role"], "content": message["content"]} for message in turn.messages]
+            turn = replace(turn, messages=plain, tools=())
+        return await self._policy.reply(turn, self._start.seed)
 
     def trace(self) -> TokenTrace | None:
         return None
@@ -212,10 +225,10 @@ def _read_completion(body: bytes) -> Reply:
     try:
         answer = orjson.loads(body)
         choice = answer["choices"][0]
-        text = _content(choice["message"])
+        text, not_made = text_of_answer(_content(choice["message"]), choice["message"].get("tool_calls"))
         usage = answer.get("usage") or {}
         tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-        return Reply(text, tokens_in, tokens_out, is_truncated=choice.get("finish_reason") == "length")
+        return Reply(text, tokens_in, tokens_out, choice.get("finish_reason") == "length", not_made)
     except orjson.JSONDecodeError as error:
         raise _Busy(f"the endpoint answered 200 with something that is not JSON: {_words(body)}") from error
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:

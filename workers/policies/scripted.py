@@ -10,12 +10,11 @@ from typing import Any
 from backend.domain.errors import PolicyError
 from backend.domain.manifest import ActionSpec
 from backend.domain.prompts import write_reply
+from backend.domain.tools import Tool
 from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
+from workers.policies.schema_values import first_value, followed, random_value
 
 REPEATED = "I will win this. "
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_WIDE = 100
-"""Highest number tried where the schema names none."""
 
 
 class NoSuchScript(PolicyError):
@@ -109,64 +108,48 @@ def _choices(spec: ActionSpec, turn: Turn) -> list[Any]:
 
 def _random_action(spec: ActionSpec, turn: Turn, chance: random.Random) -> dict[str, Any]:
     if spec.field and (choices := _choices(spec, turn)):
-        return {spec.field: chance.choice(choices)}
-    return {name: _random_value(schema, chance) for name, schema in _fields(spec, turn)}
+        return _chosen(spec, chance.choice(choices))
+    if spec.format == "tool":
+        tool = chance.choice(turn.tools)
+        return _call(spec, tool, {name: random_value(s, chance) for name, s in _parameters(tool, chance)})
+    return {name: random_value(schema, chance) for name, schema in _fields(spec, turn)}
 
 
 def _first_action(spec: ActionSpec, turn: Turn) -> dict[str, Any]:
     if spec.field and (choices := _choices(spec, turn)):
-        return {spec.field: choices[0]}
-    return {name: _first_value(schema) for name, schema in _fields(spec, turn)}
+        return _chosen(spec, choices[0])
+    if spec.format == "tool":
+        tool = turn.tools[0]
+        return _call(spec, tool, {name: first_value(s) for name, s in _parameters(tool)})
+    return {name: first_value(schema) for name, schema in _fields(spec, turn)}
+
+
+def _chosen(spec: ActionSpec, choice: Any) -> dict[str, Any]:
+    """With tools, what may be done now is listed as calls."""
+    if spec.format == "tool" and isinstance(choice, dict):
+        return {spec.field or "": choice.get("name"), spec.arguments: choice.get("arguments") or {}}
+    return {spec.field or "": choice}
+
+
+def _call(spec: ActionSpec, tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {spec.field or "": tool.name, spec.arguments: arguments}
+
+
+def _parameters(tool: Tool, chance: random.Random | None = None) -> list[tuple[str, dict[str, Any]]]:
+    """The arguments that a call must have; by chance those that it may have, too."""
+    properties: dict[str, Any] = tool.parameters.get("properties", {})
+    required = tool.parameters.get("required", [])
+    return [
+        (name, followed(schema, tool.parameters))
+        for name, schema in properties.items()
+        if isinstance(schema, dict) and (name in required or (chance is not None and chance.random() < 0.5))
+    ]
 
 
 def _fields(spec: ActionSpec, turn: Turn) -> list[tuple[str, dict[str, Any]]]:
     """The action's fields that a reply fills, with their schemas; references are followed."""
     properties: dict[str, Any] = turn.action_schema.get("properties", {})
     if spec.field:
-        schema = {"type": spec.type} | _followed(properties.get(spec.field, {}), turn.action_schema)
+        schema = {"type": spec.type} | followed(properties.get(spec.field, {}), turn.action_schema)
         return [(spec.field, schema)]
-    return [(name, _followed(s, turn.action_schema)) for name, s in properties.items() if name != "metadata"]
-
-
-def _followed(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
-    """Through `$ref` and the first real branch of `anyOf`."""
-    if reference := schema.get("$ref"):
-        return dict(root.get("$defs", {}).get(str(reference).rpartition("/")[2], {}))
-    for branch in schema.get("anyOf", []):
-        if branch.get("type") != "null":
-            return _followed(branch, root)
-    return schema
-
-
-def _random_value(schema: dict[str, Any], chance: random.Random) -> Any:
-    if options := schema.get("enum"):
-        return chance.choice(options)
-    match schema.get("type"):
-        case "integer":
-            low, high = _bounds(schema)
-            return chance.randint(round(low), round(high))
-        case "number":
-            return chance.uniform(*_bounds(schema))
-        case "boolean":
-            return chance.random() < 0.5
-        case "array":
-            return []
-        case "object":
-            return {}
-        case _:
-            return "".join(chance.choice(_LETTERS) for _ in range(chance.randint(1, 16)))
-
-
-def _first_value(schema: dict[str, Any]) -> Any:
-    if options := schema.get("enum"):
-        return options[0]
-    empty: dict[str, Any] = {"boolean": False, "array": [], "object": {}}
-    kind = schema.get("type", "string")
-    return _bounds(schema)[0] if kind in {"integer", "number"} else empty.get(kind, "a")
-
-
-def _bounds(schema: dict[str, Any]) -> tuple[float, float]:
-    step = 1 if schema.get("type") == "integer" else 0
-    low = schema.get("minimum", schema.get("exclusiveMinimum", -step) + step)
-    high = schema.get("maximum", schema.get("exclusiveMaximum", low + _WIDE + step) - step)
-    return low, high
+    return [(name, followed(s, turn.action_schema)) for name, s in properties.items() if name != "metadata"]

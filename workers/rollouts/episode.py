@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
 from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.prompts import Parsed, parse_reply, render_observation, render_unparsable
+from backend.domain.prompts import Parsed, parse_reply, render_observation, render_system, render_unparsable
 from backend.domain.rollouts import Rollout, Step, columns_over_episode, weighted_reward
+from backend.domain.tools import ToolsUnusable, read_tools, render_tools
 from backend.domain.vocabulary import RolloutStatus, StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
 from workers.rollouts.bounds import Shelf
@@ -55,9 +56,11 @@ class Episode:
         self.session = session
         self.rollout = rollout
         self._agent = rules.manifest.proctor.agent
+        self._action = self._agent.action
         self._limits = rules.manifest.proctor.episode
         self._shelf = Shelf()
         self._observation: dict[str, Any] = {}
+        self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
         self._text = ""
         self._parsed_turns = 0
         self._is_done = False
@@ -86,8 +89,6 @@ class Episode:
             player.close()
 
     async def _open(self) -> None:
-        if self._agent.system:
-            self.rollout.messages.append({"role": "system", "content": self._agent.system})
         began = perf_counter()
         arguments = self.rollout.task.reset_arguments()
         self._awaited = "the environment to reset"
@@ -96,7 +97,15 @@ class Episode:
         if opening.done:
             raise EnvError("the environment was over as soon as it was reset")
         self.rollout.opening = self._shelf.observation(opening.fields)
-        self._see(opening)
+        self._see(opening, is_first=True)
+        if self._action.discover:
+            self._awaited = "the environment to list its tools"
+            listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
+            self._look_for_tools(listing)
+        if isinstance(self._action.tools, str) and not self._tools:
+            raise EnvError(f"the environment lists no tools under `{self._action.tools}`")
+        if system := render_system(self._agent, self._tools):
+            self.rollout.messages.append({"role": "system", "content": system})
 
     async def _turns(self, player: Player) -> StopReason:
         for index in range(self._limits.max_turns):
@@ -118,11 +127,15 @@ class Episode:
             scripts=await self._scripts() if player.wants_scripts else {},
             action_schema=self.rules.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
+            tools=self._tools,
         )
         self._awaited = "the policy"
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
         rollout.messages.append({"role": "assistant", "content": reply.text})
+        if reply.not_made:
+            calls = [{"name": call.name, "arguments": call.arguments} for call in reply.not_made]
+            rollout.messages[-1]["not_made"] = calls
         rollout.tokens_in += reply.tokens_in
         rollout.tokens_out += reply.tokens_out
         rollout.is_truncated |= reply.is_truncated
@@ -137,7 +150,7 @@ class Episode:
     async def _answer(self, reply: Reply, policy_seconds: float) -> StopReason | None:
         """Take the reply to the environment, or say why it could not be read. The reason when the episode ends."""
         self.rollout.policy_seconds += policy_seconds
-        parsed = parse_reply(self._agent.action, reply.text)
+        parsed = parse_reply(self._action, reply.text, self._tools)
         action = parsed.action
         if action is None and self._agent.on_unparsable == "pass" and self.rules.raw_field:
             action = {self.rules.raw_field: reply.text}
@@ -179,7 +192,7 @@ class Episode:
             return StopReason.TOKEN_LIMIT
         return StopReason.UNPARSABLE if self._agent.on_unparsable == "end" else None
 
-    def _see(self, answer: "Observation") -> None:
+    def _see(self, answer: "Observation", *, is_first: bool = False) -> None:
         """Put the newest observation into words; after the last step nobody reads it."""
         self._observation = answer.fields
         self._is_done = answer.done
@@ -187,6 +200,18 @@ class Episode:
             self._text = "" if answer.done else render_observation(self._agent.observation, answer.fields)
         except ValueError as error:
             raise EnvError(str(error)) from error
+        if self._look_for_tools(answer) and not is_first and self._text:
+            self._text = f"{self._text}\n\n{render_tools(self._tools)}"
+
+    def _look_for_tools(self, answer: "Observation") -> bool:
+        """Take over the tools that an observation lists. True when they are others than before."""
+        known, name = self._tools, self._action.tools
+        if isinstance(name, str) and answer.fields.get(name):
+            try:
+                self._tools = read_tools(answer.fields[name])
+            except ToolsUnusable as error:
+                raise EnvError(str(error)) from error
+        return self._tools != known
 
     def _keep_tokens(self, player: Player) -> None:
         trace = player.trace()
