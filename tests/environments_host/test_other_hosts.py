@@ -17,7 +17,7 @@ from backend.domain.manifest import ResourcesSpec
 from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
 from workers.environments.client import EnvHost, EnvServer
-from workers.environments.inside import linux
+from proctor_sandbox import linux
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)

@@ -6,7 +6,8 @@ import socket
 import sys
 from collections.abc import Callable
 
-from workers.environments.inside import jail, linux
+from proctor_sandbox import linux
+from workers.environments.inside import jail
 
 _LIMITS = jail.Limits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
 

@@ -17,7 +17,8 @@ import sys
 import traceback
 from typing import Any
 
-from workers.environments.inside import jail, linux
+from proctor_sandbox import linux
+from workers.environments.inside import jail
 from workers.environments.inside.absent import without
 from workers.environments.inside.server import serve, write_package
 

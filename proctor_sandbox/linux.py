@@ -96,3 +96,17 @@ def limit_heap_arenas() -> None:
 
 def sethostname(name: str) -> None:
     check(libc.sethostname(name.encode(), len(name)), "sethostname")
+
+
+def mapped_bytes() -> int:
+    """Address space of this process, which RLIMIT_AS counts."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def stay_on_cores(count: int, first: int = 0) -> None:
+    """Run on so many cores only, beginning with the first-th."""
+    cores = sorted(os.sched_getaffinity(0))
+    if count < len(cores):
+        start = first % len(cores)
+        os.sched_setaffinity(0, (cores + cores)[start : start + count])

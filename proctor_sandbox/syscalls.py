@@ -1,4 +1,4 @@
-"""System calls that an environment's server may not make, by architecture. Numbers from the kernel's tables."""
+"""System calls that enclosed code may not make, by architecture. Numbers from the kernel's tables."""
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -150,7 +150,8 @@ _AARCH64 = {
     "fanotify_init": 262,
 }
 
-DENIED = {
-    "x86_64": sorted({*_BOTH.values(), *_X86_64.values()}),
-    "aarch64": sorted({*_BOTH.values(), *_AARCH64.values()}),
-}
+DENIED = {"x86_64": _BOTH | _X86_64, "aarch64": _BOTH | _AARCH64}
+"""Numbers by name."""
+
+NAMESPACE_CALLS = frozenset({"unshare", "mount", "mount_setattr"})
+"""What a process needs that makes namespaces for others."""

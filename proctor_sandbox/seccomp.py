@@ -1,11 +1,12 @@
-"""The seccomp filter of a jailed server: a deny list as a hand-made BPF program (seccomp(2))."""
+"""The seccomp filter of enclosed code: a deny list as a hand-made BPF program (seccomp(2))."""
 
 import ctypes
 import errno
 import os
 import struct
+from collections.abc import Collection
 
-from workers.environments.inside.syscalls import AUDIT_ARCH, CLONE, CLONE3, DENIED, SOCKET
+from proctor_sandbox.syscalls import AUDIT_ARCH, CLONE, CLONE3, DENIED, SOCKET
 
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
@@ -31,8 +32,11 @@ def _refuse(error: int) -> bytes:
     return _instruction(_RETURN, _ERRNO | error)
 
 
-def program(machine: str) -> bytes:
-    """The filter for `machine` (os.uname().machine). Raises KeyError for an architecture without a table."""
+def program(machine: str, allowed: Collection[str] = ()) -> bytes:
+    """The filter for `machine` (os.uname().machine). Raises KeyError for an architecture without a table.
+
+    `allowed` are names of calls that are not denied this time.
+    """
     parts = [
         _instruction(_LOAD, _ARCH_AT),
         _instruction(_JUMP_EQUAL, AUDIT_ARCH[machine], 1, 0),
@@ -41,7 +45,7 @@ def program(machine: str) -> bytes:
     ]
     if machine == "x86_64":
         parts += [_instruction(_JUMP_AT_LEAST, _X32_BIT, 0, 1), _instruction(_RETURN, _KILL_PROCESS)]
-    for number in DENIED[machine]:
+    for number in sorted(number for name, number in DENIED[machine].items() if name not in allowed):
         parts += [_instruction(_JUMP_EQUAL, number, 0, 1), _refuse(errno.EPERM)]
     # libc falls back from clone3, whose flags a filter cannot read, to clone
     parts += [_instruction(_JUMP_EQUAL, CLONE3[machine], 0, 1), _refuse(errno.ENOSYS)]
@@ -61,9 +65,9 @@ def program(machine: str) -> bytes:
     return b"".join(parts)
 
 
-def install(libc: ctypes.CDLL) -> None:
+def install(libc: ctypes.CDLL, allowed: Collection[str] = ()) -> None:
     """Put the filter on this process for good; also sets no_new_privs."""
-    code = program(os.uname().machine)
+    code = program(os.uname().machine, allowed)
     buffer = ctypes.create_string_buffer(code, len(code))
     filter_program = _Program(len(code) // 8, ctypes.addressof(buffer))
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:

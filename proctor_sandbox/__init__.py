@@ -1,0 +1,1 @@
+"""Run code that nobody trusts: `execute()`."""

@@ -1,0 +1,114 @@
+"""Rings around processes: a root of our own with an interpreter and little else, and what is taken away inside."""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from proctor_sandbox import linux
+
+_SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
+_FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
+_RESOLVER = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs")
+"""What names of hosts and certificates are looked up in, where there is a network."""
+PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
+
+
+def enclose(
+    new_root: str, environments: Mapping[str, str], uid: int, folders: Sequence[str] = (), *, has_network: bool = False
+) -> None:
+    """The outer ring: own files, read-only; an unprivileged uid; no capabilities; no network. Returns in a child.
+
+    `new_root` is an empty folder to build on. `environments` are virtual environments, the first of them this
+    interpreter's, by the place where each shall be inside. `folders` are made empty. As root we become `uid`.
+    """
+    own_uid, own_gid = os.getuid(), os.getgid()
+    namespaces = linux.NEW_MOUNTS | linux.NEW_UTS | linux.NEW_IPC | linux.NEW_PIDS
+    namespaces |= (0 if has_network else linux.NEW_NETWORK) | (linux.NEW_USER if own_uid else 0)
+    linux.unshare(namespaces)
+    if own_uid:
+        linux.map_to_nobody(own_uid, own_gid)
+    linux.die_with_parent()
+    continue_as_first_process()
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    _build_root(new_root, environments, folders, _RESOLVER if has_network else ())
+    os.setsid()
+    linux.sethostname("sandbox")
+    linux.drop_bounding_set()
+    if own_uid == 0:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)  # the kernel's own root escapes RLIMIT_NPROC
+    linux.drop_capabilities()
+    linux.die_with_parent()  # changing ids cleared it
+    linux.set_dumpable(False)
+
+
+def continue_as_first_process(first_closed: int = 3) -> None:
+    """Fork into the new process namespace; the parent only waits, and ends as the child did."""
+    child = os.fork()
+    if child:
+        os.closerange(first_closed, 4096)  # whoever talks to the child must see its sockets close when it ends
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os._exit(128 - status if status < 0 else status)
+    linux.die_with_parent()
+
+
+def _build_root(root: str, environments: Mapping[str, str], folders: Sequence[str], files: Sequence[str]) -> None:
+    linux.mount("tmpfs", root, "tmpfs", PRIVATE, "mode=755,size=1m")
+    os.chdir(root)
+    os.umask(0o022)
+    for path in _SYSTEM_LIBRARIES:
+        if os.path.islink(path):
+            os.makedirs(os.path.dirname(root + path), exist_ok=True)
+            os.symlink(os.readlink(path), root + path)
+        elif os.path.isdir(path):
+            _bind(root, path)
+    for path in (*_FILES, *files, *_interpreter_paths()):
+        if os.path.exists(path) and not os.path.exists(root + path):
+            _bind(root, os.path.realpath(path) if path in files else path, path)
+    for inside, path in environments.items():
+        if not os.path.exists(root + inside):
+            _bind(root, path, inside)
+    _copy_links(root, sys.executable, tuple(environments.values()))
+    for path in _DEVICES:
+        _bind(root, path, read_only=False)
+    for path in ("/tmp", "/proc", *folders):
+        os.makedirs(root + path, exist_ok=True)
+    # while the old /proc can still be seen: without root the kernel refuses a new one after that
+    linux.mount("proc", root + "/proc", "proc", PRIVATE | linux.MS_NOEXEC)
+    linux.mount("tmpfs", root + "/tmp", "tmpfs", PRIVATE, "mode=1777,size=4m")
+    linux.pivot_into_working_directory()
+    linux.make_read_only("/", recursive=False)
+
+
+def _copy_links(root: str, path: str, environments: tuple[str, ...]) -> None:
+    """A virtual environment's interpreter is a chain of links, which may lead through folders that are not bound."""
+    own = tuple(environment + "/" for environment in environments[:1])
+    while os.path.islink(path):
+        target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
+        if not path.startswith(own) and not os.path.lexists(root + path):
+            os.makedirs(os.path.dirname(root + path), exist_ok=True)
+            os.symlink(target, root + path)
+        path = target
+
+
+def _bind(root: str, path: str, inside: str = "", *, read_only: bool = True) -> None:
+    target = root + (inside or path)
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with open(target, "w"):
+            pass
+    linux.mount(path, target, None, linux.MS_BIND | linux.MS_REC)
+    if read_only:
+        linux.make_read_only(target)
+
+
+def _interpreter_paths() -> list[str]:
+    """The interpreter itself and its standard library, which stay where they were."""
+    base = os.path.realpath(sys.base_prefix)
+    if base == "/usr":
+        return [os.path.realpath(sys.executable)]
+    return [base + "/bin", base + "/lib", base + "/lib64"]
