@@ -1,0 +1,187 @@
+"""The caller's side: hand a program to the warm interpreter, wait for what comes back. Many threads may do so."""
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from proctor_sandbox.terms import MOST, Limits, Result, SandboxFailed, SandboxUnavailable
+from proctor_sandbox.wire import read_message, write_message
+
+START_SECONDS = 30.0
+QUEUE_SECONDS = 600.0
+"""How long a program may wait for its turn."""
+GRACE_SECONDS = 20.0
+"""Beyond the program's own limit, on a busy machine, before the sandbox counts as broken."""
+_MAX_DEPTH = 64
+_MAX_REQUEST_BYTES = 16 << 20
+
+
+def execute(
+    source: str, *, stdin: str = "", files: Mapping[str, str] | None = None, limits: Limits | None = None
+) -> Result:
+    """Run a Python program as `__main__` and tell what it did. `files` lie in its working directory.
+
+    The program may hand back one JSON value by `submit(value)`. Raises SandboxUnavailable where no sandbox can be
+    made, SandboxFailed when it broke; never an exception for what the program does.
+    """
+    limits = limits or Limits()
+    files = dict(files or {})
+    for path in files:
+        _check_path(path)
+    request = {"source": source, "stdin": stdin, "files": files, "limits": asdict(limits)}
+    message = json.dumps(request, ensure_ascii=True).encode()  # lone surrogates are a model's right
+    if len(message) > _MAX_REQUEST_BYTES:
+        return Result("error", "", "the program is too long", None, 0.0)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            socket.send_fds(_connection(), [b"x"], [theirs.fileno()])
+        return _ask(ours, message, limits)
+
+
+def _ask(connection: socket.socket, message: bytes, limits: Limits) -> Result:
+    try:
+        connection.settimeout(QUEUE_SECONDS)
+        write_message(connection, message)
+        if not connection.recv(1):
+            raise SandboxFailed("the sandbox ended before the program began")
+        connection.settimeout(limits.seconds + GRACE_SECONDS)
+        answer = json.loads(read_message(connection))
+    except OSError as error:
+        raise SandboxFailed(f"the sandbox does not answer: {error}") from error
+    if failure := answer.pop("failure", ""):
+        raise SandboxFailed(failure)
+    return Result(**{**answer, "value": _sound_value(answer["value"])})
+
+
+def _check_path(path: str) -> None:
+    parts = PurePosixPath(path).parts
+    if not parts or "/".join(parts) != path or ".." in parts or path.startswith("/") or "\0" in path:
+        raise ValueError(f"{path!r} is not a plain relative path")
+
+
+def _sound_value(text: str) -> Any:
+    """What was submitted, unless it would break whoever takes it: not JSON, not finite, too deep, not Unicode."""
+    if not text:
+        return None
+    try:
+        value = json.loads(text, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value if _depth_is_below(value, _MAX_DEPTH) else None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _depth_is_below(value: Any, most: int) -> bool:
+    level = [value]
+    for _ in range(most):
+        level = [
+            child
+            for node in level
+            if isinstance(node, list | dict)
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return True
+    return False
+
+
+_lock = threading.Lock()
+_control: socket.socket | None = None
+_refusal = ""
+
+
+def attach(control: socket.socket) -> None:
+    """Use a warm interpreter that whoever started this process has made; without one we make our own when needed."""
+    global _control
+    _control = control
+
+
+def _connection() -> socket.socket:
+    global _control, _refusal
+    with _lock:
+        if _refusal:
+            raise SandboxUnavailable(_refusal)
+        if _control is None:
+            try:
+                _control = start_interpreter(len(os.sched_getaffinity(0)))
+            except SandboxUnavailable as error:
+                _refusal = str(error)
+                raise
+        return _control
+
+
+def start_interpreter(parallel: int, bounds: Limits = MOST) -> socket.socket:
+    """Start a warm interpreter inside a ring of its own, which runs `parallel` programs at a time."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    new_root = tempfile.mkdtemp(prefix="sandbox-")
+    options = {
+        "new_root": new_root,
+        "environment": sys.prefix if sys.prefix != sys.base_prefix else "",
+        "uid": 65_500 - os.getpid() % 500,
+        "paths": [path for path in sys.path if path.endswith("site-packages")],
+        "parallel": parallel,
+        "bounds": asdict(bounds),
+    }
+    folder = str(Path(__file__).resolve().parent.parent)
+    with tempfile.TemporaryFile() as log, theirs:
+        process = subprocess.Popen(
+            [sys.executable, *FLAGS, folder, str(theirs.fileno()), json.dumps(options)],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env=ENVIRONMENT,
+            start_new_session=True,
+        )
+        theirs.close()
+        is_ready = _says_ready(ours)
+        os.rmdir(new_root)  # it was built upon in another namespace only
+        if not is_ready:
+            ours.close()
+            process.kill()
+            process.wait()
+            log.seek(0)
+            said = log.read().decode(errors="replace").strip().splitlines()
+            raise SandboxUnavailable(f"no sandbox can be made here: {said[-1] if said else 'it did not start'}")
+    atexit.register(process.wait)
+    atexit.register(ours.close)  # runs first, and ends it
+    return ours
+
+
+def _says_ready(control: socket.socket) -> bool:
+    control.settimeout(START_SECONDS)
+    try:
+        return control.recv(1) == b"R"
+    except OSError:
+        return False
+    finally:
+        control.settimeout(None)
+
+
+FLAGS = (
+    *("-s", "-S", "-B", "-X", "utf8", "-c"),
+    "import sys; sys.path[0] = sys.argv.pop(1); from proctor_sandbox.zygote import main; "
+    "sys.path.pop(0); main(sys.argv[1:])",
+)
+"""How the warm interpreter is started; next comes the folder that holds this package, then its own arguments."""
+ENVIRONMENT = {
+    "PATH": "/nonexistent",
+    "HOME": "/tmp",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # sets of strings in the same order every time: results have to be repeatable
+    **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+}
