@@ -38,6 +38,8 @@ class PlayState:
     """Turns at most that it is to play."""
     revision: int = 1
     """Counts what the person asked for, so that a page that is behind is noticed."""
+    asked_at: str = ""
+    """When the environment was asked last, ISO 8601."""
     done: int = 0
     """Turns played."""
     total: int = 0

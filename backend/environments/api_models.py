@@ -134,6 +134,13 @@ class AgainIn(BaseModel):
     turns: int = Field(default=0, ge=0, description="Begin with the first so many replies of this episode.")
 
 
+class FixtureOut(BaseModel):
+    path: str
+    text: str
+    revision: int
+    """Of the draft that holds it."""
+
+
 class PlayOut(BaseModel):
     """A hand-played episode as of now. `phase` is `yours` when a reply is awaited."""
 
@@ -158,6 +165,8 @@ class PlayOut(BaseModel):
     """Replies that are legal now, where the manifest names them."""
     action_schema: dict[str, Any]
     steps: list[dict[str, Any]]
+    authors: list[str]
+    """Who wrote each reply: a policy's name, empty for the person."""
     columns: dict[str, float]
     """So far."""
     status: RolloutStatus

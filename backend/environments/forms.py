@@ -1,9 +1,11 @@
 """What people send about environments."""
 
+import uuid
 from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from backend.domain.fixtures import FixtureKind
 from backend.domain.manifest import Name
 from backend.domain.vocabulary import Split
 
@@ -57,3 +59,32 @@ class PlayReply(BaseModel):
 
     reply: str | None = None
     revision: int | None = None
+
+
+class LetPlay(BaseModel):
+    """A policy is to play on in a hand-played episode."""
+
+    policy: str = Field(min_length=1, max_length=80, description="A policy's id, or `<policy id>:<checkpoint id>`.")
+    moves: int | None = Field(default=None, ge=1, le=1000, description="Null: to the end.")
+    revision: int | None = None
+
+
+class Branch(BaseModel):
+    """Play on by hand from a turn of any rollout."""
+
+    rollout_id: uuid.UUID
+    turns: int = Field(default=0, ge=0, le=1000, description="Begin with the first so many replies.")
+
+
+class NewFixture(BaseModel):
+    """An episode that belongs to the package from now on."""
+
+    rollout_id: uuid.UUID
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,59}$", description="Lower case letters, digits, `_` and `-`.")
+    note: str = Field(default="", max_length=2000)
+    kind: FixtureKind = FixtureKind.SCORED
+
+
+class Demonstration(BaseModel):
+    rollout_id: uuid.UUID
+    is_wanted: bool = False

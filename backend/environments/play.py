@@ -48,6 +48,10 @@ class NothingToTakeBack(Conflict):
     """There is no reply to take back yet."""
 
 
+class NobodyPlaysOn(Conflict):
+    """No policy is playing here; it is your turn."""
+
+
 def choose_task(
     manifest: Manifest, split: Split, *, level: int | None = None, index: int | None = None, seed: int | None = None
 ) -> TaskSpec:
@@ -77,6 +81,7 @@ def start_play(
     task: TaskSpec,
     *,
     replies: Sequence[str] = (),
+    authors: Sequence[str] = (),
 ) -> Run:
     """A new episode of this person on this task. `replies`: play on from where another episode stood."""
     manifest = Manifest.model_validate(version.manifest)
@@ -96,38 +101,47 @@ def start_play(
     session.flush()
     _add_rollout(session, run, task)
     audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
-    state = PlayState(PlayPhase.OPENING, list(replies), total=manifest.proctor.episode.max_turns)
-    _ask(session, run, state)
+    most = manifest.proctor.episode.max_turns
+    state = PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=most)
+    ask(session, run, state)
     announce(session, RUNS)
     return run
 
 
 def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
     """The person's next reply. `revision`: what the page showed, so that a form sent twice acts once."""
-    state = _state_in_hand(session, actor, run, revision)
-    _ask(session, run, replace(state, replies=[*_replies_of(session, run), _plain(reply)]))
+    state = state_in_hand(session, actor, run, revision)
+    _mean(session, run, state, [*replies_of(session, run), _plain(reply)])
 
 
 def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
     """Undo the last reply: the episode is replayed with one fewer."""
-    state = _state_in_hand(session, actor, run, revision)
-    replies = _replies_of(session, run)
+    state = state_in_hand(session, actor, run, revision)
+    replies = replies_of(session, run)
     if not replies:
         raise NothingToTakeBack
-    _ask(session, run, replace(state, replies=replies[:-1]))
+    _mean(session, run, state, replies[:-1])
 
 
 def try_again(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
     """Ask for the same once more after the environment or the worker failed."""
-    state = _state_in_hand(session, actor, run, revision)
+    state = state_in_hand(session, actor, run, revision)
     if state.phase is not PlayPhase.STUCK and run.status is not RunStatus.FAILED:
         raise Conflict("Nothing failed here; send a reply.")
-    _ask(session, run, state)
+    ask(session, run, state)
+
+
+def take_over(session: Session, actor: Actor, run: Run) -> None:
+    """Stop the policy that plays on, and go on by hand from where it stands."""
+    state = owned_state(session, actor, run)
+    if not state.mover:
+        raise NobodyPlaysOn
+    _mean(session, run, state, replies_of(session, run))
 
 
 def abandon_play(session: Session, actor: Actor, run: Run) -> None:
     """Leave the episode. It stays on record, without a reward."""
-    state = _owned_state(session, actor, run)
+    state = owned_state(session, actor, run)
     rollout = rollout_of_play(session, run)
     rollout.status = RolloutStatus.CANCELLED
     rollout.stop_reason = StopReason.ABANDONED
@@ -145,8 +159,8 @@ def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> R
     task = task_of_play(session, run)
     version = run.version
     spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
-    replies = _replies_of(session, run)[:turns]
-    return start_play(session, actor, version.environment, version, spec, replies=replies)
+    replies, authors = replies_of(session, run)[:turns], PlayState.from_json(run.progress).authors[:turns]
+    return start_play(session, actor, version.environment, version, spec, replies=replies, authors=authors)
 
 
 def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
@@ -195,7 +209,7 @@ def rollout_of_play(session: Session, run: Run) -> Rollout:
     return session.scalars(statement.execution_options(populate_existing=True)).one()
 
 
-def _owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
+def owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
     """The state under the run's lock, if this person may change it."""
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
     session.scalars(locked).one()
@@ -207,8 +221,8 @@ def _owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
     return state
 
 
-def _state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
-    state = _owned_state(session, actor, run)
+def state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None) -> PlayState:
+    state = owned_state(session, actor, run)
     if revision is not None and revision != state.revision:
         raise PlayMovedOn
     if state.phase.is_waiting and run.status is not RunStatus.FAILED:
@@ -216,20 +230,27 @@ def _state_in_hand(session: Session, actor: Actor, run: Run, revision: int | Non
     return state
 
 
-def _ask(session: Session, run: Run, state: PlayState) -> None:
+def ask(session: Session, run: Run, state: PlayState) -> None:
     """Write what is wanted and queue the job that finds it there."""
-    phase = PlayPhase.THINKING if state.replies else PlayPhase.OPENING
-    state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="")
+    phase = PlayPhase.THINKING if state.replies or state.mover else PlayPhase.OPENING
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="", asked_at=now)
     run.progress = state.as_json()
     if run.status is RunStatus.FAILED:
         run.status = RunStatus.QUEUED
         run.reason = run.ended_at = None
     session.flush()
-    enqueue(session, PLAY_JOB, queue=Queue.CPU, run_id=run.id)
+    enqueue(session, PLAY_JOB, queue=Queue(state.mover.get("queue", Queue.CPU)), run_id=run.id)
     announce(session, run_topic(run.id))
 
 
-def _replies_of(session: Session, run: Run) -> list[str]:
+def _mean(session: Session, run: Run, state: PlayState, replies: list[str]) -> None:
+    """Ask for the episode with exactly these replies; who wrote those that were there is kept."""
+    ask(session, run, replace(state, replies=replies, authors=state.authors[: len(replies)], mover={}, moves=0))
+
+
+def replies_of(session: Session, run: Run) -> list[str]:
+    """The replies that the environment has answered."""
     return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
 
 

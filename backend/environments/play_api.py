@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session
 
 from backend.domain.manifest import Manifest
 from backend.domain.prompts import write_reply
-from backend.environments import play, queries
-from backend.environments.api_models import AgainIn, PlayOut, ReplyIn
-from backend.environments.forms import ChosenTask
+from backend.environments import play, play_on, queries
+from backend.environments.api_models import AgainIn, FixtureOut, PlayOut, ReplyIn
+from backend.environments.forms import Branch, ChosenTask, Demonstration, LetPlay, NewFixture
 from backend.environments.play_view import play_view
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -73,6 +73,48 @@ def play_again(name: str, run_id: uuid.UUID, request: AgainIn, session: SessionD
     return _shown(session, name, run.id)
 
 
+@router.post("/environments/{name}/play/{run_id}/policy")
+def let_play(name: str, run_id: uuid.UUID, request: LetPlay, session: SessionDep, actor: Author) -> PlayOut:
+    """A policy plays the next turns; look until `yours`."""
+    run = play.get_play(session, name, run_id)
+    play_on.let_play(session, actor, run, request.policy, moves=request.moves, revision=request.revision)
+    return _shown(session, name, run_id)
+
+
+@router.post("/environments/{name}/play/{run_id}/over")
+def take_over(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
+    """Stop the policy that plays on."""
+    play.take_over(session, actor, play.get_play(session, name, run_id))
+    return _shown(session, name, run_id)
+
+
+@router.post("/environments/{name}/play/from", status_code=201)
+def play_from(name: str, request: Branch, session: SessionDep, actor: Author) -> PlayOut:
+    """Play on by hand from a turn of any rollout of this environment."""
+    environment = queries.get_environment(session, name)
+    run = play_on.play_from(session, actor, environment, request.rollout_id, turns=request.turns)
+    return _shown(session, name, run.id)
+
+
+@router.post("/environments/{name}/fixtures", status_code=201)
+def save_fixture(name: str, request: NewFixture, session: SessionDep, actor: Author) -> FixtureOut:
+    """Write an episode into the draft as a fixture."""
+    environment = queries.get_environment(session, name)
+    path = play_on.save_fixture(
+        session, actor, environment, request.rollout_id, name=request.name, note=request.note, kind=request.kind
+    )
+    draft = queries.get_draft(session, environment)
+    return FixtureOut(path=path, text=draft.files[path], revision=draft.revision)
+
+
+@router.post("/environments/{name}/demonstrations")
+def mark_demonstration(name: str, request: Demonstration, session: SessionDep, actor: Author) -> Demonstration:
+    """May the SFT warm-up learn from this episode?"""
+    environment = queries.get_environment(session, name)
+    play_on.mark_demonstration(session, actor, environment, request.rollout_id, is_wanted=request.is_wanted)
+    return request
+
+
 def _shown(session: Session, name: str, run_id: uuid.UUID) -> PlayOut:
     view = play_view(session, name, run_id)
     rollout, task, state = view.rollout, view.task, view.state
@@ -96,6 +138,7 @@ def _shown(session: Session, name: str, run_id: uuid.UUID) -> PlayOut:
         choices=[choice.reply for choice in view.choices],
         action_schema=view.run.configuration.get("action_schema") or {},
         steps=rollout.steps,
+        authors=view.state.authors,
         columns=dict(view.columns),
         status=rollout.status,
         stop_reason=rollout.stop_reason,

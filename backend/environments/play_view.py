@@ -14,6 +14,7 @@ from backend.domain.rollouts import columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RunStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
 from backend.environments.play import get_play, rollout_of_play, task_of_play
+from backend.environments.play_on import Mover, movers
 from backend.web.transcripts import Entry, transcript_of
 
 
@@ -42,10 +43,21 @@ class PlayView:
     choices: Sequence[Choice]
     pending: str | None
     """A reply that the environment has not answered."""
+    movers: Sequence[Mover]
+    """Policies that may play on."""
 
     @property
     def spec(self) -> ActionSpec:
         return self.manifest.proctor.agent.action
+
+    @property
+    def foreign_moves(self) -> Mapping[str, list[int]]:
+        """By the name of each policy that played here: its turns, counted from 1."""
+        found: dict[str, list[int]] = {}
+        for turn, author in enumerate(self.state.authors, start=1):
+            if author:
+                found.setdefault(author, []).append(turn)
+        return found
 
     @property
     def is_over(self) -> bool:
@@ -89,6 +101,7 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         reward=weighted_reward(manifest.columns, columns),
         fields=action_fields(spec, run.configuration.get("action_schema") or {}),
         choices=legal_choices(spec, observation),
+        movers=movers(session, manifest) if run.status is RunStatus.RUNNING else (),
         pending=state.replies[-1] if len(state.replies) > len(played) else None,
     )
 

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, Response
 
 from backend.db.models import Environment, EnvironmentDraft, Run
 from backend.domain.manifest import Manifest
-from backend.environments import edit_routes, play_routes, queries, service, version_routes
+from backend.environments import edit_routes, play_on_routes, play_routes, queries, service, version_routes
 from backend.environments.forms import ChosenVersion, NewEnvironment
 from backend.environments.queries import CheckRun, EnvironmentRow, VersionRow
 from backend.environments.starting import StartingPoint, starting_files, starting_points
@@ -148,3 +148,4 @@ def _new_page(
 router.include_router(edit_routes.router)
 router.include_router(version_routes.router)
 router.include_router(play_routes.router)
+router.include_router(play_on_routes.router)

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import orjson
@@ -26,7 +27,7 @@ from workers.jobs.children import ChildFailed, must_run_child
 from workers.jobs.evaluation import PolicyIsGone
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
-from workers.jobs.replaying import Played, Scene, replay
+from workers.jobs.replaying import OutOfReplies, Played, Scene, replay
 from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, json_text, real
 from workers.policies import make_policy
 from workers.policies.base import Policy
@@ -109,7 +110,7 @@ async def _play(work: Work, policy: Policy | None) -> None:
             work.scene,
             mover=policy,
             moves=work.state.moves,
-            on_turn=lambda rollout: _store(work, Played(rollout), is_partial=True),
+            on_turn=partial(_show, work),
         )
     finally:
         if policy is not None:
@@ -117,12 +118,19 @@ async def _play(work: Work, policy: Policy | None) -> None:
     await asyncio.to_thread(_store, work, played)
 
 
-def _store(work: Work, played: Played, *, is_partial: bool = False) -> None:
+def _show(work: Work, rollout: Rollout) -> None:
+    """What the policy has played so far. It stops when the person took over or left."""
+    if not _store(work, Played(rollout), is_partial=True):
+        raise OutOfReplies
+
+
+def _store(work: Work, played: Played, *, is_partial: bool = False) -> bool:
+    """False when nobody waits for it any more: the person left, or asked for something else."""
     with transaction() as session:
         row = session.get_one(Run, work.run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
         if row.status.is_over or state.revision != work.state.revision:
-            return  # left, or asked for something else, while the environment answered
+            return False
         if played.error:
             row.progress = replace(state, phase=PlayPhase.STUCK, message=played.error).as_json()
         elif is_partial:
@@ -130,6 +138,7 @@ def _store(work: Work, played: Played, *, is_partial: bool = False) -> None:
         else:
             _keep(session, row, state, played)
         announce(session, run_topic(row.id))
+    return True
 
 
 def _get_stuck(run_id: uuid.UUID, message: str) -> None:

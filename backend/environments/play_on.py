@@ -1,0 +1,218 @@
+"""What hand play leads to: another policy plays on, an episode is branched, kept as a fixture, or learned from."""
+
+import uuid
+from dataclasses import dataclass, replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
+
+from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Group, Policy, Rollout, Run
+from backend.domain.fixtures import Fixture, FixtureKind, FixtureTask, fixture_path, write_fixture
+from backend.domain.manifest import Manifest
+from backend.domain.rollouts import TaskSpec, columns_over_episode, task_of
+from backend.domain.vocabulary import PolicyKind, Queue, RolloutStatus, Split
+from backend.environments.drafts import locked_draft, write_draft
+from backend.environments.play import ask, replies_of, start_play, state_in_hand
+from backend.errors import Conflict, InvalidInput, NotFound
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+UNSAVED_COLUMNS = frozenset({"length"})
+"""Columns that depend on a policy's tokenizer: a fixture cannot hold them."""
+
+
+class EpisodeIsNotOver(Conflict):
+    """Only an episode that was played to its end can be kept."""
+
+
+class TaskIsHeldOut(Conflict):
+    """This task is held out: what is learned from it could no longer be examined on it. Play a training task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mover:
+    """A policy that may play on: a script, an endpoint or a checkpoint."""
+
+    key: str
+    """`<policy id>` or `<policy id>:<checkpoint id>`"""
+    label: str
+
+
+def movers(session: Session, manifest: Manifest) -> list[Mover]:
+    """Scripts that this environment offers and baselines first, then endpoints, then checkpoints, the best first."""
+    found = session.scalars(
+        select(Policy)
+        .where(Policy.deleted_at.is_(None), Policy.kind.in_([PolicyKind.SCRIPTED, PolicyKind.OPENAI_API]))
+        .order_by(Policy.kind.desc(), Policy.name)
+    )
+    offered = set(manifest.proctor.scripts) | _BASELINES
+    plain = [
+        Mover(str(row.id), row.name)
+        for row in found
+        if row.kind is not PolicyKind.SCRIPTED or row.configuration.get("script") in offered
+    ]
+    checkpoints = session.scalars(
+        select(Checkpoint)
+        .join(Checkpoint.policy)
+        .options(contains_eager(Checkpoint.policy))
+        .where(Policy.deleted_at.is_(None))
+        .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
+        .limit(40)
+    )
+    return plain + [Mover(f"{row.policy_id}:{row.id}", checkpoint_label(row)) for row in checkpoints]
+
+
+_BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
+
+
+def checkpoint_label(row: Checkpoint) -> str:
+    return f"{row.policy.name}, {row.stage} step {row.step}{' (best)' if row.is_best else ''}"
+
+
+def let_play(session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None) -> None:
+    """The policy plays the next `moves` turns, or to the end; the person may go on by hand after them."""
+    state = state_in_hand(session, actor, run, revision)
+    policy_id, _, checkpoint_id = key.partition(":")
+    mover = _mover(session, _uuid(policy_id), _uuid(checkpoint_id) if checkpoint_id else None)
+    wanted = state.total if moves is None else max(1, min(moves, state.total))
+    replies = replies_of(session, run)
+    audit(session, actor, "play.let_play", "run", run.id, policy=mover["name"], moves=wanted)
+    authors = state.authors[: len(replies)]
+    ask(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=wanted))
+
+
+def _mover(session: Session, policy_id: uuid.UUID, checkpoint_id: uuid.UUID | None) -> dict[str, str | None]:
+    policy = session.get(Policy, policy_id)
+    if policy is None or policy.deleted_at is not None or policy.kind is PolicyKind.HUMAN:
+        raise InvalidInput(fields={"policy": "Choose a policy that can play."})
+    name = policy.name
+    if checkpoint_id is not None:
+        checkpoint = session.get(Checkpoint, checkpoint_id, options=[joinedload(Checkpoint.policy)])
+        if checkpoint is None or checkpoint.policy_id != policy.id:
+            raise InvalidInput(fields={"policy": "There is no such checkpoint."})
+        name = checkpoint_label(checkpoint)
+    elif policy.kind is PolicyKind.LOCAL and not policy.configuration.get("base"):
+        raise InvalidInput(fields={"policy": f"{name} has no weights of its own: choose one of its checkpoints."})
+    queue = Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU
+    shown = str(checkpoint_id) if checkpoint_id else None
+    return {"policy_id": str(policy.id), "checkpoint_id": shown, "name": name, "queue": str(queue)}
+
+
+def play_from(session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, turns: int) -> Run:
+    """A new episode of this person on a rollout's task, begun with its first `turns` replies."""
+    rollout = rollout_of(session, environment, rollout_id)
+    task = rollout.group.task
+    spec = TaskSpec(task.split, task.index, task.level, task.seed, task.arguments)
+    replies = [str(step["reply"]) for step in rollout.steps][:turns]
+    author = (
+        "" if rollout.run.policy is None or rollout.run.policy.kind is PolicyKind.HUMAN else rollout.run.policy.name
+    )
+    return start_play(
+        session, actor, environment, rollout.run.version, spec, replies=replies, authors=[author] * len(replies)
+    )
+
+
+def save_fixture(
+    session: Session,
+    actor: Actor,
+    environment: Environment,
+    rollout_id: uuid.UUID,
+    *,
+    name: str,
+    note: str,
+    kind: FixtureKind,
+) -> str:
+    """Write the episode and what it earned as a fixture into the draft; its path."""
+    rollout = _finished(session, environment, rollout_id)
+    path = fixture_path(name)
+    draft = locked_draft(session, environment)
+    if path in draft.files:
+        raise InvalidInput(fields={"name": f"The draft has a fixture {name} already."})
+    text = write_fixture(_fixture_of(rollout, name, note, kind))
+    write_draft(session, actor, draft, {**draft.files, path: text})
+    audit(session, actor, "environment.fixture", "environment", environment.id, path=path, rollout=str(rollout.id))
+    return path
+
+
+def mark_demonstration(
+    session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, is_wanted: bool
+) -> Rollout:
+    """May the SFT warm-up learn from this episode?"""
+    rollout = _finished(session, environment, rollout_id)
+    if is_wanted and rollout.group.task.split is Split.HELDOUT:
+        raise TaskIsHeldOut
+    if rollout.is_demonstration != is_wanted:
+        rollout.is_demonstration = is_wanted
+        audit(session, actor, "rollout.demonstration", "rollout", rollout.id, is_wanted=is_wanted)
+        session.flush()
+    return rollout
+
+
+def demonstrations(session: Session, version: EnvironmentVersion) -> int:
+    """How many episodes of this version the SFT warm-up may take."""
+    statement = select(Rollout.id).join(Rollout.run).where(Run.version_id == version.id, Rollout.is_demonstration)
+    return len(session.scalars(statement).all())
+
+
+def rollout_of(session: Session, environment: Environment, rollout_id: uuid.UUID) -> Rollout:
+    """A rollout of this environment with its task, run and steps. Raises NotFound."""
+    statement = (
+        select(Rollout)
+        .join(Rollout.run)
+        .join(Run.version)
+        .where(Rollout.id == rollout_id, EnvironmentVersion.environment_id == environment.id)
+        .options(
+            contains_eager(Rollout.run).contains_eager(Run.version),
+            contains_eager(Rollout.run).joinedload(Run.policy),
+            joinedload(Rollout.group).joinedload(Group.task),
+            undefer(Rollout.steps),
+        )
+    )
+    found = session.scalars(statement).one_or_none()
+    if found is None:
+        raise NotFound(f"{environment.name} has no such rollout.")
+    found.run.version.environment = environment
+    return found
+
+
+def _finished(session: Session, environment: Environment, rollout_id: uuid.UUID) -> Rollout:
+    rollout = rollout_of(session, environment, rollout_id)
+    if rollout.status is not RolloutStatus.COMPLETED:
+        raise EpisodeIsNotOver
+    return rollout
+
+
+def _fixture_of(rollout: Rollout, name: str, note: str, kind: FixtureKind) -> Fixture:
+    task = rollout.group.task
+    manifest = Manifest.model_validate(rollout.run.version.manifest)
+    usual = task_of(manifest, task.split, task.index)
+    return Fixture(
+        name=name,
+        note=note.strip(),
+        task=FixtureTask(
+            split=task.split,
+            index=task.index,
+            seed=task.seed if task.seed != usual.seed else None,
+            level=task.level if task.level != usual.level else None,
+        ),
+        replies=[str(step["reply"]) for step in rollout.steps],
+        columns=_columns(manifest, rollout),
+        kind=kind,
+    )
+
+
+def _columns(manifest: Manifest, rollout: Rollout) -> dict[str, float]:
+    """In full precision from the steps; the stored values are single precision."""
+    exact = columns_over_episode(manifest.columns, [step["rewards"] for step in rollout.steps])
+    stored = dict(zip(rollout.run.columns, rollout.columns or (), strict=True))
+    turns = max(len(rollout.steps), 1)
+    if "format" in stored:
+        exact["format"] = round(stored["format"] * turns) / turns
+    return {name: value for name, value in exact.items() if name not in UNSAVED_COLUMNS}
+
+
+def _uuid(text: str) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise InvalidInput(fields={"policy": "Choose a policy that can play."}) from error
