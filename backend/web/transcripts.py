@@ -2,8 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from backend.domain.tools import Call, CallUnreadable, split_call
 
 LONG_TEXT = 1500
 """Characters from which a message opens folded."""
@@ -37,6 +39,16 @@ class Earned:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownCall:
+    """A tool call that was understood, taken apart."""
+
+    said: str
+    """What stands around it in the reply."""
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One message, and for a reply the step that it caused."""
 
@@ -53,6 +65,12 @@ class Entry:
     is_cited: bool = False
     """A flag's evidence points at this turn."""
     seconds: float | None = None
+    call: ShownCall | None = None
+    """For a reply: the tool call in it."""
+    not_made: Sequence[ShownCall] = ()
+    """For a reply: further calls that it asked for."""
+    tool: str = ""
+    """For what the environment says: the tool whose result it is."""
 
     @property
     def is_long(self) -> bool:
@@ -80,17 +98,44 @@ def transcript_of(
         by_turn[span.turn].append((span.start, span.end))
     weight_of = dict(zip(columns, weights or [1.0] * len(columns), strict=False))
     entries: list[Entry] = []
-    turn = 0
+    turn, tool = 0, ""
     for message in messages or _messages_of(steps):
         text = str(message.get("content") or "")
         if message.get("role") != "assistant":
-            entries.append(Entry(str(message.get("role", "user")), mark(text, wanted)))
+            entries.append(Entry(str(message.get("role", "user")), mark(text, wanted), tool=tool))
+            tool = ""
             continue
         step = steps[turn] if turn < len(steps) else {}
         pieces = mark(text, wanted, by_turn.get(turn, ()))
-        entries.append(_reply(pieces, step, turn, weight_of, is_cited=turn in by_turn))
+        call = _call(text, step)
+        tool = call.name if call else ""
+        reply = _reply(pieces, step, turn, weight_of, is_cited=turn in by_turn)
+        entries.append(replace(reply, call=None if reply.has_marks else call, not_made=_not_made(message)))
         turn += 1
     return entries
+
+
+def _call(text: str, step: Mapping[str, Any]) -> ShownCall | None:
+    """The call in a reply, where it was also understood as one: any text may look like a call."""
+    try:
+        before, call, after = split_call(text)
+    except CallUnreadable:
+        return None
+    if not _is_meant(call, step.get("action")):
+        return None
+    return ShownCall(f"{before.strip()}\n{after.strip()}".strip(), call.name, call.arguments)
+
+
+def _not_made(message: Mapping[str, Any]) -> list[ShownCall]:
+    calls = message.get("not_made") or ()
+    return [
+        ShownCall("", str(call["name"]), call["arguments"]) for call in calls if isinstance(call["arguments"], dict)
+    ]
+
+
+def _is_meant(call: Call, action: Any) -> bool:
+    values = list(action.values()) if isinstance(action, Mapping) else []
+    return call.name in values and call.arguments in values
 
 
 def _reply(

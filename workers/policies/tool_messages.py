@@ -7,6 +7,10 @@ from typing import Any
 from backend.domain.tools import Call, CallUnreadable, split_call, write_call
 
 NOT_MADE = "Not made: only the first call of a reply is made. Call again if you still need it."
+MAX_NOT_MADE = 16
+"""Further calls of one answer that are kept."""
+MAX_NOT_MADE_CHARACTERS = 4000
+"""Of the arguments of one of them."""
 
 
 def native_messages(messages: Sequence[Mapping[str, Any]], system: str) -> list[dict[str, Any]]:
@@ -64,7 +68,8 @@ def text_of_answer(content: str, tool_calls: Any) -> tuple[str, list[Call]]:
         return content, []
     first, *others = [call["function"] for call in tool_calls]
     text = write_call(_name(first), _arguments(first))
-    return f"{content.rstrip()}\n{text}" if content.strip() else text, [_not_made(other) for other in others]
+    not_made = [_not_made(other) for other in others[:MAX_NOT_MADE]]
+    return f"{content.rstrip()}\n{text}" if content.strip() else text, not_made
 
 
 def _name(function: Mapping[str, Any]) -> str:
@@ -86,10 +91,9 @@ def _arguments(function: Mapping[str, Any]) -> Mapping[str, Any] | str:
 
 def _not_made(function: Mapping[str, Any]) -> Call:
     arguments = _arguments(function)
-    if isinstance(arguments, str):
-        try:
-            parsed = json.loads(arguments)
-        except (ValueError, RecursionError):
-            parsed = None
-        arguments = parsed if isinstance(parsed, dict) else {"unreadable": arguments[:1000]}
-    return Call(_name(function), dict(arguments))
+    text = arguments if isinstance(arguments, str) else _json(arguments)
+    try:
+        parsed = json.loads(text) if len(text) <= MAX_NOT_MADE_CHARACTERS else None
+    except (ValueError, RecursionError):
+        parsed = None
+    return Call(_name(function), parsed if isinstance(parsed, dict) else {"unreadable": text[:1000]})
