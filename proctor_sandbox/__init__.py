@@ -8,7 +8,7 @@ enters it but what `execute` is given: so never give it an expected value, and n
 Pure Python for Linux, without dependencies; a package may carry this folder.
 """
 
-from proctor_sandbox.client import execute
+from proctor_sandbox.client import ensure_available, execute
 from proctor_sandbox.terms import Limits, Result, SandboxFailed, SandboxUnavailable
 
-__all__ = ["Limits", "Result", "SandboxFailed", "SandboxUnavailable", "execute"]
+__all__ = ["Limits", "Result", "SandboxFailed", "SandboxUnavailable", "ensure_available", "execute"]

@@ -44,7 +44,7 @@ def execute(
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            socket.send_fds(_connection(), [b"x"], [theirs.fileno()])
+            socket.send_fds(_interpreter.connection(), [b"x"], [theirs.fileno()])
         return _ask(ours, message, limits)
 
 
@@ -99,29 +99,52 @@ def _depth_is_below(value: Any, most: int) -> bool:
     return False
 
 
-_lock = threading.Lock()
-_control: socket.socket | None = None
-_refusal = ""
+class _Interpreter:
+    """The warm one that this process uses: attached by whoever started us, or our own, made when first needed."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._is_ready = False
+        self._refusal = ""
 
-def attach(control: socket.socket) -> None:
-    """Use a warm interpreter that whoever started this process has made; without one we make our own when needed."""
-    global _control
-    _control = control
+    def attach(self, control: socket.socket) -> None:
+        self._control, self._is_ready = control, False
 
+    def refuse(self, reason: str) -> None:
+        self._refusal = reason
 
-def _connection() -> socket.socket:
-    global _control, _refusal
-    with _lock:
-        if _refusal:
-            raise SandboxUnavailable(_refusal)
-        if _control is None:
+    def connection(self) -> socket.socket:
+        with self._lock:
+            if self._refusal:
+                raise SandboxUnavailable(self._refusal)
             try:
-                _control = start_interpreter(len(os.sched_getaffinity(0)))
+                return self._ready_connection()
             except SandboxUnavailable as error:
-                _refusal = str(error)
+                self._refusal = str(error)
                 raise
-        return _control
+
+    def _ready_connection(self) -> socket.socket:
+        if self._control is None:
+            self._control, self._is_ready = start_interpreter(len(os.sched_getaffinity(0))), True
+        elif not self._is_ready:
+            self._is_ready = _says_ready(self._control)
+            if not self._is_ready:
+                raise SandboxUnavailable("the sandbox for programs could not be made")
+        return self._control
+
+
+_interpreter = _Interpreter()
+attach = _interpreter.attach
+"""Use a warm interpreter that whoever started this process has made."""
+
+refuse = _interpreter.refuse
+"""Run nothing in this process, and say why."""
+
+
+def ensure_available() -> None:
+    """Raises SandboxUnavailable."""
+    _interpreter.connection()
 
 
 def start_interpreter(parallel: int, bounds: Limits = MOST) -> socket.socket:

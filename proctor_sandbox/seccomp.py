@@ -4,7 +4,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Collection
+from functools import cache
 
 from proctor_sandbox.syscalls import AUDIT_ARCH, CLONE, CLONE3, DENIED, SOCKET
 
@@ -32,7 +32,8 @@ def _refuse(error: int) -> bytes:
     return _instruction(_RETURN, _ERRNO | error)
 
 
-def program(machine: str, allowed: Collection[str] = ()) -> bytes:
+@cache
+def program(machine: str, allowed: frozenset[str] = frozenset()) -> bytes:
     """The filter for `machine` (os.uname().machine). Raises KeyError for an architecture without a table.
 
     `allowed` are names of calls that are not denied this time.
@@ -65,7 +66,7 @@ def program(machine: str, allowed: Collection[str] = ()) -> bytes:
     return b"".join(parts)
 
 
-def install(libc: ctypes.CDLL, allowed: Collection[str] = ()) -> None:
+def install(libc: ctypes.CDLL, allowed: frozenset[str] = frozenset()) -> None:
     """Put the filter on this process for good; also sets no_new_privs."""
     code = program(os.uname().machine, allowed)
     buffer = ctypes.create_string_buffer(code, len(code))

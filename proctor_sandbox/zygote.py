@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any
 
-from proctor_sandbox import linux, rings
+from proctor_sandbox import linux, rings, seccomp
 from proctor_sandbox.terms import Limits
 from proctor_sandbox.warden import supervise
 
@@ -47,6 +47,7 @@ def _warm_up() -> None:
     linux.limit_heap_arenas()
     for name in _COMMON:
         importlib.import_module(name)
+    seccomp.program(os.uname().machine)
     random.seed(0)  # a program that draws without a seed of its own draws the same every time
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages

@@ -30,8 +30,18 @@ def _proportional_bytes(pid: int) -> int:
     return next((int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:")), 0)
 
 
+def parent(pid: int) -> int:
+    """The process that a process came from; 0 when it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def descendants(pid: int) -> list[int]:
     """A process and all that came from it."""
+    if not pid:
+        return []
     found = [pid]
     for known in found:
         found += _children(known)

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import orjson
 
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
+from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.logs import LogTail
-from workers.environments.memory import descendants, resident_bytes, used_bytes
+from workers.environments.memory import descendants, parent, resident_bytes, used_bytes
 from workers.environments.packages import StoredPackage
 from workers.environments.zygotes import ForkedProcess, Zygote
 
@@ -26,6 +27,8 @@ START_SECONDS = 60.0
 """How long a package may take to import and to answer for the first time."""
 HEALTH_SECONDS = 5.0
 _MEMORY_ALLOWANCE = 1.25
+_INTERPRETER_BYTES = 64 << 20
+"""The warm one that programs are forked from."""
 _REAP_SECONDS = 0.3
 """A connection breaks a moment before its process is reaped."""
 _MAX_ANSWER_BYTES = 2_000_000
@@ -95,8 +98,10 @@ class RunningServer:
         """What RLIMIT_AS cannot see: many processes that are each within it."""
         if not self.is_alive:
             return
-        pids = descendants(self.process.pid)
+        # programs run in a sibling of the server; their common parent is a shell that only waits
+        pids = descendants(parent(self.process.pid))[1:] if self.resources.execute else descendants(self.process.pid)
         allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
+        allowed += _INTERPRETER_BYTES if self.resources.execute else 0
         if sum(resident_bytes(pid) for pid in pids) <= allowed:
             return  # the cheap measure, which counts shared pages in each process
         if (used := used_bytes(pids)) > allowed:
@@ -156,6 +161,7 @@ def _listen(path: Path) -> socket.socket:
 def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> dict[str, Any]:
     threads = resources.sessions + _SPARE_THREADS
     stacks = threads << 20
+    cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
     return {
         "name": package.name,
         "app": package.app,
@@ -167,10 +173,16 @@ def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> di
             "tmp_bytes": _TMP_BYTES,
             "threads": threads,
             "files": resources.sessions + _SPARE_FILES,
-            "cpus": max(1, round(resources.cpus)),
-            "first_cpu": next(_first_cpus),
+            **cpus,
         },
+        "execute": {**cpus, **_executions(resources)} if resources.execute else None,
     }
+
+
+def _executions(resources: ResourcesSpec) -> dict[str, Any]:
+    """What its programs may use: as many at a time as keep its cores busy, and none more memory than the server."""
+    bounds = replace(MOST, memory_mb=min(resources.memory_mb, MOST.memory_mb))
+    return {"parallel": 2 * max(1, round(resources.cpus)), "bounds": asdict(bounds)}
 
 
 async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:

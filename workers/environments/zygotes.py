@@ -57,8 +57,11 @@ class ForkedProcess:
 class Zygote:
     """One warm interpreter of one virtual environment."""
 
-    def __init__(self, pythons: list[Path], *, is_jailed: bool, new_root: Path, uid: int) -> None:
+    def __init__(
+        self, pythons: list[Path], *, is_jailed: bool, new_root: Path, uid: int, has_network: bool = False
+    ) -> None:
         self._pythons, self._is_jailed, self._new_root, self._uid = pythons, is_jailed, new_root, uid
+        self._has_network = has_network
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._forks: dict[str, ForkedProcess] = {}
@@ -104,6 +107,7 @@ class Zygote:
             "new_root": str(self._new_root),
             "environments": environments,
             "uid": self._uid,
+            "network": self._has_network,
         }
 
     async def _wait_until_warm(self) -> None:

@@ -15,10 +15,11 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
-from proctor_sandbox import linux
-from workers.environments.inside import jail
+from proctor_sandbox import client, linux
+from workers.environments.inside import executions, jail
 from workers.environments.inside.absent import without
 from workers.environments.inside.server import serve, write_package
 
@@ -40,10 +41,13 @@ def main(arguments: list[str]) -> None:
     linux.die_with_parent()
     control = socket.socket(fileno=int(arguments[0]))
     options = json.loads(arguments[1])
+    sources = executions.read_sources()
     if options["jail"]:
-        jail.enclose_interpreter(options["new_root"], options["environments"], options["uid"])
+        jail.enclose_interpreter(
+            options["new_root"], options["environments"], options["uid"], has_network=options["network"]
+        )
     _warm_up()
-    Zygote(control, is_jailed=options["jail"]).run()
+    Zygote(control, options, sources).run()
 
 
 def _warm_up() -> None:
@@ -68,8 +72,9 @@ def _thread_count() -> int:
 
 
 class Zygote:
-    def __init__(self, control: socket.socket, *, is_jailed: bool) -> None:
-        self._control, self._is_jailed = control, is_jailed
+    def __init__(self, control: socket.socket, options: Mapping[str, Any], sources: Mapping[str, str]) -> None:
+        self._control, self._sources = control, sources
+        self._is_jailed, self._has_network = options["jail"], options["network"]
         self._children: dict[int, str] = {}
         self._poll = select.poll()
 
@@ -142,11 +147,16 @@ class Zygote:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _redirect_output(log)
+            programs = self._start_sibling(request)
             folder = self._enclose(request, package)
             self._tell(event="started", id=request["id"])
             kept = os.dup(listener)
             self._control.close()
-            _close_all_but(kept)
+            _close_all_but({kept, programs} if programs is not None else {kept})
+            if programs is not None:
+                client.attach(socket.socket(fileno=programs))
+            elif self._is_jailed:
+                client.refuse("this environment may not run programs: its manifest has no `resources: {execute: true}`")
             code = 1
             serve(request, folder, socket.socket(fileno=kept))
             code = 0
@@ -160,6 +170,12 @@ class Zygote:
                 sys.stderr.flush()
             os._exit(code & 255)
 
+    def _start_sibling(self, request: dict[str, Any]) -> int | None:
+        """What runs programs for this server; the descriptor that leads to it."""
+        if not self._is_jailed or not request["execute"]:
+            return None
+        return executions.start_sibling(request["execute"], self._sources).detach()
+
     def _enclose(self, request: dict[str, Any], package: int) -> str:
         """Put the limits on ourselves and the package in place; returns its folder."""
         if not self._is_jailed:
@@ -168,7 +184,11 @@ class Zygote:
             write_package(package, os.path.join(request["folder"], request["name"]))
             return str(request["folder"])
         limits = jail.Limits(**request["limits"])
-        jail.enclose_server(limits, lambda folder: write_package(package, os.path.join(folder, request["name"])))
+        jail.enclose_server(
+            limits,
+            lambda folder: write_package(package, os.path.join(folder, request["name"])),
+            has_network=self._has_network,
+        )
         return jail.PACKAGE_FOLDER
 
 
@@ -199,6 +219,9 @@ def _redirect_output(log: int) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="replace")  # noqa: SIM115
 
 
-def _close_all_but(kept: int) -> None:
-    os.closerange(3, kept)
-    os.closerange(kept + 1, 4096)
+def _close_all_but(kept: set[int]) -> None:
+    first = 3
+    for descriptor in sorted(kept):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, 4096)
