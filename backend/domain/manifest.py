@@ -209,7 +209,14 @@ class ChecksSpec(_Block):
     gold_minimum: float | list[float] | None = None
     """Mean reward that the gold policy must reach, per level when a list. Default: the highest possible reward."""
     floor_maximum: float | None = None
-    """Mean reward that no degenerate policy may exceed. Default: a quarter of the way from lowest to highest."""
+    """Mean reward of chance: what a policy that does not try may get. Default: the lowest reward and the format's
+    part. The check allows a twentieth of the reward's range above it."""
+    reference: Name | None = None
+    """The script whose play should succeed sometimes. Default: `teacher`, else `gold`."""
+    answer_in_prompt: bool = False
+    """The answer stands in the prompt by design: multiple choice, extraction."""
+    noise: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
+    """How far a measured column may lie from its value in an equal episode; 0 where nothing is measured."""
 
 
 class ProctorSpec(_Block):
@@ -217,6 +224,8 @@ class ProctorSpec(_Block):
 
     agent: AgentSpec
     rewards: list[RewardColumn] = Field(min_length=1, max_length=32)
+    columns_from: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*){0,5}$")] | None = None
+    """Where an observation has the columns when not in `metadata.rewards`: `metadata.parts`, `breakdown.scores`."""
     episode: EpisodeSpec = EpisodeSpec()
     tasks: TasksSpec = TasksSpec()
     resources: ResourcesSpec = ResourcesSpec()

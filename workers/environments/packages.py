@@ -34,6 +34,8 @@ class StoredPackage:
     resources: ResourcesSpec
     requirements: tuple[str, ...]
     """What it says that it needs, `openenv` included."""
+    columns_from: str | None = None
+    """Where its observations have the reward columns, if not in `metadata.rewards`."""
 
 
 class PackageStore:
@@ -68,7 +70,8 @@ class PackageStore:
 def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
     manifest = _mapping(_parse_yaml(files[MANIFEST_PATH]))
     name = str(manifest.get("name", ""))
-    resources = _mapping(_mapping(manifest.get("proctor")).get("resources"))
+    block = _mapping(manifest.get("proctor"))
+    resources = _mapping(block.get("resources"))
     variables = _variables(_mapping(manifest.get("variables")))
     return StoredPackage(
         hash=hash_,
@@ -78,6 +81,7 @@ def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage
         variables=variables,
         resources=_resources(resources),
         requirements=requirements_of(files),
+        columns_from=str(block["columns_from"]) if block.get("columns_from") else None,
     )
 
 

@@ -72,6 +72,7 @@ class RunningServer:
             "sessions": self.sessions,
             "action_schema": self.action_schema,
             "observation_schema": self.observation_schema,
+            "columns_from": self.package.columns_from,
         }
 
     async def fate(self) -> str:

@@ -96,6 +96,7 @@ class _Process:
         """Dead, or a call in it timed out and may still be running."""
         self._idle: list[Wire] = []
         self._lease = lease
+        self._columns_from: str | None = described.get("columns_from")
         self._http, self._url = lease.reach(described)
 
     async def connect(self) -> Wire:
@@ -108,7 +109,7 @@ class _Process:
             raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             raise ServerIsGone(f"the environment's server cannot be reached: {error}") from error
-        return Wire(socket)
+        return Wire(socket, self._columns_from)
 
     async def take(self) -> Wire:
         while self._idle:

@@ -48,10 +48,10 @@ class Observation:
 class Wire:
     """One WebSocket to an environment's server. Broken once it failed in any way but an error of the environment."""
 
-    __slots__ = ("_busy", "_socket", "is_broken")
+    __slots__ = ("_busy", "_columns_from", "_socket", "is_broken")
 
-    def __init__(self, socket: ClientWebSocketResponse) -> None:
-        self._socket = socket
+    def __init__(self, socket: ClientWebSocketResponse, columns_from: str | None = None) -> None:
+        self._socket, self._columns_from = socket, columns_from
         self._busy = False
         self.is_broken = False
 
@@ -60,10 +60,12 @@ class Wire:
         return not self.is_broken and not self._socket.closed
 
     async def reset(self, arguments: Mapping[str, Any], timeout: float) -> Observation:
-        return _observation(await self._ask(_frame("reset", arguments), "observation", "reset", timeout))
+        data = await self._ask(_frame("reset", arguments), "observation", "reset", timeout)
+        return _observation(data, self._columns_from)
 
     async def step(self, action: Mapping[str, Any], timeout: float) -> Observation:
-        return _observation(await self._ask(_frame("step", action), "observation", "step", timeout))
+        data = await self._ask(_frame("step", action), "observation", "step", timeout)
+        return _observation(data, self._columns_from)
 
     async def state(self, timeout: float) -> dict[str, Any]:
         return await self._ask(_STATE_FRAME, "state", "state", timeout)
@@ -165,7 +167,7 @@ def _invalid_fields(data: dict[str, Any]) -> str:
     )[:1000]
 
 
-def _observation(data: dict[str, Any]) -> Observation:
+def _observation(data: dict[str, Any], columns_from: str | None = None) -> Observation:
     fields = data.get("observation")
     if not isinstance(fields, dict):
         raise EnvError(f"the observation is not an object: {str(fields)[:200]}")
@@ -174,16 +176,25 @@ def _observation(data: dict[str, Any]) -> Observation:
     if not isinstance(metadata, dict):
         raise EnvError("the observation's metadata is not an object")
     reward = _number(data.get("reward"), "reward")
-    return Observation(fields, reward, data.get("done") is True, metadata, _columns(metadata, reward))
+    sent = metadata.get("rewards") if columns_from is None else _at({**fields, "metadata": metadata}, columns_from)
+    where = columns_from or "metadata.rewards"
+    return Observation(fields, reward, data.get("done") is True, metadata, _columns(sent, where, reward))
 
 
-def _columns(metadata: dict[str, Any], reward: float | None) -> dict[str, float]:
-    """`metadata["rewards"]`, or the one column `reward` of a package that sends only the scalar."""
-    sent = metadata.get("rewards")
+def _at(observation: dict[str, Any], path: str) -> Any:
+    """What stands at a dotted path; None where it leads nowhere, as on a step without a score."""
+    found: Any = observation
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return found
+
+
+def _columns(sent: Any, where: str, reward: float | None) -> dict[str, float]:
+    """The columns that were sent, or the one column `reward` of a package that sends only the scalar."""
     if sent is None:
         return {} if reward is None else {"reward": reward}
     if not isinstance(sent, dict):
-        raise EnvError("metadata.rewards is not an object of numbers by column")
+        raise EnvError(f"{where} is not an object of numbers by column")
     columns = {}
     for name, value in sent.items():
         number = _number(value, f"reward column {name!r}")

@@ -1,0 +1,105 @@
+"""What was found out about a foreign package by starting and playing it: the import report, as data."""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Honour(StrEnum):
+    """What became of the seed."""
+
+    HONOURED = "honoured"
+    """The same seed gives the same beginning, another seed another one."""
+    FIXED = "fixed"
+    """Every episode begins alike, whatever the seed."""
+    IGNORED = "ignored"
+    """The same seed gives different beginnings."""
+    UNKNOWN = "unknown"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class FileLeftOut(_Part):
+    path: str
+    size: int
+    why: str
+
+
+class Breakdown(_Part):
+    """A dictionary of numbers in the observation that may hold the reward's parts."""
+
+    path: str
+    """`metadata.components` or `breakdown.scores`: where it stands in an observation."""
+    names: list[str]
+    adds_up: bool
+    """Its values added up to the reward wherever it was seen."""
+
+
+class Leak(_Part):
+    """Something that gives the answer away."""
+
+    where: str
+    """`state.expected_answer`, `observation.solution`"""
+    what: str
+    in_observation: bool = False
+    """The policy would read it; what only the state has, it never sees."""
+
+
+class Played(_Part):
+    """What was seen in the episodes that were played."""
+
+    episodes: int = 0
+    steps: int = 0
+    longest: int = 0
+    ended: int = 0
+    """Episodes that said `done`."""
+    reset_milliseconds: float = 0.0
+    step_milliseconds: float = 0.0
+    """The middle one."""
+    reward_lowest: float | None = None
+    reward_highest: float | None = None
+    without_reward: int = 0
+    """Steps whose reward was null."""
+    errors: list[str] = Field(default_factory=list)
+    """What the environment refused or broke on, each once."""
+    refused: int = 0
+
+
+class ImportReport(_Part):
+    """The whole report. `starts` is false when there is nothing to play."""
+
+    kind: str = "openenv"
+    notes: list[str] = Field(default_factory=list)
+    carried: list[str] = Field(default_factory=list)
+    left_out: list[FileLeftOut] = Field(default_factory=list)
+    starts: bool = False
+    why_not: str = ""
+    """The last lines of what it said, when it does not start or not reset."""
+    start_seconds: float = 0.0
+    own_environment: bool = False
+    """It has a virtual environment of its own."""
+    sessions: int = 1
+    seed: Honour = Honour.UNKNOWN
+    index_matters: bool | None = None
+    """Other task numbers under the same seed begin otherwise."""
+    played: Played = Played()
+    columns: list[str] = Field(default_factory=list)
+    """Names in `metadata.rewards`, if it sends them."""
+    breakdowns: list[Breakdown] = Field(default_factory=list)
+    leaks: list[Leak] = Field(default_factory=list)
+    state_fields: list[str] = Field(default_factory=list)
+    action_schema: dict[str, Any] = Field(default_factory=dict)
+    observation_schema: dict[str, Any] = Field(default_factory=dict)
+    opening: dict[str, Any] = Field(default_factory=dict)
+    """An observation of a reset."""
+    after_step: dict[str, Any] = Field(default_factory=dict)
+    """An observation of a step."""
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    """What an MCP-style package lists."""
+    adapter: dict[str, Any] = Field(default_factory=dict)
+    """What the adapter of another library says of its environment."""
+    name: str = ""
+    description: str = ""

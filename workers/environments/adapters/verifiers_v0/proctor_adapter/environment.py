@@ -1,0 +1,110 @@
+"""One session of the wire: one rollout of the library, whose model is the session's client."""
+
+import threading
+from typing import Any
+
+from openenv.core.env_server import Environment, State
+
+from .library import Library
+from .lines import Line, as_text, is_assistant, plain
+from .models import Reply, Turn
+
+LONGEST_WAIT_SECONDS = 300.0
+"""For the library, or for the other members of a group, between two turns."""
+LIBRARY = Library()
+
+
+class Groups:
+    """Rewards that compare siblings need all of them: the library starts when the last one has reset."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Line]] = {}
+        self._lock = threading.Lock()
+
+    def join(self, name: str, size: int, row: dict[str, Any], line: Line) -> None:
+        with self._lock:
+            lines = self._waiting.setdefault(name, [])
+            lines.append(line)
+            if len(lines) < size:
+                return
+            del self._waiting[name]
+        LIBRARY.start(row, lines)
+
+
+GROUPS = Groups()
+
+
+class VerifiersEnvironment(Environment[Reply, Turn, State]):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._line: Line | None = None
+        self._playing: Any = None
+        self._row: dict[str, Any] = {}
+        self._heard = 0
+        self._steps = 0
+        self._result: dict[str, Any] = {}
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        split: str = "train",
+        index: int | None = None,
+        group: str = "",
+        group_size: int = 1,
+        **_: Any,
+    ) -> Turn:
+        """`group` and `group_size`: play as one of several that are scored together."""
+        self.close()
+        self._row = LIBRARY.row(split, index if index is not None else seed or 0)
+        self._line, self._heard, self._steps, self._result = Line(LIBRARY.loop), 0, 0, {}
+        if group and group_size > 1:
+            GROUPS.join(f"{group}/{split}/{index}", group_size, self._row, self._line)
+        else:
+            self._playing = LIBRARY.start(self._row, [self._line])
+        return self._listen()
+
+    def step(self, action: Reply, timeout_s: float | None = None, **_: Any) -> Turn:
+        if self._line is None or self._result:
+            raise RuntimeError("reset first")
+        self._steps += 1
+        self._line.reply(action)
+        return self._listen()
+
+    def _listen(self) -> Turn:
+        assert self._line is not None
+        messages, told = self._line.hear(LONGEST_WAIT_SECONDS)
+        if messages is None:
+            return self._end(told)
+        if len(messages) < self._heard:  # the library shows another history than what was said
+            self._heard = 0
+        new = [plain(message) for message in messages[self._heard :] if not is_assistant(message) or not self._steps]
+        self._heard = len(messages) + 1  # and the reply that follows
+        return Turn(text=self._text(new), messages=new, tools=[plain(tool) for tool in told])
+
+    def _text(self, messages: list[dict[str, Any]]) -> str:
+        """Without the system message that the policy has from the manifest."""
+        if not self._steps and messages and messages[0].get("role") == "system":
+            content = messages[0].get("content")
+            if content == LIBRARY.system:
+                messages = messages[1:]
+        return as_text(messages)
+
+    def _end(self, result: dict[str, Any]) -> Turn:
+        self._result = result
+        said = (result["prompt"] + result["completion"])[self._heard :]
+        last = [message for message in said if message.get("role") != "assistant"]
+        metadata = {key: result[key] for key in ("rewards", "stop_condition", "is_truncated")}
+        return Turn(text=as_text(last), messages=last, done=True, reward=result["reward"], metadata=metadata)
+
+    @property
+    def state(self) -> State:
+        told = {"answer": self._row["answer"]} if isinstance(self._row.get("answer"), str) else {}
+        return State(step_count=self._steps, adapter=LIBRARY.described(), result=self._result, **told)
+
+    def close(self) -> None:
+        if self._playing is not None:
+            self._playing.cancel()
+            self._playing = None
