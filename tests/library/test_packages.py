@@ -23,7 +23,15 @@ NEEDED = {
 
 
 def test_it_lists_the_built_in_environments():
-    assert library_names() == ["number_guess", "reverse_text", "sloppy_guess", "tictactoe"]
+    assert set(library_names()) >= {
+        "connect_four",
+        "double_check",
+        "number_guess",
+        "reverse_text",
+        "sloppy_guess",
+        "tictactoe",
+        "wordle",
+    }
 
 
 @pytest.mark.parametrize("name", library_names())

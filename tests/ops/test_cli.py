@@ -18,6 +18,7 @@ from backend.cli.main import main
 from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunStatus
+from backend.environments.library import library_names
 from backend.preparation import furnish
 from backend.settings import get_settings
 from tests.factories import make_flag, make_rollouts, make_run
@@ -82,7 +83,7 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor,
     assert (pushed.status, pushed.json["problems"], pushed.json["version"]["number"]) == (0, [], 1)
 
     names = {environment["name"] for environment in proctor("env", "list", "--json").json}
-    assert names == {"dice", "number_guess", "reverse_text", "sloppy_guess", "tictactoe"}
+    assert names == {"dice", *library_names()}
     assert proctor("env", "pull", "dice@1", "--folder", str(tmp_path / "again")).status == 0
     assert (tmp_path / "again" / "openenv.yaml").read_text() == (folder / "openenv.yaml").read_text()
     changed = folder / "README.md"

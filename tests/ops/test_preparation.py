@@ -9,6 +9,7 @@ from sqlalchemy import select
 from backend import preparation
 from backend.db.models import ApiToken, Environment, Policy
 from backend.db.session import transaction
+from backend.environments.library import library_names
 from backend.preparation import CannotPrepare, furnish, migrate, revisions
 from backend.settings import PROJECT_ROOT
 
@@ -62,7 +63,7 @@ def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
         environments = session.scalars(select(Environment.name).order_by(Environment.name)).all()
         policies = session.scalars(select(Policy.name)).all()
         tokens = session.scalars(select(ApiToken).where(ApiToken.revoked_at.is_(None))).all()
-    assert environments == ["number_guess", "reverse_text", "sloppy_guess", "tictactoe"]
+    assert environments == library_names()
     assert {"gold", "random", "constant"} <= set(policies)
     assert len(policies) == len(set(policies))
     assert len(tokens) == 1

@@ -1,0 +1,100 @@
+"""The rules of the word game, and play that only knows what was told."""
+
+from collections import Counter, defaultdict
+from functools import lru_cache
+
+from .words import LENGTH, OPEN, WORDS
+
+GREEN, YELLOW, GREY = "G", "Y", "-"
+
+FIRST_GUESS = "slate"
+MANY = 120
+"""Above so many candidates the first guess is as good as any that takes long to find."""
+FEW = 40
+"""Up to so many candidates, words that cannot be the answer are worth a thought too."""
+
+
+@lru_cache(maxsize=200_000)
+def mark(guess: str, word: str) -> str:
+    """One sign a letter: in its place, elsewhere in the word, or not (again) in the word."""
+    left = Counter(letter for letter, other in zip(word, guess, strict=True) if letter != other)
+    signs = []
+    for letter, other in zip(guess, word, strict=True):
+        if letter == other:
+            signs.append(GREEN)
+        elif left[letter] > 0:
+            left[letter] -= 1
+            signs.append(YELLOW)
+        else:
+            signs.append(GREY)
+    return "".join(signs)
+
+
+def in_words(guess: str, signs: str) -> str:
+    """For example `c grey, r green, …`."""
+    names = {GREEN: "green", YELLOW: "yellow", GREY: "grey"}
+    return ", ".join(f"{letter} {names[sign]}" for letter, sign in zip(guess, signs, strict=True))
+
+
+def read_guess(text: str) -> str | None:
+    """Five letters, however they were spaced or capitalised."""
+    guess = "".join(text.split()).lower()
+    return guess if len(guess) == LENGTH and guess.isascii() and guess.isalpha() else None
+
+
+def found_places(word: str, shown: str, guesses: list[str]) -> set[int]:
+    """Hidden places whose letter was guessed."""
+    return {n for n in hidden_places(shown) if any(guess[n] == word[n] for guess in guesses)}
+
+
+def known_letters(word: str, shown: str, guesses: list[str]) -> int:
+    """How many of the hidden letters were guessed, in their place or elsewhere."""
+    hidden = Counter(word[n] for n in hidden_places(shown))
+    most = 0
+    for guess in guesses:
+        told = Counter(letter for letter, sign in zip(guess, mark(guess, word), strict=True) if sign != GREY)
+        given = Counter(letter for letter in shown if letter != OPEN)
+        most = max(most, (hidden & (told - given)).total())
+    return most
+
+
+def hidden_places(shown: str) -> list[int]:
+    return [n for n, letter in enumerate(shown) if letter == OPEN]
+
+
+def candidates(shown: str, guesses: list[str], word: str) -> tuple[str, ...]:
+    """Words of the list that agree with everything that was told."""
+    told = [(guess, mark(guess, word)) for guess in guesses]
+    return tuple(
+        other
+        for other in WORDS
+        if all(letter in (OPEN, own) for letter, own in zip(shown, other, strict=True))
+        and all(mark(guess, other) == signs for guess, signs in told)
+    )
+
+
+@lru_cache(maxsize=20_000)
+def best_guess(left: tuple[str, ...]) -> str:
+    """The guess that leaves the fewest candidates on average; a candidate where that is equal."""
+    if len(left) > MANY:
+        return FIRST_GUESS
+    pool = dict.fromkeys([*left, *WORDS]) if 2 < len(left) <= FEW else left
+    return min(pool, key=lambda guess: _left_over(guess, left))
+
+
+def _left_over(guess: str, left: tuple[str, ...]) -> float:
+    groups: defaultdict[str, int] = defaultdict(int)
+    for word in left:
+        groups[mark(guess, word)] += 1
+    return sum(size * size for size in groups.values()) - 0.5 * (guess in left)
+
+
+def far_guess(word: str, used: list[str]) -> str:
+    """A word of the list that has least to do with the answer and was not guessed yet."""
+    return min((w for w in WORDS if w not in used), key=lambda w: (len(set(w) & set(word)), w))
+
+
+def near_guess(word: str, used: list[str]) -> str:
+    """Another word of the list that shares most places with the answer and was not guessed yet."""
+    others = (w for w in WORDS if w != word and w not in used)
+    return max(others, key=lambda w: (mark(w, word).count(GREEN), -mark(w, word).count(GREY), w))
