@@ -51,6 +51,7 @@ class Api:
                 web.get("/packages/{hash}", self.show_package),
                 web.put("/packages/{hash}", self.put_package),
                 web.post("/packages/{hash}/prepare", self.prepare_package),
+                web.get("/packages/{hash}/build", self.show_build),
                 web.post("/servers", self.order_servers),
                 web.get("/servers/{server}", self.show_server),
                 web.get("/servers/{server}/ws", self.proxy),
@@ -110,6 +111,10 @@ class Api:
             await self.pool.release(lease)
         self.ready.add(package.hash)
         return web.json_response({"is_ready": True})
+
+    async def show_build(self, request: web.Request) -> web.Response:
+        """How its virtual environment is coming along, or came about."""
+        return web.json_response(self.pool.build_log(self._package(request.match_info["hash"])))
 
     def _package(self, hash_: str) -> StoredPackage:
         if package := self.store.find(hash_):

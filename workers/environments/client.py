@@ -63,6 +63,14 @@ class EnvHost:
         if not known["is_ready"]:
             await self.ask("POST", f"/packages/{content_hash}/prepare", seconds=START_SECONDS)
 
+    async def build_log(self, content_hash: str) -> tuple[str, bool]:
+        """What pip said when the package's virtual environment was built; and whether it has one of its own."""
+        try:
+            answer = await self.ask("GET", f"/packages/{content_hash}/build")
+        except HostRefused:  # it was never stored
+            return "", False
+        return str(answer["log"]), bool(answer["is_own"])
+
     @asynccontextmanager
     async def lease(self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1) -> AsyncIterator[EnvServer]:
         """One or more servers of a prepared package for ourselves; waits in the queue while the host is full."""

@@ -56,6 +56,11 @@ class Pool:
         self._tasks: set[asyncio.Task[None]] = set()
         folder.mkdir(parents=True, exist_ok=True)
 
+    def build_log(self, package: StoredPackage) -> dict[str, Any]:
+        """What pip said of the package's own virtual environment; empty when the shared runtime does."""
+        environments = self._runtimes.environments
+        return {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
+
     # leases
 
     def order(self, package: StoredPackage, resources: ResourcesSpec, count: int) -> Lease:

@@ -24,6 +24,10 @@ class Runtimes:
         self._starting: dict[str, asyncio.Lock] = {}
         self._uids = itertools.count()
 
+    @property
+    def environments(self) -> VirtualEnvironments:
+        return self._environments
+
     async def warm_up(self, runtime_python: Path) -> None:
         """Start the shared runtime's interpreter before somebody waits for it."""
         await self._zygote("", [runtime_python])
