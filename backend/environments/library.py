@@ -25,6 +25,7 @@ class Template:
 _TEMPLATES = (
     Template("single_turn", "Single turn", "One question, one answer, graded by several small reward columns."),
     Template("multi_turn_game", "Multi-turn game", "A task that goes on until it is solved or the turns are used up."),
+    Template("tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a state which lasts."),
 )
 
 
