@@ -3,6 +3,7 @@
 from backend.db.models.base import Base
 from backend.db.models.environments import Certificate, DraftTrial, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.db.models.exports import Export
+from backend.db.models.imports import EnvironmentImport
 from backend.db.models.judging import Fixture, Flag, VerdictRecord
 from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, Task
@@ -18,6 +19,7 @@ __all__ = [
     "DraftTrial",
     "Environment",
     "EnvironmentDraft",
+    "EnvironmentImport",
     "EnvironmentVersion",
     "Export",
     "Fixture",
