@@ -87,7 +87,7 @@ class ArithmeticLadderEnvironment(RewardedEnvironment):
         return read(self._answer or "")
 
     def _scripts(self) -> dict[str, str]:
-        """variants write gold's number in other ways; partial is off by ten; wrong is far off; teacher slips at times."""
+        """variants write gold's number otherwise; partial is off by ten; wrong is far off; teacher slips at times."""
         if self._answer is not None:
             return {}
         right = self._problem.answer
