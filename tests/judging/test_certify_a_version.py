@@ -76,7 +76,7 @@ def test_what_was_played_is_stored_and_the_evidence_leads_to_it(queue_check: Que
     run_id = queue_check(load_package("number_guess"))
     carry_out(run_id)
     results = {result["check"]: result for result in certificate_of(run_id).results}
-    shown = {uuid.UUID(text) for text in results["gold_reaches_bound"]["details"]["rollouts"]}
+    shown = {uuid.UUID(text) for text in results["gold_reaches_bound"]["rollouts"]}
     with transaction() as session:
         phases = session.scalars(select(Rollout.phase).where(Rollout.run_id == run_id).distinct()).all()
         found = session.scalars(select(Rollout).where(Rollout.id.in_(shown))).all()
@@ -84,7 +84,7 @@ def test_what_was_played_is_stored_and_the_evidence_leads_to_it(queue_check: Que
     assert phases == [Phase.CHECK]
     assert {rollout.id for rollout in found} == shown
     assert [rollout.reward for rollout in found] == pytest.approx([1.3] * 5)
-    assert any(line.startswith("passed gold_reaches_bound: Gold reaches its bound.") for line in lines)
+    assert any(line.startswith("passed gold_reaches_bound: Gold gets the highest reward") for line in lines)
 
 
 def test_a_job_that_is_carried_out_again_doubles_nothing(queue_check: QueueCheck):

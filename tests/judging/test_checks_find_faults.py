@@ -75,7 +75,7 @@ async def test_rollouts_are_handed_over_and_named_in_the_evidence(serve: Serve):
     results = await look_at(serve, load_package("number_guess"), on_rollout=rollouts.append)
     names = {f"{rollout.group}/{rollout.member}" for rollout in rollouts}
     assert len(names) == len(rollouts) > 100
-    assert set(results["gold_reaches_bound"].details["rollouts"]) <= names
+    assert set(results["gold_reaches_bound"].rollouts) <= names
 
 
 async def test_it_ends_early_when_told_to_stop(serve: Serve):

@@ -4,6 +4,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from sqlalchemy import delete
@@ -14,6 +15,7 @@ from backend.db.session import transaction
 from backend.domain.checks import CheckResult, certificate_status
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import begin_run, finish_run
 from backend.settings import get_settings
@@ -68,9 +70,11 @@ async def _examine(assignment: _Assignment, recorder: RunRecorder) -> list[Check
             subject = Subject(
                 assignment.manifest,
                 server,
+                files=assignment.files,
                 seed=assignment.seed,
                 on_rollout=writer.put,
                 should_stop=recorder.should_stop,
+                twin=lambda: host.lease(assignment.content_hash, assignment.manifest.proctor.resources),
             )
             return await _look(subject, assignment, recorder)
 
@@ -79,18 +83,34 @@ async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder
     results: list[CheckResult] = []
 
     def begin(check: Check) -> None:
-        recorder.progress(phase=check.id, done=len(results), total=len(CHECKS), message=check.sentence)
+        tell(check.id, check.sentence)
 
     def record(result: CheckResult) -> None:
         results.append(result)
         recorder.log(f"{result.status} {result.check}: {result.evidence}")
-        recorder.progress(phase=result.check, done=len(results), total=len(CHECKS), message=result.evidence)
+        tell(result.check, result.evidence)
+
+    def tell(check: str, message: str) -> None:
+        """The page shows what is at work, what was found, and what is still to come."""
+        found = [_in_short(result) for result in results]
+        to_come = [_to_come(check) for check in CHECKS[len(results) :]]
+        more = {"results": found + to_come}
+        recorder.progress(phase=check, done=len(results), total=len(CHECKS), message=message, more=more)
 
     def name(rollout: Rollout) -> uuid.UUID:
         return rollout_id(assignment.run_id, rollout)
 
     await examine(subject, on_begin=begin, on_result=record, rollout_id=name)
     return results
+
+
+def _in_short(result: CheckResult) -> dict[str, Any]:
+    """Without its figures: they come with the certificate."""
+    return result.as_json() | {"details": {}, "evidence": plain_text(result.evidence)[:600]}
+
+
+def _to_come(check: Check) -> dict[str, Any]:
+    return {"check": check.id, "sentence": check.sentence, "theme": check.theme, "status": None}
 
 
 def _take_up(run_id: uuid.UUID) -> _Assignment | None:

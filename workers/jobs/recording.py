@@ -116,14 +116,17 @@ class RunRecorder:
             )
             announce(session, self._topic)
 
-    def progress(self, *, phase: str, done: int, total: int, message: str = "") -> None:
-        """At most four times a second; the last one of a phase is always written."""
+    def progress(
+        self, *, phase: str, done: int, total: int, message: str = "", more: Mapping[str, Any] | None = None
+    ) -> None:
+        """At most four times a second; the last one of a phase is always written. `more` is for the run's page."""
         now = time.monotonic()
         rate = self._rate.at(phase, done, now)
         if now - self._progress_at < PROGRESS_SECONDS and done < total:
             return
         self._progress_at = now
         news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
+        news |= more or {}
         with transaction() as session:
             session.execute(update(Run).where(Run.id == self.run_id).values(progress=news))
             announce(session, self._topic, RUNS)

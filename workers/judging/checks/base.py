@@ -1,6 +1,6 @@
 """The face that all checks have: a `Check` looks at a `Subject` and returns a `Finding`."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ class Finding:
     details: dict[str, Any] = field(default_factory=dict)
     rollouts: tuple[Rollout, ...] = ()
     """Those that show it best."""
+    applies: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +35,30 @@ class Check:
     look: Callable[[Subject], Awaitable[Finding]]
     needs: tuple[str, ...] = ()
     """Checks without which this one makes no sense: it is skipped when one of them failed."""
+    theme: str = ""
+    """Given by the list of checks."""
 
 
-def passed(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
-    return Finding(CheckStatus.PASSED, evidence, details, tuple(rollouts[:SHOWN]))
+def passed(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: Any) -> Finding:
+    return Finding(CheckStatus.PASSED, evidence, details, tuple(rollouts)[:SHOWN])
 
 
-def warned(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
-    return Finding(CheckStatus.WARNED, evidence, details, tuple(rollouts[:SHOWN]))
+def warned(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: Any) -> Finding:
+    return Finding(CheckStatus.WARNED, evidence, details, tuple(rollouts)[:SHOWN])
 
 
-def failed(evidence: str, rollouts: Sequence[Rollout] = (), **details: Any) -> Finding:
-    return Finding(CheckStatus.FAILED, evidence, details, tuple(rollouts[:SHOWN]))
+def failed(evidence: str, rollouts: Iterable[Rollout] = (), /, **details: Any) -> Finding:
+    return Finding(CheckStatus.FAILED, evidence, details, tuple(rollouts)[:SHOWN])
 
 
 def skipped(evidence: str, **details: Any) -> Finding:
+    """Something is missing that the author could give: a warning."""
     return Finding(CheckStatus.SKIPPED, evidence, details)
+
+
+def does_not_apply(evidence: str, **details: Any) -> Finding:
+    """There is nothing to hold the environment to: no warning."""
+    return Finding(CheckStatus.SKIPPED, evidence, details, applies=False)
 
 
 def listed(names: Iterable[object], limit: int = 5) -> str:
@@ -57,3 +66,9 @@ def listed(names: Iterable[object], limit: int = 5) -> str:
     texts = [str(name) for name in names]
     more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
     return ", ".join(texts[:limit]) + more
+
+
+def clipped(value: object, limit: int = 60) -> str:
+    """A value in a sentence."""
+    text = repr(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

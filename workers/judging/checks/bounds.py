@@ -1,21 +1,22 @@
-"""Does the reward tell trying from not trying? The gold script must reach the top, degenerate policies stay low."""
+"""Where a reward lies: the range, the floor that chance reaches, the bound that perfect play reaches."""
 
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
-from backend.domain.manifest import Manifest, RewardColumn
+from backend.domain.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 from backend.domain.rollouts import Rollout
 from backend.domain.statistics import Estimate, estimate_mean
-from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
-from workers.judging.checks.policies import DEGENERATE
-from workers.judging.checks.subject import Subject
 
-GOLD_PER_LEVEL = 64
 TOLERANCE = 1e-6
+FLOOR_MARGIN = 0.05
+"""Of the reward's range, that a policy which does not try may lie above the floor."""
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
 """What the platform computes has a range of its own."""
+
+
+def declared_range(column: RewardColumn) -> tuple[float, float] | None:
+    return column.range or PLATFORM_RANGE.get(column.name)
 
 
 def reward_range(manifest: Manifest) -> tuple[float, float] | None:
@@ -27,37 +28,23 @@ def reward_range(manifest: Manifest) -> tuple[float, float] | None:
     return math.fsum(low for low, _ in ends), math.fsum(high for _, high in ends)
 
 
-def declared_range(column: RewardColumn) -> tuple[float, float] | None:
-    return column.range or PLATFORM_RANGE.get(column.name)
+def floor_of(manifest: Manifest) -> float | None:
+    """What is declared, else the lowest possible reward and what the format alone is worth."""
+    if manifest.proctor.checks.floor_maximum is not None:
+        return manifest.proctor.checks.floor_maximum
+    span = reward_range(manifest)
+    if span is None:
+        return None
+    return span[0] + math.fsum(abs(column.weight) for column in manifest.columns if column.name in PLATFORM_COLUMNS)
 
 
-async def _gold(subject: Subject) -> Finding:
-    manifest = subject.manifest
-    if "gold" not in manifest.proctor.scripts:
-        return skipped("The manifest names no `gold` script: nobody showed that the task can be solved.")
-    bounds = _gold_bounds(manifest)
-    if bounds is None:
-        return skipped("No bound: declare `checks.gold_minimum`, or the `range` of every column.")
-    rollouts = await subject.rollouts("gold", GOLD_PER_LEVEL)
-    if broken := [rollout for rollout in rollouts if not rollout.is_completed]:
-        return failed(f"{len(broken)} of {len(rollouts)} episodes of gold broke: {broken[0].error_message}", broken)
-    levels = by_level(rollouts)
-    low = {level: e for level, e in levels.items() if e.high < bounds[level] - TOLERANCE}
-    details: dict[str, Any] = {
-        "bounds": bounds,
-        "levels": {level: _figures(estimate) for level, estimate in levels.items()},
-    }
-    told = "Mean and the upper end of its 95 % interval: " + "; ".join(
-        f"level {level}: {e.mean:.3f} to {e.high:.3f} (bound {bounds[level]:.3f}, {e.count} tasks)"
-        for level, e in levels.items()
-    )
-    worst = sorted(rollouts, key=lambda rollout: (rollout.task.level not in low, rollout.reward or 0.0))
-    if low:
-        return failed(f"Gold stays below its bound on level {listed(low)}. {told}.", worst, **details)
-    return passed(f"Gold reaches its bound. {told}.", worst, **details)
+def floor_limit(manifest: Manifest) -> float | None:
+    """The floor and its margin, which needs a range."""
+    floor, span = floor_of(manifest), reward_range(manifest)
+    return floor if floor is None or span is None else floor + FLOOR_MARGIN * (span[1] - span[0])
 
 
-def _gold_bounds(manifest: Manifest) -> list[float] | None:
+def gold_bounds(manifest: Manifest) -> list[float] | None:
     """By level: what is declared, else the highest possible reward."""
     declared, levels = manifest.proctor.checks.gold_minimum, manifest.proctor.tasks.levels
     if isinstance(declared, list):
@@ -68,46 +55,10 @@ def _gold_bounds(manifest: Manifest) -> list[float] | None:
     return None if declared is None else [declared] * levels
 
 
-async def _degenerate(subject: Subject) -> Finding:
-    floor = _floor(subject.manifest)
-    if floor is None:
-        return skipped("No floor: declare `checks.floor_maximum`, or the `range` of every column.")
-    means: dict[str, Estimate] = {}
-    for policy in DEGENERATE:
-        rollouts = await subject.completed(policy)
-        if estimate := estimate_mean([rollout.reward or 0.0 for rollout in rollouts]):
-            means[policy] = estimate
-    ranked = sorted(means, key=lambda policy: -means[policy].mean)
-    details: dict[str, Any] = {"floor": floor, "policies": {policy: _figures(means[policy]) for policy in ranked}}
-    told = f"Mean rewards: {', '.join(f'{policy} {means[policy].mean:.3f}' for policy in ranked)}."
-    best = sorted(await subject.completed(ranked[0]), key=lambda r: -(r.reward or 0.0)) if ranked else []
-    sure = [policy for policy in ranked if means[policy].low > floor + TOLERANCE]
-    above = [policy for policy in ranked if means[policy].mean > floor + TOLERANCE]
-    if sure:
-        return failed(f"Above the floor of {floor:.3f} without trying: {listed(sure)}. {told}", best, **details)
-    if above:
-        return warned(f"Perhaps above the floor of {floor:.3f}: {listed(above)}. {told}", best, **details)
-    return passed(f"All {len(ranked)} policies stay at or below the floor of {floor:.3f}. {told}", best, **details)
-
-
-def _floor(manifest: Manifest) -> float | None:
-    """What is declared, else a quarter of the way from the lowest to the highest possible reward."""
-    if manifest.proctor.checks.floor_maximum is not None:
-        return manifest.proctor.checks.floor_maximum
-    span = reward_range(manifest)
-    return None if span is None else span[0] + (span[1] - span[0]) / 4
-
-
-async def _monotone(subject: Subject) -> Finding:
-    """Random play must not find a higher level easier."""
-    if subject.levels < 2:
-        return passed("There is only one level: nothing to compare.")
-    levels = by_level(await subject.completed("random"))
-    told = ", ".join(f"level {level} {estimate.mean:.3f}" for level, estimate in levels.items())
-    easier = [level for level in levels if level - 1 in levels and levels[level].low > levels[level - 1].high]
-    if easier:
-        return warned(f"Random legal play finds level {listed(easier)} easier than the one before: {told}.")
-    return passed(f"Random legal play finds no level clearly easier than the one before: {told}.")
+def success_bounds(manifest: Manifest) -> list[float] | None:
+    """By level: the reward that counts as success, half of the way from the floor to the gold bound."""
+    floor, gold = floor_limit(manifest), gold_bounds(manifest)
+    return None if floor is None or gold is None else [(floor + bound) / 2 for bound in gold]
 
 
 def by_level(rollouts: Sequence[Rollout]) -> dict[int, Estimate]:
@@ -119,22 +70,5 @@ def by_level(rollouts: Sequence[Rollout]) -> dict[int, Estimate]:
     return {level: estimate for level, estimate in estimates.items() if estimate}
 
 
-def _figures(estimate: Estimate) -> dict[str, float]:
+def figures(estimate: Estimate) -> dict[str, float]:
     return {"mean": estimate.mean, "low": estimate.low, "high": estimate.high, "count": estimate.count}
-
-
-GOLD = Check(
-    "gold_reaches_bound",
-    "Perfect play reaches the declared bound on every level (by the upper end of the 95 % interval of its mean).",
-    _gold,
-    needs=("steps_and_ends",),
-)
-DEGENERATE_POLICIES = Check(
-    "degenerate_policies",
-    "Policies that do not try stay at the floor.",
-    _degenerate,
-    needs=("steps_and_ends",),
-)
-MONOTONE = Check(
-    "levels_monotone", "A higher level is not easier for random legal play.", _monotone, needs=("steps_and_ends",)
-)

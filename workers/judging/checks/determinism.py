@@ -1,45 +1,74 @@
-"""Is an episode a function of its task and of the actions, whoever plays beside it?"""
+"""Is an episode a function of its task and of the actions, in this process and in another?"""
 
-import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from backend.domain.rollouts import Rollout, TaskSpec
-from workers.environments.client import Observation
-from workers.judging.checks.base import Check, Finding, failed, passed, skipped
+from backend.domain.rollouts import Rollout
+from workers.environments.client import EnvServer, Observation
+from workers.judging.checks.base import Check, Finding, clipped, does_not_apply, failed, passed, warned
 from workers.judging.checks.subject import Subject, actions_of
 
+RESETS = 16
 SAMPLES = 16
-PARALLEL = 8
+TWIN_SECONDS = 20.0
+"""How long to wait for a place for a second server."""
+ROUNDING = 1e-9
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 
 
 async def _resets_alike(subject: Subject) -> Finding:
-    tasks = subject.tasks(SAMPLES // min(subject.levels, 4))[:SAMPLES]
+    tasks = subject.tasks(RESETS // min(subject.levels, 4))[:RESETS]
     for task in tasks:
-        first, second = [await _opening(subject, task) for _ in range(2)]
-        if first != second:
+        async with subject.server.session() as session:
+            first = await subject.open(session, task)
+        async with subject.server.session() as session:
+            second = await subject.open(session, task)
+        if difference := difference_of([first], [second], subject.manifest.proctor.checks.noise):
             return failed(
-                f"Two resets of {task.key} (seed {task.seed}) differ in {_difference(first, second)}.",
+                f"Two resets of {task.key} (seed {task.seed}): {difference}.",
+                await _shown(subject, task.key),
                 task=task.reset_arguments(),
             )
     return passed(f"{len(tasks)} tasks, each reset twice: equal observations.", tasks=len(tasks))
 
 
+async def _shown(subject: Subject, key: str) -> list[Rollout]:
+    return [rollout for rollout in await subject.rollouts("random") if rollout.task.key == key]
+
+
 async def _steps_alike(subject: Subject) -> Finding:
-    samples = (await subject.completed("random"))[:SAMPLES]
-    steps = 0
+    """Twice in one process, then in another: what a process keeps to itself must not count."""
+    samples = (await subject.completed("random"))[: subject.replays(SAMPLES)]
+    if finding := await _again(subject, samples, subject.server, "once more in the same process"):
+        return finding
+    async with subject.other_process(TWIN_SECONDS) as other:
+        if other is None:
+            seen = f"{len(samples)} episodes played twice in one process: equal."
+            return warned(f"{seen} There was no room for a second process to compare with.")
+        if finding := await _again(subject, samples, other, "in another process"):
+            return finding
+    steps = sum([len(await subject.alone(rollout)) - 1 for rollout in samples])
+    return passed(
+        f"{len(samples)} episodes with {steps} steps, played twice in one process and once in another:"
+        " equal observations, rewards, ends."
+    )
+
+
+async def _again(subject: Subject, samples: Sequence[Rollout], server: EnvServer, where: str) -> Finding | None:
     for rollout in samples:
-        first, second = [await _alone(subject, rollout) for _ in range(2)]
-        steps += len(first) - 1
-        if difference := _difference_of(first, second):
+        first = await subject.alone(rollout)
+        async with server.session() as session:
+            second = await subject.replay(session, rollout.task, actions_of(rollout))
+        if difference := difference_of(first, second, subject.manifest.proctor.checks.noise):
             return failed(
-                f"The same actions on {rollout.task.key} (seed {rollout.task.seed}) gave something else: {difference}.",
+                f"The same actions on {rollout.task.key} (seed {rollout.task.seed}), {where}: {difference}.",
                 [rollout],
                 task=rollout.task.reset_arguments(),
             )
-    return passed(f"{len(samples)} episodes with {steps} steps played twice: equal observations, rewards, ends.")
+    return None
 
 
 async def _seeds_differ(subject: Subject) -> Finding:
@@ -48,73 +77,50 @@ async def _seeds_differ(subject: Subject) -> Finding:
     actions = max((actions_of(rollout) for rollout in samples), key=len, default=[])
     tasks = [rollout.task for rollout in samples if rollout.task.level == samples[0].task.level][:SAMPLES]
     if len(tasks) < 2:
-        return skipped("There is only one held-out task of a level: no seeds to compare.")
+        return does_not_apply("There is only one held-out task of a level: no seeds to compare.")
     signatures = set()
     for task in tasks:
         async with subject.server.session() as session:
             answers = await subject.replay(session, task, actions[:6])
-        signatures.add(orjson.dumps([_comparable(answer) for answer in answers], option=orjson.OPT_SORT_KEYS))
+        told = [[answer.fields, answer.rewards, answer.done] for answer in answers]
+        signatures.add(orjson.dumps(told, option=orjson.OPT_SORT_KEYS))
     if len(signatures) == 1:
-        return failed(f"{len(tasks)} seeds of one level gave one and the same episode: the seed has no effect.")
+        return failed(
+            f"{len(tasks)} seeds of one level gave one and the same episode: the seed has no effect.", samples
+        )
     return passed(f"{len(tasks)} seeds of one level gave {len(signatures)} different episodes to the same actions.")
 
 
-async def _sessions_isolated(subject: Subject) -> Finding:
-    """Play in lock step beside each other what is played alone."""
-    if subject.server.sessions < 2:
-        return passed("The server bears one session at a time: nothing can stand beside it.")
-    samples = (await subject.completed("random"))[: min(PARALLEL, subject.server.sessions)]
-    serial = [await _alone(subject, rollout) for rollout in samples]
-    barrier = asyncio.Barrier(len(samples))
-    parallel = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
-    for rollout, alone, beside in zip(samples, serial, parallel, strict=True):
-        if difference := _difference_of(alone, beside):
-            return failed(
-                f"{rollout.task.key}, played beside {len(samples) - 1} other sessions, went differently: {difference}.",
-                [rollout],
-                task=rollout.task.reset_arguments(),
-            )
-    return passed(f"{len(samples)} sessions at the same time gave what each gave alone.", sessions=len(samples))
-
-
-async def _alone(subject: Subject, rollout: Rollout) -> list[Observation]:
-    async with subject.server.session() as session:
-        return await subject.replay(session, rollout.task, actions_of(rollout))
-
-
-async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
-    """All reset before anybody moves."""
-    async with subject.server.session() as session:
-        answers = [await session.reset(rollout.task.reset_arguments(), timeout=subject.timeout)]
-        await barrier.wait()
-        return answers + await subject.go_on(session, answers[-1], actions_of(rollout))
-
-
-async def _opening(subject: Subject, task: TaskSpec) -> dict[str, Any]:
-    async with subject.server.session() as session:
-        return (await session.reset(task.reset_arguments(), timeout=subject.timeout)).fields
-
-
-def _comparable(answer: Observation) -> list[Any]:
-    return [answer.fields, answer.rewards, answer.done]
-
-
-def _difference_of(first: Sequence[Observation], second: Sequence[Observation]) -> str | None:
-    """Where the second episode leaves the first, in words."""
+def difference_of(first: Sequence[Observation], second: Sequence[Observation], noise: float = 0.0) -> str | None:
+    """Where the second episode leaves the first, in words. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
-        if one.fields != other.fields:
-            return f"{where} differs in {_difference(one.fields, other.fields)}"
-        if (one.rewards, one.reward) != (other.rewards, other.reward):
-            return f"{where} paid {other.rewards} instead of {one.rewards}"
+        if (one.fields != other.fields) and (not noise or _masked(one.fields) != _masked(other.fields)):
+            return f"{where} differs in {_fields(one.fields, other.fields)}"
+        if not same_rewards(one, other, noise):
+            return f"{where} paid {other.rewards or other.reward} instead of {one.rewards or one.reward}"
         if one.done != other.done:
             return f"{where} {'ended' if other.done else 'did not end'} it"
     return None
 
 
-def _difference(first: dict[str, Any], second: dict[str, Any]) -> str:
+def same_rewards(one: Observation, other: Observation, noise: float) -> bool:
+    if one.rewards.keys() != other.rewards.keys() or (one.reward is None) != (other.reward is None):
+        return False
+    reach = noise + ROUNDING
+    if any(abs(value - other.rewards[name]) > reach for name, value in one.rewards.items()):
+        return False
+    # the scalar is a weighted sum: with noise it may lie further apart than a column
+    return bool(noise) or abs((one.reward or 0.0) - (other.reward or 0.0)) <= reach
+
+
+def _masked(fields: dict[str, Any]) -> str:
+    return _NUMBER.sub("#", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode())
+
+
+def _fields(first: dict[str, Any], second: dict[str, Any]) -> str:
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
-    return ", ".join(f"`{name}` ({first.get(name)!r:.60} / {second.get(name)!r:.60})" for name in names[:3])
+    return ", ".join(f"`{name}` ({clipped(first.get(name))} / {clipped(second.get(name))})" for name in names[:3])
 
 
 RESETS_ALIKE = Check(
@@ -125,16 +131,10 @@ RESETS_ALIKE = Check(
 )
 STEPS_ALIKE = Check(
     "step_deterministic",
-    "The same actions on the same task get the same answers and rewards.",
+    "The same actions on the same task get the same answers and rewards, in another process too.",
     _steps_alike,
     needs=("steps_and_ends",),
 )
 SEEDS_DIFFER = Check(
     "seeds_differ", "Different seeds give different episodes.", _seeds_differ, needs=("steps_and_ends",)
-)
-ISOLATED = Check(
-    "sessions_isolated",
-    "Episodes beside each other do not disturb one another.",
-    _sessions_isolated,
-    needs=("steps_and_ends", "step_deterministic"),
 )

@@ -2,32 +2,55 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from backend.domain.checks import CheckResult
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import CheckStatus
-from workers.judging.checks import bounds, determinism, misuse, rewards, starting
+from workers.judging.checks import (
+    costs,
+    determinism,
+    grading,
+    leaks,
+    misuse,
+    rewards,
+    schemas,
+    sharing,
+    starting,
+    tasks,
+    trying,
+)
 from workers.judging.checks.base import Check, Finding, failed, listed
 from workers.judging.checks.subject import Subject
 
-CHECKS: tuple[Check, ...] = (
-    starting.STARTS,
-    starting.FITS,
-    rewards.FINITE,
-    starting.ENDS,
-    determinism.RESETS_ALIKE,
-    determinism.STEPS_ALIKE,
-    determinism.SEEDS_DIFFER,
-    determinism.ISOLATED,
-    bounds.GOLD,
-    bounds.DEGENERATE_POLICIES,
-    bounds.MONOTONE,
-    rewards.ADD_UP,
-    rewards.IN_RANGE,
-    misuse.AFTER_DONE,
-    misuse.MALFORMED,
-)
+THEMES: dict[str, tuple[Check, ...]] = {
+    "start": (starting.STARTS, starting.FITS, rewards.FINITE, starting.ENDS, schemas.SCHEMA),
+    "determinism": (
+        determinism.RESETS_ALIKE,
+        determinism.STEPS_ALIKE,
+        determinism.SEEDS_DIFFER,
+        sharing.GROUP_NOISE,
+        sharing.ISOLATED,
+        sharing.RESCORED,
+    ),
+    "reward": (
+        trying.GOLD,
+        trying.DEGENERATE_POLICIES,
+        trying.UNTOUCHED,
+        grading.VARIATIONS,
+        grading.LADDER,
+        grading.FIXTURES,
+        rewards.ADD_UP,
+        rewards.IN_RANGE,
+    ),
+    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, tasks.MIXED_GROUPS),
+    "misuse": (misuse.AFTER_DONE, misuse.MALFORMED, misuse.TIMEOUTS),
+    "cost": (costs.ERRORS, costs.LATENCY, costs.TOKENS),
+}
+"""By what they are about, in the order in which they are carried out."""
+
+CHECKS: tuple[Check, ...] = tuple(replace(check, theme=theme) for theme, checks in THEMES.items() for check in checks)
 
 
 async def examine(
@@ -44,16 +67,16 @@ async def examine(
         if subject.should_stop():
             break
         on_begin(check)
-        began = time.perf_counter()
+        began, before = time.perf_counter(), subject.episodes
         if obstacles := [name for name in check.needs if name in blocked]:
             finding = Finding(CheckStatus.SKIPPED, f"Not looked at, because of {listed(obstacles)}.")
         else:
             finding = await _look(check, subject)
         if obstacles or finding.status is CheckStatus.FAILED:
             blocked.add(check.id)
-        if finding.rollouts:
-            finding.details["rollouts"] = [str(rollout_id(rollout)) for rollout in finding.rollouts]
-        results.append(_result(check, finding, time.perf_counter() - began))
+        seconds, episodes = time.perf_counter() - began, subject.episodes - before
+        shown = list(dict.fromkeys(str(rollout_id(rollout)) for rollout in finding.rollouts))
+        results.append(_result(check, finding, seconds=seconds, episodes=episodes, rollouts=shown))
         on_result(results[-1])
     return results
 
@@ -62,7 +85,7 @@ def does_not_start(reason: str) -> list[CheckResult]:
     """The results for a package whose server never came up."""
     first, *others = CHECKS
     finding = Finding(CheckStatus.SKIPPED, f"Not looked at, because of {first.id}.")
-    return [_result(first, failed(reason), 0.0), *(_result(check, finding, 0.0) for check in others)]
+    return [_result(first, failed(reason)), *(_result(check, finding) for check in others)]
 
 
 async def _look(check: Check, subject: Subject) -> Finding:
@@ -73,5 +96,18 @@ async def _look(check: Check, subject: Subject) -> Finding:
         return failed(str(error)[:2000])
 
 
-def _result(check: Check, finding: Finding, seconds: float) -> CheckResult:
-    return CheckResult(check.id, check.sentence, finding.status, finding.evidence, finding.details, seconds)
+def _result(
+    check: Check, finding: Finding, *, seconds: float = 0.0, episodes: int = 0, rollouts: list[str] | None = None
+) -> CheckResult:
+    return CheckResult(
+        check=check.id,
+        sentence=check.sentence,
+        status=finding.status,
+        evidence=finding.evidence,
+        details=finding.details,
+        seconds=seconds,
+        theme=check.theme,
+        episodes=episodes,
+        rollouts=rollouts or [],
+        applies=finding.applies,
+    )

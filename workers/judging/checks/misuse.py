@@ -1,12 +1,18 @@
 """What happens when the environment is used wrongly: after the end, or with an action that is none."""
 
+import time
 from typing import Any
 
-from backend.domain.errors import EnvError
-from backend.domain.rollouts import TaskSpec
-from workers.environments.client import EnvSession
+from backend.domain.errors import EnvError, LimitExceeded, RolloutError
+from backend.domain.rollouts import TaskSpec, columns_over_episode, weighted_reward
+from workers.environments.client import EnvSession, Observation
 from workers.judging.checks.base import Check, Finding, failed, passed, skipped, warned
+from workers.judging.checks.bounds import TOLERANCE, floor_limit
+from workers.judging.checks.determinism import difference_of
 from workers.judging.checks.subject import Subject, actions_of
+
+GIVEN_UP = 1e-6
+"""Seconds in which no server answers."""
 
 
 async def _after_done(subject: Subject) -> Finding:
@@ -22,45 +28,53 @@ async def _after_done(subject: Subject) -> Finding:
         except EnvError as refusal:
             told = str(refusal)
         else:
-            return failed(f"A step after the end of {ended[0].task.key} was taken.")
+            return failed(f"A step after the end of {ended[0].task.key} was taken.", ended)
         try:
             late = await session.wire.step(actions[-1], subject.timeout)
         except EnvError:
             return passed(f"Refused by Proctor ({told}) and by the environment itself.")
     if any(late.rewards.values()):
-        return warned(f"The environment itself would go on and pay {late.rewards}; Proctor refuses such a step for it.")
+        evidence = f"The environment itself would go on and pay {late.rewards}; Proctor refuses such a step for it."
+        return warned(evidence, ended)
     return passed("Proctor refuses such a step; the environment itself would take it, but pays nothing.")
 
 
 async def _malformed(subject: Subject) -> Finding:
-    """Every odd action gets an answer or a refusal, and the next episode is not disturbed."""
+    """Every odd action gets an answer or a refusal, earns little, and the next episode is not disturbed."""
     task = subject.tasks(2)[0]
+    limit = floor_limit(subject.manifest)
     odd = _odd_actions(subject)
     outcomes: dict[str, str] = {}
-    async with subject.server.session() as session:
-        before = await session.reset(task.reset_arguments(), timeout=subject.timeout)
+    [(before, _)] = await subject.openings([task])
     for name, action in odd.items():
         async with subject.server.session() as session:
-            outcomes[name] = await _try(subject, session, task, action)
-    async with subject.server.session() as session:
-        after = await session.reset(task.reset_arguments(), timeout=subject.timeout)
+            answer = await _try(subject, session, task, action)
+        outcomes[name] = answer if isinstance(answer, str) else f"taken, paid {answer.rewards or answer.reward or 0}"
+        if not isinstance(answer, str) and limit is not None and _worth(subject, answer) > limit + TOLERANCE:
+            return failed(f"A malformed action ({name}) was paid {answer.rewards}.", outcomes=outcomes)
+    [(after, _)] = await subject.openings([task])
     if before.fields != after.fields:
         return failed("After malformed actions the same task begins differently.", outcomes=outcomes)
-    taken = sum(outcome == "taken" for outcome in outcomes.values())
+    taken = sum(outcome.startswith("taken") for outcome in outcomes.values())
     return passed(
-        f"{len(odd)} malformed actions: {len(odd) - taken} refused, {taken} taken as a move; the server lives.",
+        f"{len(odd)} malformed actions: {len(odd) - taken} refused, {taken} taken as a move that earns little;"
+        " the server lives.",
         outcomes=outcomes,
     )
 
 
-async def _try(subject: Subject, session: EnvSession, task: TaskSpec, action: dict[str, Any]) -> str:
-    """Raises SandboxError when the server dies of it, LimitExceeded when it hangs."""
-    await session.reset(task.reset_arguments(), timeout=subject.timeout)
+def _worth(subject: Subject, answer: Observation) -> float:
+    """What this step alone makes of the reward."""
+    return weighted_reward(subject.manifest.columns, columns_over_episode(subject.manifest.columns, [answer.rewards]))
+
+
+async def _try(subject: Subject, session: EnvSession, task: TaskSpec, action: dict[str, Any]) -> Observation | str:
+    """The answer or the refusal. Raises SandboxError when the server dies of it, LimitExceeded when it hangs."""
+    await subject.open(session, task)
     try:
-        await session.step(action, timeout=subject.timeout)
+        return await session.step(action, timeout=subject.timeout)
     except EnvError as refusal:
         return str(refusal)[:200]
-    return "taken"
 
 
 def _odd_actions(subject: Subject) -> dict[str, dict[str, Any]]:
@@ -78,12 +92,61 @@ def _odd_actions(subject: Subject) -> dict[str, dict[str, Any]]:
     }
 
 
+async def _timeouts(subject: Subject) -> Finding:
+    """Give up on an answer, then see that nobody gets it later and that the next session goes as it should."""
+    late = [rollout for rollout in subject.all_rollouts() if rollout.environment_seconds > _allowed(subject)]
+    if late:
+        return failed(f"{len(late)} episodes took longer than the manifest allows and were not cut.", late)
+    samples = [rollout for rollout in await subject.completed("random") if actions_of(rollout)][:1]
+    if not samples:
+        return skipped("No episode of random legal play came as far as one step.")
+    [sample] = samples
+    expected = await subject.alone(sample)
+    began = time.perf_counter()
+    async with subject.server.session() as session:
+        await subject.open(session, sample.task)
+        try:
+            await session.step(actions_of(sample)[0], timeout=GIVEN_UP)
+        except LimitExceeded:
+            cut = time.perf_counter() - began
+        else:
+            return failed(f"A step that was given {GIVEN_UP * 1000:g} ms was waited for.", samples)
+        if not await _is_refused(session, actions_of(sample)[0], subject.timeout):
+            return failed("A session whose step timed out took another step.", samples)
+    async with subject.server.session() as session:
+        answers = await subject.replay(session, sample.task, actions_of(sample))
+    if difference := difference_of(expected, answers, subject.manifest.proctor.checks.noise):
+        return failed(f"After a step that timed out the next session went differently: {difference}.", samples)
+    return passed(
+        f"A step that was given too little time was cut within {cut * 1000:.0f} ms, its session refused, and the next"
+        f" one went as it should; no episode took longer than {_allowed(subject):g} s."
+    )
+
+
+def _allowed(subject: Subject) -> float:
+    return subject.manifest.proctor.episode.episode_timeout_seconds
+
+
+async def _is_refused(session: EnvSession, action: dict[str, Any], timeout: float) -> bool:
+    try:
+        await session.step(action, timeout=timeout)
+    except RolloutError:
+        return True
+    return False
+
+
 AFTER_DONE = Check(
     "step_after_done", "After the end of an episode nothing more is paid.", _after_done, needs=("steps_and_ends",)
 )
 MALFORMED = Check(
     "malformed_action",
-    "A malformed action is answered or refused; it ends neither the server nor the next episode.",
+    "A malformed action is answered or refused and earns little; it ends neither the server nor the next episode.",
     _malformed,
     needs=("starts_and_resets", "agent_fits"),
+)
+TIMEOUTS = Check(
+    "timeouts_enforced",
+    "A step that takes too long is cut, and its late answer reaches nobody.",
+    _timeouts,
+    needs=("steps_and_ends", "step_deterministic"),
 )

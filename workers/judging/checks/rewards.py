@@ -7,7 +7,7 @@ from backend.domain.rollouts import Rollout, columns_over_episode, weighted_rewa
 from workers.environments.client import Observation
 from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
 from workers.judging.checks.bounds import declared_range
-from workers.judging.checks.subject import Subject, actions_of
+from workers.judging.checks.subject import Subject
 
 SAMPLES = 12
 TOLERANCE = 1e-6
@@ -19,18 +19,19 @@ async def _add_up(subject: Subject) -> Finding:
     """The environment's own scalar against the weighted sum of its columns; and the engine's sum against itself."""
     declared = [column for column in subject.manifest.columns if column.name not in PLATFORM_COLUMNS]
     compared, seen = 0, set[str]()
-    for rollout in (await subject.completed("random"))[:SAMPLES]:
-        async with subject.server.session() as session:
-            answers = await subject.replay(session, rollout.task, actions_of(rollout))
+    reach = TOLERANCE + subject.manifest.proctor.checks.noise * sum(abs(column.weight) for column in declared)
+    for rollout in (await subject.completed("random"))[: subject.replays(SAMPLES)]:
+        answers = await subject.alone(rollout)
         seen |= {name for answer in answers for name in answer.rewards}
         scalars = [answer.reward for answer in answers if answer.reward is not None]
         if not scalars:
             continue
         compared += 1
         ours, theirs = _episode_reward(declared, answers), math.fsum(scalars)
-        if abs(ours - theirs) > TOLERANCE:
+        if abs(ours - theirs) > reach:
             return failed(
                 f"On {rollout.task.key} the environment paid {theirs:.6g}; its columns, weighted, make {ours:.6g}.",
+                [rollout],
                 task=rollout.task.reset_arguments(),
             )
     if wrong := [r for r in subject.all_rollouts() if not _adds_up(subject, r.columns, r.reward)]:
@@ -79,10 +80,18 @@ async def _in_range(subject: Subject) -> Finding:
         elif seen[column.name][0] < span[0] - TOLERANCE or seen[column.name][1] > span[1] + TOLERANCE:
             outside.append(f"{column.name} (declared {span[0]:g} to {span[1]:g})")
     if outside:
-        return failed(f"Outside of its range: {listed(outside)}. Seen in {len(rollouts)} episodes: {told}.", seen=seen)
+        worst = [rollout for rollout in rollouts if _is_outside(subject, rollout)]
+        evidence = f"Outside of its range: {listed(outside)}. Seen in {len(rollouts)} episodes: {told}."
+        return failed(evidence, worst, seen=seen)
     if open_ended:
         return warned(f"No range is declared for {listed(open_ended)}. Seen: {told}.", seen=seen)
     return passed(f"{len(rollouts)} episodes: {told}.", seen=seen)
+
+
+def _is_outside(subject: Subject, rollout: Rollout) -> bool:
+    spans = [(column.name, declared_range(column)) for column in subject.manifest.columns]
+    values = [(rollout.columns.get(name, 0.0), span) for name, span in spans if span]
+    return any(not span[0] - TOLERANCE <= value <= span[1] + TOLERANCE for value, span in values)
 
 
 def _span(rollouts: list[Rollout], column: str) -> tuple[float, float]:

@@ -18,7 +18,7 @@ async def _starts(subject: Subject) -> Finding:
             for level in range(min(subject.levels, 20)):
                 began = time.perf_counter()
                 task = task_of(subject.manifest, split, level)
-                opening = await session.reset(task.reset_arguments(), timeout=subject.timeout)
+                opening = await subject.open(session, task)
                 seconds.append(time.perf_counter() - began)
                 if opening.done:
                     return failed(f"Reset of {task.key} (level {task.level}) gave an episode that is over already.")
@@ -33,7 +33,7 @@ async def _fits(subject: Subject) -> Finding:
     """The manifest's agent block against the action's schema and a real observation."""
     async with subject.server.session() as session:
         task = subject.tasks(2)[0]
-        opening = await session.reset(task.reset_arguments(), timeout=subject.timeout)
+        opening = await subject.open(session, task)
     problems = [*_action_problems(subject), *_observation_problems(subject, opening)]
     if problems:
         return failed(" ".join(problems), problems=problems)
@@ -46,18 +46,18 @@ async def _fits(subject: Subject) -> Finding:
 def _action_problems(subject: Subject) -> list[str]:
     spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
     fields = [name for name in schema.get("properties", {}) if name != "metadata"]
-    problems = []
-    if spec.field and spec.field not in fields:
-        problems.append(
-            f"`agent.action.field` is `{spec.field}`, but the action class has no such field; it has: {listed(fields)}."
+    filled = spec.filled_fields
+    if filled is None:
+        return []
+    if missing := sorted(filled - set(fields)):
+        named = (
+            f"`agent.action.field` is `{spec.field}`" if spec.field in missing else f"Replies fill {listed(missing)}"
         )
-    elif spec.field:
-        others = [name for name in schema.get("required", []) if name not in {spec.field, "metadata"}]
-        if others:
-            problems.append(
-                f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."
-            )
-    return problems
+        return [f"{named}, but the action class has no such field; it has: {listed(fields)}."]
+    others = [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]
+    if others:
+        return [f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."]
+    return []
 
 
 def _observation_problems(subject: Subject, opening: Observation) -> list[str]:

@@ -1,7 +1,9 @@
-"""The environment version under examination: a running server, and the rollouts that were played on it so far."""
+"""The environment version under examination: a running server, and what was played on it so far."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,28 +11,45 @@ from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.client import EnvServer, EnvSession, Observation
-from workers.judging.checks.policies import POLICIES
+from workers.judging.checks.policies import DEGENERATE, ORDER, SCRIPTS, Known
+from workers.policies.base import Policy
+from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import GroupPlan, OnRollout, TooManyFailures, play_groups
 
 CONCURRENCY = 16
 PER_LEVEL = 24
+GOLD_PER_LEVEL = 64
 EPISODES_AT_MOST = 240
 """Of one policy, over all levels."""
+SECONDS_PER_POLICY = 8.0
+"""A slow environment is played less often, so that its certificate comes in minutes."""
+REPLAY_SECONDS = 8.0
+"""For all replays of one check, likewise."""
 GROUPS_PER_POLICY = 10_000
 """Ordinals of groups that are reserved for one policy, so that a repeated check meets its first rollouts."""
+
+Twin = Callable[[], AbstractAsyncContextManager[EnvServer]]
 
 
 @dataclass(slots=True)
 class Subject:
-    """What checks look at. Rollouts are played once a policy and shared by the checks."""
+    """What checks look at. Episodes are played once and shared by the checks."""
 
     manifest: Manifest
     server: EnvServer
+    files: Mapping[str, str] = field(default_factory=dict)
+    """The package, for its fixtures."""
     seed: int = 0
     on_rollout: OnRollout = lambda rollout: None
     """Told of every rollout as it ends, failed ones included."""
     should_stop: Callable[[], bool] = lambda: False
+    twin: Twin | None = None
+    """Another process of the same package, for as long as it is needed."""
+    episodes: int = 0
+    """Begun so far."""
     _played: dict[str, list[Rollout]] = field(default_factory=dict)
+    _alone: dict[int, list[Observation]] = field(default_factory=dict)
+    _alone_seconds: float = 0.0
 
     @property
     def timeout(self) -> float:
@@ -40,20 +59,36 @@ class Subject:
     def levels(self) -> int:
         return self.manifest.proctor.tasks.levels
 
-    def tasks(self, per_level: int) -> list[TaskSpec]:
-        """Held-out tasks, as many of each level."""
-        per_level = max(2, min(per_level, EPISODES_AT_MOST // self.levels))
-        count = min(per_level * self.levels, self.manifest.proctor.tasks.heldout)
-        return [task_of(self.manifest, Split.HELDOUT, index) for index in range(count)]
+    @property
+    def scripts(self) -> list[str]:
+        return list(self.manifest.proctor.scripts)
 
-    async def rollouts(self, policy: str, per_level: int = PER_LEVEL) -> list[Rollout]:
-        """Rollouts of one of POLICIES on held-out tasks, in the order of the tasks; played when first asked for."""
+    def tasks(self, per_level: int, split: Split = Split.HELDOUT) -> list[TaskSpec]:
+        """Tasks of a split, as many of each level."""
+        per_level = max(2, min(per_level, EPISODES_AT_MOST // self.levels))
+        tasks = self.manifest.proctor.tasks
+        count = min(per_level * self.levels, tasks.heldout if split is Split.HELDOUT else tasks.train)
+        return [task_of(self.manifest, split, index) for index in range(count)]
+
+    async def rollouts(self, policy: str) -> list[Rollout]:
+        """Rollouts of a script or of a degenerate policy on held-out tasks, in the order of the tasks."""
         if policy not in self._played:
-            self._played[policy] = await self._play(policy, self.tasks(per_level))
+            acting = await self._policy(policy)
+            begun = 0
+            if "random" not in self._played:  # the first few tell how long an episode takes
+                begun = len(await self.play(policy, acting, [(task, 1) for task in self.tasks(1)[:CONCURRENCY]]))
+            tasks = self.tasks(self._per_level(GOLD_PER_LEVEL if policy == "gold" else PER_LEVEL))[begun:]
+            await self.play(policy, acting, [(task, 1) for task in tasks], offset=begun)
         return self._played[policy]
 
-    async def completed(self, policy: str, per_level: int = PER_LEVEL) -> list[Rollout]:
-        return [rollout for rollout in await self.rollouts(policy, per_level) if rollout.is_completed]
+    async def completed(self, policy: str) -> list[Rollout]:
+        return [rollout for rollout in await self.rollouts(policy) if rollout.is_completed]
+
+    async def known(self) -> Known:
+        """What is given away by perfect play, where there is any."""
+        if "gold" not in self.scripts:
+            return Known()
+        return Known([rollout.steps[0].reply for rollout in await self.completed("gold") if rollout.steps])
 
     def all_rollouts(self) -> list[Rollout]:
         """All completed rollouts so far."""
@@ -63,10 +98,53 @@ class Subject:
         """Rollouts by policy, failed ones included."""
         return self._played
 
+    async def play(
+        self,
+        name: str,
+        policy: Policy,
+        tasks: Sequence[tuple[TaskSpec, int]],
+        *,
+        manifest: Manifest | None = None,
+        offset: int = 0,
+    ) -> list[Rollout]:
+        """Rollouts of one of ORDER, `(task, members of its group)`. Those that fail are there to be looked at."""
+        first = ORDER.index(name) * GROUPS_PER_POLICY + offset
+        rollouts: list[Rollout] = []
+
+        def keep(rollout: Rollout) -> Awaitable[None] | None:
+            rollouts.append(rollout)
+            return self.on_rollout(rollout)
+
+        with suppress(TooManyFailures):
+            await play_groups(
+                [GroupPlan(task, first + number, tuple(range(size))) for number, (task, size) in enumerate(tasks)],
+                server=self.server,
+                policy=policy,
+                manifest=manifest or self.manifest,
+                phase=Phase.CHECK,
+                seed=self.seed,
+                concurrency=CONCURRENCY,
+                on_rollout=keep,
+                should_stop=self.should_stop,
+                max_attempts=1,  # a failure is what a check looks for
+            )
+        self.episodes += len(rollouts)
+        rollouts.sort(key=lambda rollout: (rollout.group, rollout.member))
+        self._played.setdefault(name, []).extend(rollouts)
+        return rollouts
+
     async def replay(self, session: EnvSession, task: TaskSpec, actions: Sequence[dict[str, Any]]) -> list[Observation]:
         """The answers to a reset and to these actions, up to the end of the episode."""
-        opening = await session.reset(task.reset_arguments(), timeout=self.timeout)
+        opening = await self.open(session, task)
         return [opening, *await self.go_on(session, opening, actions)]
+
+    async def open(self, session: EnvSession, task: TaskSpec) -> Observation:
+        """Reset, and have the tools listed where that takes an action."""
+        self.episodes += 1
+        opening = await session.reset(task.reset_arguments(), timeout=self.timeout)
+        if discover := self.manifest.proctor.agent.action.discover:
+            await session.step(discover, timeout=self.timeout)
+        return opening
 
     async def go_on(
         self, session: EnvSession, newest: Observation, actions: Sequence[dict[str, Any]]
@@ -79,28 +157,58 @@ class Subject:
             answers.append(newest)
         return answers
 
-    async def _play(self, policy: str, tasks: list[TaskSpec]) -> list[Rollout]:
-        first = list(POLICIES).index(policy) * GROUPS_PER_POLICY
-        rollouts: list[Rollout] = []
+    async def alone(self, rollout: Rollout) -> list[Observation]:
+        """The rollout's actions again, with nobody beside; done once for all checks."""
+        if id(rollout) not in self._alone:
+            began = time.perf_counter()
+            async with self.server.session() as session:
+                self._alone[id(rollout)] = await self.replay(session, rollout.task, actions_of(rollout))
+            self._alone_seconds += time.perf_counter() - began
+        return self._alone[id(rollout)]
 
-        def keep(rollout: Rollout) -> Awaitable[None] | None:
-            rollouts.append(rollout)
-            return self.on_rollout(rollout)
+    async def openings(
+        self, tasks: Sequence[TaskSpec], *, with_state: bool = False
+    ) -> list[tuple[Observation, dict[str, Any]]]:
+        """How these tasks begin, and what the environment keeps to itself."""
+        gate = asyncio.Semaphore(CONCURRENCY)
 
-        with suppress(TooManyFailures):  # those that failed are there to be looked at
-            await play_groups(
-                [GroupPlan(task, first + number, (0,)) for number, task in enumerate(tasks)],
-                server=self.server,
-                policy=POLICIES[policy](),
-                manifest=self.manifest,
-                phase=Phase.CHECK,
-                seed=self.seed,
-                concurrency=CONCURRENCY,
-                on_rollout=keep,
-                should_stop=self.should_stop,
-                max_attempts=1,  # a failure is what a check looks for
-            )
-        return sorted(rollouts, key=lambda rollout: rollout.group)
+        async def look(task: TaskSpec) -> tuple[Observation, dict[str, Any]]:
+            async with gate, self.server.session() as session:
+                opening = await self.open(session, task)
+                return opening, await session.state(timeout=self.timeout) if with_state else {}
+
+        return await asyncio.gather(*(look(task) for task in tasks))
+
+    def replays(self, most: int, *, least: int = 4) -> int:
+        """How many episodes a check may replay one after the other."""
+        seconds = self._alone_seconds / len(self._alone) if self._alone else self._busy_seconds()
+        return most if not seconds else max(least, min(most, int(REPLAY_SECONDS / seconds)))
+
+    @asynccontextmanager
+    async def other_process(self, seconds: float) -> AsyncIterator[EnvServer | None]:
+        """A second server process of this package; None when there is no room for it within that time."""
+        async with AsyncExitStack() as stack:
+            server = None
+            if self.twin is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        server = await stack.enter_async_context(self.twin())
+            yield server
+
+    async def _policy(self, name: str) -> Policy:
+        if name in SCRIPTS or name in self.scripts:
+            return ScriptedPolicy(name)
+        return DEGENERATE[name](await self.known() if name in {"constant", "answer_list"} else Known())
+
+    def _per_level(self, wanted: int) -> int:
+        """As many episodes as fit into the time when as many as may be are in flight."""
+        seconds = self._busy_seconds()
+        return wanted if not seconds else max(2, min(wanted, int(SECONDS_PER_POLICY / seconds) // self.levels))
+
+    def _busy_seconds(self) -> float:
+        """What an episode adds to the time when as many as may be are in flight, by those of the random policy."""
+        played = [rollout.environment_seconds for rollout in self._played.get("random", []) if rollout.is_completed]
+        return sum(played) / len(played) / min(CONCURRENCY, self.server.sessions) if played else 0.0
 
 
 def actions_of(rollout: Rollout) -> list[dict[str, Any]]:

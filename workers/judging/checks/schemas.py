@@ -1,0 +1,94 @@
+"""Is what the environment shows what it declares to show? The schema comes from foreign code: only its form is read."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from workers.environments.client import Observation
+from workers.judging.checks.base import Check, Finding, clipped, failed, listed, passed, warned
+from workers.judging.checks.subject import Subject
+
+SAMPLES = 8
+MAX_DEPTH = 6
+MAX_ITEMS = 50
+"""Of a list, that are looked at."""
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
+}
+
+
+async def _schema(subject: Subject) -> Finding:
+    schema = subject.server.observation_schema
+    declared = set(schema.get("properties", {}))
+    if not declared:
+        return warned("The server declares no fields of its observation.")
+    samples = (await subject.completed("random"))[: subject.replays(SAMPLES)]
+    answers = [answer for rollout in samples for answer in await subject.alone(rollout)]
+    for answer in answers:
+        if problem := next(_problems(schema, answer), None):
+            return failed(f"An observation is not what its class declares: {problem}.", samples, schema=schema)
+    if extra := sorted({name for answer in answers for name in answer.fields} - declared):
+        return warned(f"Sent, but not declared by the observation's class: {listed(extra)}.", samples)
+    return passed(
+        f"{len(answers)} observations of {len(samples)} episodes have the declared fields and types:"
+        f" {listed(sorted(declared - {'metadata', 'done', 'reward'}), 12)}."
+    )
+
+
+def _problems(schema: Mapping[str, Any], answer: Observation) -> Iterator[str]:
+    ours = {"metadata", "done", "reward"}
+    fields = {name: value for name, value in schema.get("properties", {}).items() if name not in ours}
+    for name in schema.get("required", []):
+        if name in fields and name not in answer.fields:
+            yield f"`{name}` is missing"
+    for name, found in fields.items():
+        if name in answer.fields and not _fits(found, answer.fields[name], schema, 0):
+            yield f"`{name}` is {clipped(answer.fields[name])}, not {_told(found)}"
+
+
+def _fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int) -> bool:
+    """By type, choice and enum; what cannot be told so fits."""
+    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+        return True
+    if isinstance(reference := schema.get("$ref"), str):
+        return _fits(root.get("$defs", {}).get(reference.rpartition("/")[2]), value, root, depth + 1)
+    if isinstance(branches := schema.get("anyOf"), list):
+        return any(_fits(branch, value, root, depth + 1) for branch in branches)
+    if isinstance(options := schema.get("enum"), list):
+        return value in options
+    if not _is_of(schema.get("type"), value):
+        return False
+    if isinstance(value, list):
+        return all(_fits(schema.get("items"), item, root, depth + 1) for item in itertools.islice(value, MAX_ITEMS))
+    if isinstance(value, dict):
+        inner = schema.get("properties", {})
+        return all(_fits(inner.get(name), item, root, depth + 1) for name, item in value.items())
+    return True
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    if not isinstance(kind, str) or kind not in _TYPES:
+        return True
+    if isinstance(value, bool):
+        return kind == "boolean"
+    return isinstance(value, _TYPES[kind])
+
+
+def _told(schema: Mapping[str, Any]) -> str:
+    if isinstance(branches := schema.get("anyOf"), list):
+        return " or ".join(_told(branch) for branch in branches)
+    return str(schema.get("type") or schema.get("enum") or "what is declared")
+
+
+SCHEMA = Check(
+    "observation_schema",
+    "Every observation has the fields and types that its class declares.",
+    _schema,
+    needs=("steps_and_ends",),
+)
