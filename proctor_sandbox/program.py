@@ -6,6 +6,7 @@ import json
 import linecache
 import math
 import os
+import random
 import resource
 import sys
 import threading
@@ -29,6 +30,7 @@ def become_program(request: dict[str, Any], limits: Limits, outputs: Sequence[in
     """In a child that is the first process of a new namespace. `outputs`: stdout, stderr and the value's pipe."""
     try:
         linux.die_with_parent()
+        os.setsid()  # a signal to one's process group crosses namespaces
         mapped = linux.mapped_bytes()  # while there is a /proc
         _enclose(request, limits)
         _take_descriptors(request["stdin"], outputs, ready)
@@ -117,6 +119,7 @@ def _run(source: str) -> int:
     module = types.ModuleType("__main__")
     builtins.submit = _Channel().submit  # type: ignore[attr-defined]
     sys.modules["__main__"] = module
+    random.seed(0)  # who draws without a seed of their own draws the same every time
     sys.argv[:] = ["main.py"]
     sys.path.insert(0, _FOLDER)
     os.environ.clear()  # noqa: TID251

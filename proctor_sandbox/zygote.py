@@ -9,7 +9,6 @@ import gc
 import importlib
 import json
 import os
-import random
 import select
 import signal
 import socket
@@ -31,12 +30,12 @@ _COMMON = (
 def main(arguments: list[str]) -> None:
     """`arguments`: the control socket's descriptor and a JSON object with what our starter decided."""
     linux.die_with_parent()
-    linux.set_dumpable(False)
     control = socket.socket(fileno=int(arguments[0]))
     options = json.loads(arguments[1])
     if new_root := options.get("new_root"):
         environment = options["environment"]
         rings.enclose(new_root, {environment: environment} if environment else {}, options["uid"])
+    linux.set_dumpable(False)  # becoming another program has set it
     sys.path += options["paths"]
     _warm_up()
     control.send(b"R")
@@ -48,7 +47,6 @@ def _warm_up() -> None:
     for name in _COMMON:
         importlib.import_module(name)
     seccomp.program(os.uname().machine)
-    random.seed(0)  # a program that draws without a seed of its own draws the same every time
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
 

@@ -56,6 +56,7 @@ def enclose_server(limits: Limits, unpack: Callable[[str], None], *, has_network
     linux.unshare(namespaces | (0 if has_network else linux.NEW_NETWORK))
     linux.map_to_nobody(uid, gid)
     rings.continue_as_first_process(first_closed=0)
+    os.setsid()  # a signal to one's process group crosses namespaces
     private = rings.PRIVATE
     linux.mount("tmpfs", "/tmp", "tmpfs", private, f"mode=700,size={limits.tmp_bytes},nr_inodes={_TMP_INODES}")
     linux.mount("tmpfs", PACKAGE_FOLDER, "tmpfs", private, f"mode=755,size={_PACKAGE_BYTES},nr_inodes={_TMP_INODES}")
