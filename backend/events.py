@@ -25,6 +25,21 @@ def run_topic(run_id: uuid.UUID) -> str:
     return f"run:{run_id}"
 
 
+def trial_topic(environment_id: uuid.UUID, person_id: uuid.UUID) -> str:
+    """What this person tries out on the environment's draft."""
+    return f"trial:{environment_id}:{person_id}"
+
+
+def draft_topic(environment_id: uuid.UUID) -> str:
+    """Somebody saved the environment's draft."""
+    return f"draft:{environment_id}"
+
+
+def import_topic(import_id: uuid.UUID) -> str:
+    """How the look at a foreign package is coming along."""
+    return f"import:{import_id}"
+
+
 def announce(session: Session, *topics: str) -> None:
     """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
     for topic in topics:

@@ -67,6 +67,11 @@ class PackageStore:
         return self._folder / f"{hash_}.zip"
 
 
+def resources_of(manifest: str) -> ResourcesSpec:
+    """What a manifest asks for, whatever else is wrong with it."""
+    return _resources(_mapping(_mapping(_mapping(_parse_yaml(manifest)).get("proctor")).get("resources")))
+
+
 def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage:
     manifest = _mapping(_parse_yaml(files[MANIFEST_PATH]))
     name = str(manifest.get("name", ""))

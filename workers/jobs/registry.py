@@ -44,7 +44,9 @@ class Entry:
 
 BODIES = {
     "environments.check": Entry("workers.jobs.checks:run"),
+    "environments.import": Entry("workers.jobs.importing:run", owns_run=False),
     "environments.play": Entry("workers.jobs.play:run"),
+    "environments.try": Entry("workers.jobs.trying:run", owns_run=False),
     "evaluations.run": Entry("workers.jobs.evaluation:run"),
     "training.run": Entry("workers.jobs.training:run"),
     "exports.run": Entry("workers.jobs.exports:run", owns_run=False),

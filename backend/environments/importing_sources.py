@@ -1,0 +1,132 @@
+"""Where a foreign package comes from: a zip, a git repository, an address of a running server."""
+
+import io
+import ipaddress
+import shutil
+import socket
+import subprocess
+import tempfile
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from backend.domain.foreign import MAX_NAMES
+from backend.domain.packages import PackageInvalid
+from backend.settings import get_settings
+
+MAX_UPLOAD_BYTES = 30_000_000
+MAX_UNPACKED_BYTES = 80_000_000
+MAX_FILE_BYTES = 20_000_000
+"""Larger ones are not even looked at."""
+CLONE_SECONDS = 120.0
+_QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
+_CAREFUL = (
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "core.symlinks=false"),
+    *("-c", "protocol.allow=never"),
+    *("-c", "protocol.https.allow=always"),
+    *("-c", "protocol.http.allow=always"),
+)
+
+
+def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
+    """The files, and the name of the folder that they lie in. Raises PackageInvalid."""
+    if len(data) > MAX_UPLOAD_BYTES:
+        raise PackageInvalid(f"the zip has {len(data):,} bytes; at most {MAX_UPLOAD_BYTES:,} are taken")
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            if len(entries) > MAX_NAMES or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+                raise PackageInvalid(f"the zip holds more than {MAX_NAMES} files or {MAX_UNPACKED_BYTES:,} bytes")
+            files = {entry.filename: archive.read(entry) for entry in entries if entry.file_size <= MAX_FILE_BYTES}
+    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error, OSError) as error:
+        raise PackageInvalid(f"it is not a zip that can be read: {error}") from error
+    for path in files:
+        if path.startswith("/") or ".." in PurePosixPath(path).parts:
+            raise PackageInvalid(f"the zip has a path that leads outside: {path[:100]!r}")
+    return files, PurePosixPath(name).stem
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """The files of a folder by path; links are not followed. Raises PackageInvalid."""
+    files: dict[str, bytes] = {}
+    total = 0
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if path.is_symlink() or not path.is_file() or ".git" in inside.parts or ".venv" in inside.parts:
+            continue
+        size = path.stat().st_size
+        total += size
+        if len(files) >= MAX_NAMES or total > 20 * MAX_UNPACKED_BYTES:
+            raise PackageInvalid(f"{folder} holds more than {MAX_NAMES} files: name the package's folder in it")
+        if size <= MAX_FILE_BYTES:
+            files[inside.as_posix()] = path.read_bytes()
+    return files
+
+
+def clone(url: str, reference: str = "", path: str = "") -> dict[str, bytes]:
+    """The files of a repository's newest commit, or of a branch or tag. Raises PackageInvalid."""
+    folder = Path(tempfile.mkdtemp(prefix="proctor-clone-"))
+    branch = ("--branch", reference) if reference and not reference.startswith("-") else ()
+    command = [
+        "git",
+        *_CAREFUL,
+        "clone",
+        "--quiet",
+        "--depth",
+        "1",
+        "--no-tags",
+        *branch,
+        "--",
+        url,
+        str(folder / "it"),
+    ]
+    try:
+        subprocess.run(
+            command,
+            env={**_QUIET, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)},
+            check=True,
+            capture_output=True,
+            timeout=CLONE_SECONDS,
+        )
+        files = read_tree(folder / "it" / path if path else folder / "it")
+        return {f"{path}/{name}": data for name, data in files.items()} if path else files
+    except FileNotFoundError as error:
+        raise PackageInvalid("git is not installed here; upload the package as a zip") from error
+    except subprocess.TimeoutExpired as error:
+        raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
+    except subprocess.CalledProcessError as error:
+        said = error.stderr.decode(errors="replace").strip().splitlines()
+        raise PackageInvalid(f"{url} cannot be cloned: {said[-1][:300] if said else 'git failed'}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def checked_url(text: str) -> str:
+    """An address that this server may ask: http(s), and not private where that is refused. Raises PackageInvalid."""
+    url = text.strip().rstrip("/")
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError as error:
+        raise PackageInvalid(f"this is not an address: {error}") from error
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise PackageInvalid("an address begins with http:// or https://")
+    if parts.username or parts.password:
+        raise PackageInvalid("leave names and passwords out of the address")
+    if any(character.isspace() or ord(character) < 32 for character in url):
+        raise PackageInvalid("an address has no spaces")
+    if not get_settings().allow_private_endpoints:
+        _refuse_private(parts.hostname, port)
+    return url
+
+
+def _refuse_private(host: str, port: int) -> None:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise PackageInvalid(f"{host} cannot be found: {error}") from error
+    for *_, address in found:
+        if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_global:
+            raise PackageInvalid(f"{host} lies in a private network; an administrator has not allowed that")
