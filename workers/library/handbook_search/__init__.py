@@ -1,0 +1,6 @@
+"""Handbook search as an OpenEnv environment."""
+
+from .client import HandbookSearchEnv
+from .models import HandbookSearchAction, HandbookSearchObservation
+
+__all__ = ["HandbookSearchAction", "HandbookSearchEnv", "HandbookSearchObservation"]
