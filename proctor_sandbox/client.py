@@ -37,27 +37,30 @@ def execute(
     files = dict(files or {})
     for path in files:
         _check_path(path)
-    request = {"source": source, "stdin": stdin, "files": files, "limits": asdict(limits)}
+    return ask(_interpreter.connection(), source, limits, stdin=stdin, files=files)
+
+
+def ask(
+    control: socket.socket, source: str, limits: Limits, *, stdin: str = "", files: Mapping[str, str] | None = None
+) -> Result:
+    """One program to the warm interpreter at the other end of `control`."""
+    request = {"source": source, "stdin": stdin, "files": files or {}, "limits": asdict(limits)}
     message = json.dumps(request, ensure_ascii=True).encode()  # lone surrogates are a model's right
     if len(message) > _MAX_REQUEST_BYTES:
         return Result("error", "", "the program is too long", None, 0.0)
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            socket.send_fds(_interpreter.connection(), [b"x"], [theirs.fileno()])
-        return _ask(ours, message, limits)
-
-
-def _ask(connection: socket.socket, message: bytes, limits: Limits) -> Result:
-    try:
-        connection.settimeout(QUEUE_SECONDS)
-        write_message(connection, message)
-        if not connection.recv(1):
-            raise SandboxFailed("the sandbox ended before the program began")
-        connection.settimeout(limits.seconds + GRACE_SECONDS)
-        answer = json.loads(read_message(connection))
-    except OSError as error:
-        raise SandboxFailed(f"the sandbox does not answer: {error}") from error
+            socket.send_fds(control, [b"x"], [theirs.fileno()])
+        try:
+            ours.settimeout(QUEUE_SECONDS)
+            write_message(ours, message)
+            if not ours.recv(1):
+                raise SandboxFailed("the sandbox ended before the program began")
+            ours.settimeout(limits.seconds + GRACE_SECONDS)
+            answer = json.loads(read_message(ours))
+        except OSError as error:
+            raise SandboxFailed(f"the sandbox does not answer: {error}") from error
     if failure := answer.pop("failure", ""):
         raise SandboxFailed(failure)
     return Result(**{**answer, "value": _sound_value(answer["value"])})

@@ -15,9 +15,9 @@ import pytest
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from backend.settings import get_settings
+from proctor_sandbox import linux
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
 from workers.environments.client import EnvHost, EnvServer
-from proctor_sandbox import linux
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
