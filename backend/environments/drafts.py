@@ -10,6 +10,7 @@ from backend.db.models import Environment, EnvironmentDraft
 from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.queries import get_draft
 from backend.errors import Conflict, InvalidInput, NotFound
+from backend.events import announce, draft_topic
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -128,6 +129,7 @@ def write_draft(
         draft.updated_by = actor.person_id if actor else None
         draft.updated_at = now
         session.flush()
+        announce(session, draft_topic(draft.environment_id))
     return draft
 
 

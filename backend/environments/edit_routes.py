@@ -12,16 +12,21 @@ from sqlalchemy.orm import Session
 from backend.db.models import Environment, EnvironmentDraft
 from backend.domain.manifest import Manifest
 from backend.domain.packages import MANIFEST_PATH
-from backend.environments import drafts, queries, service
+from backend.environments import drafts, queries, service, trying
+from backend.environments.column_source import ColumnSource, column_sources, functions_without_column
 from backend.environments.diff import FileDiff, diff_files
-from backend.environments.forms import DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.file_tree import Folder, file_tree
+from backend.environments.forms import BroughtBack, DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.queries import VersionRow
+from backend.environments.trying import TrialView
 from backend.environments.validation import FileProblem, Validation, validate_package
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.forms import read_form
-from backend.web.pages import page, see_other, wants_block
+from backend.web.pages import current_actor, page, see_other, wants_block
 
 router = APIRouter()
+SHOWN_VERSIONS = 6
 
 _MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
 
@@ -45,6 +50,15 @@ class EditPage:
     problem_counts: Mapping[str, int]
     """By file."""
     manifest: Manifest | None
+    tree: Folder
+    sources: Sequence[ColumnSource]
+    """Where each reward column is computed."""
+    lost: Sequence[tuple[str, str, int]]
+    """Columns of the code that the manifest does not name: (name, path, line)."""
+    trial: TrialView | None
+    stored_mark: str
+    versions: Sequence[VersionRow]
+    """The newest few."""
     newest: int | None
     message: str = ""
     """What went wrong with the last save."""
@@ -121,6 +135,17 @@ def delete_file(
     return see_other(f"/environments/{name}/edit", f"{form.path} is deleted from the draft.")
 
 
+@router.post("/environments/{name}/draft/version")
+def bring_back(
+    session: SessionDep, actor: Author, name: str, form: Annotated[BroughtBack, Depends(read_form(BroughtBack))]
+) -> Response:
+    """The draft becomes what a version was. What was in it and was never published is gone: it is asked for first."""
+    environment = queries.get_environment(session, name)
+    version = queries.get_version(session, environment, form.version, with_files=True)
+    drafts.save_draft(session, actor, environment, version.files, form.revision)
+    return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
+
+
 def as_annotation(problem: FileProblem) -> dict[str, Any]:
     """As the editor's island reads it."""
     message = f"{problem.key}: {problem.message}" if problem.key else problem.message
@@ -195,9 +220,11 @@ def _edit_page(
     is_quiet: bool = False,
     status: int = 200,
 ) -> HTMLResponse:
+    actor = current_actor(request)
+    person_id = actor.person_id if actor and not is_quiet else None
     validation: Validation = validate_package(draft.files, environment.name)
     stored = draft.files.get(path, "")
-    newest = queries.find_version(session, environment)
+    versions = queries.versions_of(session, environment)
     context = EditPage(
         environment=environment,
         draft=draft,
@@ -211,7 +238,13 @@ def _edit_page(
         problems=validation.problems,
         problem_counts=Counter(problem.path for problem in validation.problems),
         manifest=validation.manifest,
-        newest=newest.number if newest else None,
+        tree=file_tree(draft.files),
+        sources=column_sources(validation.manifest.columns, draft.files) if validation.manifest else (),
+        lost=functions_without_column(validation.manifest.columns, draft.files) if validation.manifest else (),
+        trial=trying.trial_view(session, draft, person_id, validation.manifest) if person_id else None,
+        stored_mark=drafts.text_mark(stored),
+        versions=versions[:SHOWN_VERSIONS],
+        newest=versions[0].version.number if versions else None,
         message=message,
         conflict=conflict,
         is_quiet=is_quiet,

@@ -40,6 +40,13 @@ class DeletedFile(BaseModel):
     mark: str
 
 
+class BroughtBack(BaseModel):
+    """A version that becomes the draft."""
+
+    version: int = Field(ge=1, lt=2**31)
+    revision: int = Field(ge=1, description="The draft's revision that is given up.")
+
+
 class ChosenVersion(BaseModel):
     version: int = Field(ge=1, lt=2**31)
 

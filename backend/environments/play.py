@@ -111,7 +111,7 @@ def start_play(
 def send_reply(session: Session, actor: Actor, run: Run, reply: str, revision: int | None = None) -> None:
     """The person's next reply. `revision`: what the page showed, so that a form sent twice acts once."""
     state = state_in_hand(session, actor, run, revision)
-    _mean(session, run, state, [*replies_of(session, run), _plain(reply)])
+    _mean(session, run, state, [*replies_of(session, run), plain_reply(reply)])
 
 
 def take_back(session: Session, actor: Actor, run: Run, revision: int | None = None) -> None:
@@ -254,7 +254,7 @@ def replies_of(session: Session, run: Run) -> list[str]:
     return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
 
 
-def _plain(reply: str) -> str:
+def plain_reply(reply: str) -> str:
     """The reply as a database stores it. Browsers send line ends as CR LF; a model writes LF."""
     text = reply.replace("\r\n", "\n")
     if len(text) > MAX_REPLY_CHARACTERS:

@@ -9,7 +9,16 @@ from fastapi.responses import HTMLResponse, Response
 
 from backend.db.models import Environment, EnvironmentDraft, Run
 from backend.domain.manifest import Manifest
-from backend.environments import edit_routes, play_on_routes, play_routes, queries, service, version_routes
+from backend.environments import (
+    edit_routes,
+    importing_routes,
+    play_on_routes,
+    play_routes,
+    queries,
+    service,
+    try_routes,
+    version_routes,
+)
 from backend.environments.forms import ChosenVersion, NewEnvironment
 from backend.environments.queries import CheckRun, EnvironmentRow, VersionRow
 from backend.environments.starting import StartingPoint, starting_files, starting_points
@@ -138,7 +147,7 @@ def _new_page(
     copies = [
         (row.environment.name, row.environment.description) for row in queries.list_environments(session) if row.latest
     ]
-    points = starting_points(copies)
+    points = starting_points(copies, form.template)
     template = form.template or points[0].key
     fields = error.fields if isinstance(error, InvalidInput) else {}
     context = NewPage(points, form.name, template, fields, "" if error is None or fields else error.message)
@@ -146,6 +155,8 @@ def _new_page(
 
 
 router.include_router(edit_routes.router)
+router.include_router(try_routes.router)
 router.include_router(version_routes.router)
 router.include_router(play_routes.router)
 router.include_router(play_on_routes.router)
+router.include_router(importing_routes.router)

@@ -24,10 +24,13 @@ class StartingPoint:
     description: str
 
 
-def starting_points(environments: Sequence[tuple[str, str]]) -> list[StartingPoint]:
-    """The templates, then a copy of each of these environments (name, description)."""
+def starting_points(environments: Sequence[tuple[str, str]], asked: str = "") -> list[StartingPoint]:
+    """The templates, then a copy of each of these environments (name, description); what was asked for is one too."""
     known = [StartingPoint(template.name, template.title, template.description) for template in templates()]
     copies = [StartingPoint(COPY + name, f"Copy of {name}", description) for name, description in environments]
+    if asked.startswith(COPY) and "@" in asked:
+        name, _, number = asked.removeprefix(COPY).partition("@")
+        copies.insert(0, StartingPoint(asked, f"Fork of {name} v{number}", "Exactly this version's files."))
     return known + copies
 
 
@@ -42,10 +45,14 @@ def starting_files(session: Session, key: str, name: str) -> dict[str, str]:
 
 
 def _copied_files(session: Session, original: str, name: str) -> dict[str, str]:
-    environment = find_environment(session, original)
-    if environment is None:
+    """`environment` copies its newest version (its draft while there is none), `environment@3` that one."""
+    known, _, number = original.partition("@")
+    environment = find_environment(session, known)
+    if environment is None or (number and not (number.isdecimal() and len(number) < 10)):
         raise InvalidInput(fields={"template": f"There is no environment {original[:60]!r} to copy."})
-    version = find_version(session, environment, with_files=True)
+    version = find_version(session, environment, int(number) if number else None, with_files=True)
+    if version is None and number:
+        raise InvalidInput(fields={"template": f"{known} has no version {number}."})
     files = dict(version.files if version else get_draft(session, environment).files)
     files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {name}", files[MANIFEST_PATH], count=1)
     return files

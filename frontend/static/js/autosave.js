@@ -17,6 +17,19 @@
     if (!area || response?.status !== 200 || request.body?.get?.("text") !== area.value) return;
     area.closest("[data-editor]").dataset.submitted = "";
   });
+
+  // Somebody, or another tab, saved this file: told before more is typed. Our own saves are news for a moment only.
+  let timer = 0;
+  const compare = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => {
+      const news = document.getElementById("draft-news");
+      const current = form();
+      if (news && current) news.hidden = news.dataset.mark === current.elements.mark.value;
+    }, 700);
+  };
+  for (const name of ["htmx:after:swap", "htmx:after:request", "htmx:sse:after:message"]) document.addEventListener(name, compare);
+
   document.addEventListener("input", (event) => {
     if (event.target.name === "text" && event.target.form === form()) delete event.target.closest("[data-editor]").dataset.submitted;
   });

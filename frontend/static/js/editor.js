@@ -51,6 +51,17 @@
     area.form?.addEventListener("submit", () => { box.dataset.submitted = ""; });
     addEventListener("beforeunload", (event) => { if (area.value !== saved && !("submitted" in box.dataset) && area.isConnected) event.preventDefault(); });
     validate(box, area, editor);
+    goToLine(editor);
+    addEventListener("hashchange", () => goToLine(editor));
+  };
+
+  // Links to a line end in #L12, also those to the file that is open.
+  const goToLine = (editor) => {
+    const line = Number(/^#L(\d+)$/.exec(location.hash)?.[1]);
+    if (!line) return;
+    editor.gotoLine(line, 0);
+    editor.container.scrollIntoView({ block: "nearest" });
+    editor.focus();
   };
 
   const validate = async (box, area, editor) => {
