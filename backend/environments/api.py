@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Environment, EnvironmentDraft
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash, pack
-from backend.environments import drafts, play_api, queries, service
+from backend.environments import drafts, importing_api, play_api, queries, service
 from backend.environments.api_models import (
     CertificateOut,
     CheckRunOut,
@@ -166,6 +166,7 @@ def get_certificate(name: str, number: int, session: SessionDep, _: Viewer) -> C
 
 
 router.include_router(play_api.router)
+router.include_router(importing_api.router)
 
 
 def _environment(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentOut:

@@ -97,7 +97,8 @@ def get_import(session: Session, import_id: uuid.UUID, *, with_files: bool = Fal
     options = [joinedload(EnvironmentImport.environment), joinedload(EnvironmentImport.creator)]
     if with_files:
         options.append(undefer(EnvironmentImport.files))
-    row = session.get(EnvironmentImport, import_id, options=options)
+    statement = select(EnvironmentImport).where(EnvironmentImport.id == import_id).options(*options)
+    row = session.scalars(statement).one_or_none()
     if row is None:
         raise NotFound("There is no such import.")
     return row

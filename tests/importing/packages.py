@@ -1,0 +1,80 @@
+"""Foreign packages for tests, as they come: bytes by path, without a `proctor:` block."""
+
+import io
+import zipfile
+
+MODELS = b"""\
+from openenv.core.env_server import Action, Observation
+
+
+class DoorAction(Action):
+    door: int
+
+
+class DoorObservation(Observation):
+    prompt: str = ""
+    legal_doors: list[int] = []
+    parts: dict[str, float] = {}
+"""
+
+ENVIRONMENT = b"""\
+import random
+from openenv.core.env_server import Environment, State
+from MODELS import DoorAction, DoorObservation
+
+
+class DoorEnvironment(Environment):
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self):
+        super().__init__()
+        self.door = 0
+
+    def reset(self, seed=None, episode_id=None, **arguments):
+        self.door = random.Random(seed).randrange(3)
+        return DoorObservation(prompt=f"Room {seed}: which door?", legal_doors=[0, 1, 2])
+
+    def step(self, action: DoorAction, timeout_s=None, **arguments):
+        parts = {"hit": float(action.door == self.door), "tidy": 0.25}
+        return DoorObservation(prompt="Over.", done=True, reward=sum(parts.values()), parts=parts)
+
+    @property
+    def state(self):
+        return State(step_count=0, expected_answer=str(self.door))
+"""
+
+APP = b"""\
+from openenv.core.env_server import create_app
+from MODELS import DoorAction, DoorObservation
+from ENVIRONMENT import DoorEnvironment
+
+app = create_app(DoorEnvironment, DoorAction, DoorObservation, env_name="doors", max_concurrent_envs=4)
+"""
+
+STYLES = {
+    "folder": (b"models", b"server.doors_environment"),
+    "parent": (b"..models", b".doors_environment"),
+    "long name": (b"worlds.doors.models", b"worlds.doors.server.doors_environment"),
+}
+"""How a package's own modules are called in it: from its folder, from its parent, under a longer name."""
+
+
+def door_package(style: str = "folder", manifest: str = "name: doors\napp: server.app:app\n") -> dict[str, bytes]:
+    models, environment = STYLES[style]
+    return {
+        "openenv.yaml": manifest.encode(),
+        "__init__.py": b"",
+        "models.py": MODELS,
+        "server/__init__.py": b"",
+        "server/app.py": APP.replace(b"MODELS", models).replace(b"ENVIRONMENT", environment),
+        "server/doors_environment.py": ENVIRONMENT.replace(b"MODELS", models),
+        "pyproject.toml": b'[project]\nname = "doors"\nversion = "1"\ndependencies = ["openenv[core]>=0.2.2"]\n',
+    }
+
+
+def zipped(files: dict[str, bytes], folder: str = "") -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for path, data in files.items():
+            archive.writestr(f"{folder}/{path}" if folder else path, data)
+    return buffer.getvalue()

@@ -1,0 +1,111 @@
+"""The job `environments.import`: real env host, real Postgres, packages of every import style."""
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy.orm import undefer
+
+from backend.db.models import EnvironmentImport
+from backend.db.session import transaction
+from backend.domain.foreign import read_foreign
+from backend.domain.import_report import Honour, ImportReport
+from backend.domain.manifest import ManifestInvalid, read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.vocabulary import RunStatus
+from backend.environments.importing_intake import Wishes, take_in, understand
+from backend.environments.importing_package import make_ready, write_manifest
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess
+from tests.importing.packages import STYLES, door_package
+from workers.environments.client import EnvHost
+from workers.environments.packages import resources_of
+from workers.jobs.importing import give_up, run
+from workers.jobs.registry import JobContext
+
+Look = Callable[[dict[str, bytes]], EnvironmentImport]
+
+
+@pytest.fixture
+def look(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
+    """Carry the import of these files out; returns its row."""
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
+    get_settings.cache_clear()
+
+    def look(files: dict[str, bytes]) -> EnvironmentImport:
+        with transaction() as session:
+            row = EnvironmentImport(name="x", kind="", source="test", files={}, manifest={}, report={})
+            take_in(row, *understand(files, "", Wishes()))
+            session.add(row)
+            session.flush()
+            import_id = row.id
+        run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id)}, 1))
+        with transaction() as session:
+            return session.get_one(EnvironmentImport, import_id, options=[undefer(EnvironmentImport.files)])
+
+    yield look
+    get_settings.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_package_that_plays_gets_a_whole_report(look: Look):
+    row = look(door_package())
+    report = ImportReport.model_validate(row.report)
+    assert (row.status, report.starts, report.why_not) == (RunStatus.COMPLETED, True, "")
+    assert (report.sessions, report.seed, report.index_matters) == (4, Honour.HONOURED, False)
+    assert (report.played.longest, report.played.ended) == (1, report.played.episodes)
+    assert report.played.reward_highest in {0.25, 1.25}
+    [parts] = report.breakdowns
+    assert (parts.path, parts.names, parts.adds_up) == ("parts", ["hit", "tidy"], True)
+    assert [(leak.where, leak.in_observation) for leak in report.leaks] == [("state.expected_answer", False)]
+    manifest = read_manifest(write_manifest(row.manifest, row.block))
+    assert manifest.proctor.agent.action.choices == "legal_doors"
+
+
+@pytest.mark.slow
+def test_a_package_that_breaks_gets_a_report_and_becomes_nothing(look: Look):
+    files = door_package() | {"server/app.py": b"import nothing_of_that_name\n"}
+    row = look(files)
+    report = ImportReport.model_validate(row.report)
+    assert (row.status, report.starts, row.block, row.environment_id) == (RunStatus.COMPLETED, False, "", None)
+    assert "nothing_of_that_name" in report.why_not
+
+
+@pytest.mark.slow
+def test_a_package_that_cannot_reset_says_so(look: Look):
+    draws = b"self.door = random.Random(seed)"
+    broken = door_package()["server/doors_environment.py"].replace(draws, b"raise ValueError('no doors')  # " + draws)
+    row = look(door_package() | {"server/doors_environment.py": broken})
+    assert "no episode can begin" in row.report["why_not"]
+    assert "no doors" in row.report["why_not"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("style", STYLES)
+def test_every_import_style_is_served(look: Look, style: str):
+    assert look(door_package(style)).report["why_not"] == ""
+
+
+@pytest.mark.slow
+async def test_columns_come_from_the_dictionary_that_was_chosen(env_host: EnvHost):
+    files = make_ready(read_foreign(door_package())).files
+    block = "proctor:\n  columns_from: parts\n  resources: {memory_mb: 256, sessions: 4}\n"
+    files["openenv.yaml"] += block
+    digest = content_hash(files)
+    await env_host.prepare(digest, files)
+    with pytest.raises(ManifestInvalid):
+        read_manifest(files["openenv.yaml"])  # no agent yet: the host does not need one
+    async with env_host.lease(digest, resources_of(files["openenv.yaml"])) as server, server.session() as session:
+        await session.reset({"seed": 1}, timeout=10)
+        observation = await session.step({"door": 1}, timeout=10)
+    assert set(observation.rewards) == {"hit", "tidy"}
+    assert observation.rewards["tidy"] == 0.25
+
+
+def test_an_import_that_is_given_up_says_why(committed_database: str):
+    with transaction() as session:
+        row = EnvironmentImport(name="x", kind="openenv", source="test", files={}, manifest={}, report={})
+        session.add(row)
+        session.flush()
+        give_up(session, JobContext(uuid.uuid4(), None, {"import_id": str(row.id)}, 5), "the host is gone")
+        assert (row.status, row.report["why_not"]) == (RunStatus.FAILED, "the host is gone")
