@@ -83,6 +83,8 @@ class SftChoice(_Block):
     """Scripted episodes to collect."""
     noise: Share = 0.1
     """Chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery after it is."""
+    demonstrations: Share = 0.0
+    """Share of the lessons taken from episodes of this version that people marked as SFT data, repeated as needed."""
     steps: int = Field(default=800, ge=1, le=1_000_000)
     """Optimiser steps."""
     batch: int = Field(default=32, ge=1, le=4096)

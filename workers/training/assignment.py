@@ -18,6 +18,7 @@ class Assignment:
     """A training run."""
 
     run_id: uuid.UUID
+    version_id: uuid.UUID
     policy_id: uuid.UUID
     """The policy that is trained."""
     configuration: TrainingConfiguration
@@ -42,6 +43,7 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
         version = session.get_one(EnvironmentVersion, run.version_id, options=[undefer(EnvironmentVersion.files)])
         return Assignment(
             run_id=run_id,
+            version_id=run.version_id,
             policy_id=run.policy_id,
             configuration=TrainingConfiguration.of_run(run.configuration),
             manifest=Manifest.model_validate(version.manifest),

@@ -18,6 +18,7 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.models.load import load_base, load_folder
 from workers.policies.scripted import ScriptedPolicy
+from workers.training.demonstrations import demonstration_lessons, mixed
 from workers.training.lessons import BrokenStep, Lesson, lesson_of
 from workers.training.resume import newest_complete, step_of
 from workers.training.tasks import warm_up_tasks
@@ -163,6 +164,10 @@ def _lessons(bench: Workbench, tokenizer: Any) -> list[Lesson]:
     if len(lessons) < choice.episodes / 2:
         raise BrokenStep(f"{failed:,} of {choice.episodes:,} scripted episodes failed")
     ordered = [lessons[group] for group in sorted(lessons)]
+    if choice.demonstrations:
+        shown = demonstration_lessons(bench.assignment.version_id, chat)
+        bench.recorder.log(f"{len(shown)} marked episodes make up {choice.demonstrations:.0%} of the lessons")
+        ordered = mixed(ordered, shown, choice.demonstrations)
     _write(kept, ordered)
     return ordered
 

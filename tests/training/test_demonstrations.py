@@ -1,0 +1,85 @@
+"""Episodes that people marked become lessons of the warm-up."""
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from backend.db.models import Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import Phase, RunStatus
+from backend.settings import get_settings
+from tests import factories
+from tests.training.conftest import run_of
+from tests.training.game import make_tiny
+from workers.models.chat import ChatTokens
+from workers.training.demonstrations import demonstration_lessons, lesson_of_episode, mixed
+from workers.training.lessons import BrokenStep, Lesson
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
+
+MESSAGES = [
+    {"role": "system", "content": "Play."},
+    {"role": "user", "content": "Board?"},
+    {"role": "assistant", "content": "nonsense"},
+    {"role": "user", "content": "Invalid."},
+    {"role": "assistant", "content": "<move>4</move>"},
+]
+STEPS: list[dict[str, Any]] = [{"action": None}, {"action": {"cell": 4}}]
+
+
+@pytest.fixture(scope="module")
+def chat() -> ChatTokens:
+    return ChatTokens(make_tiny()[1])
+
+
+def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> None:
+    lesson = lesson_of_episode(MESSAGES, STEPS, chat)
+    assert lesson is not None
+    learned = [token for token, counts in zip(lesson.completion, lesson.mask, strict=True) if counts]
+    assert learned == chat.reply("<move>4</move>")
+    assert lesson.completion[-1] == chat.end
+    assert lesson.prompt == list(chat.opening(MESSAGES[:2]))
+
+
+def test_an_episode_without_a_reply_that_was_understood_teaches_nothing(chat: ChatTokens) -> None:
+    assert lesson_of_episode(MESSAGES[:3], STEPS[:1], chat) is None
+
+
+def test_few_episodes_are_repeated_up_to_their_share() -> None:
+    scripted, shown = [Lesson([n], [n], [1]) for n in range(10)], [Lesson([77], [77], [1])]
+    made = mixed(scripted, shown, 0.3)
+    assert (len(made), [lesson.prompt[0] for lesson in made[-3:]]) == (10, [77, 77, 77])
+    with pytest.raises(BrokenStep, match="mark some"):
+        mixed(scripted, [], 0.3)
+
+
+def test_only_marked_training_tasks_of_this_version_count(new_run: Callable[..., uuid.UUID], chat: ChatTokens) -> None:
+    with transaction() as session:
+        run = session.get_one(Run, new_run())
+        _mark(session, run, Phase.TRAIN, index=1, is_demonstration=True)
+        _mark(session, run, Phase.TRAIN, index=2, is_demonstration=False)
+        _mark(session, run, Phase.EVALUATION, index=3, is_demonstration=True)
+        version_id = run.version_id
+    assert len(demonstration_lessons(version_id, chat)) == 1
+    assert demonstration_lessons(uuid.uuid4(), chat) == []
+
+
+def test_a_warm_up_learns_from_them(new_run: Callable[..., uuid.UUID]) -> None:
+    from workers.training.run import train
+
+    run_id = new_run(recipe="sft", sft={"demonstrations": 0.5})
+    with transaction() as session:
+        _mark(session, session.get_one(Run, run_id), Phase.PLAY, index=1, is_demonstration=True)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert not (get_settings().data / "training" / str(run_id) / "sft").exists()
+
+
+def _mark(session: Any, run: Run, phase: Phase, *, index: int, is_demonstration: bool) -> None:
+    other = factories.make_run(session, factories.make_environment_version(session), None)
+    other.version_id, other.columns = run.version_id, run.columns
+    group = factories.make_group(session, other, index=index, phase=phase)
+    if phase is Phase.PLAY:  # the factory's other phases are held out
+        group.task_id = factories.make_task(session, run.version_id, factories.Split.TRAIN, index).id
+    factories.make_rollout(session, other, group, [1.0] * len(run.columns), is_demonstration=is_demonstration)
