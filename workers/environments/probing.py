@@ -9,7 +9,9 @@ from typing import Any
 
 from backend.domain.errors import ActionRefused, RolloutError
 from backend.domain.import_report import Breakdown, Honour, ImportReport, Leak, Played
-from workers.environments.client import EnvServer, EnvSession, Observation
+from backend.domain.packages import MANIFEST_PATH, content_hash
+from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
+from workers.environments.packages import resources_of
 from workers.environments.sample_actions import properties_of, sample_action
 
 RESET_SECONDS = 60.0
@@ -25,14 +27,37 @@ _ANSWERS = ("answer", "solution", "secret", "expected", "target", "ground_truth"
 _LIST_TOOLS = {"type": "list_tools"}
 
 
-async def probe(server: EnvServer, report: ImportReport) -> ImportReport:
+async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
+    """Prepare the package and start it once. What the package is to blame for stands in the report."""
+    began, digest = time.monotonic(), content_hash(files)
+    try:
+        await host.prepare(digest, files)
+    except HostRefused as error:
+        report.why_not = str(error)
+        return
+    report.starts = True
+    report.start_seconds = round(time.monotonic() - began, 2)
+    report.own_environment = (await host.build_log(digest))[1]
+
+
+async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
+    """Lease a server and look at what it does. `starts` is taken back when no episode can begin."""
+    resources = resources_of(files[MANIFEST_PATH])
+    async with host.lease(content_hash(files), resources) as server:
+        try:
+            await probe(server, report)
+        except RolloutError as error:
+            report.starts = False
+            report.why_not = f"It starts, but no episode can begin: {error}"
+
+
+async def probe(server: EnvServer, report: ImportReport) -> None:
     """Fill in what can be seen. Raises RolloutError when not even the first reset works."""
     report.sessions = server.sessions
     report.action_schema, report.observation_schema = server.action_schema, server.observation_schema
     await _look_at_resets(server, report)
     report.tools = await _tools(server) if is_tool_calling(server.action_schema) else []
     await _play(server, report)
-    return report
 
 
 def is_tool_calling(schema: Mapping[str, Any]) -> bool:

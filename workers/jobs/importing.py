@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,9 +13,8 @@ from sqlalchemy.orm import Session, undefer
 
 from backend.db.models import EnvironmentImport
 from backend.db.session import transaction
-from backend.domain.errors import RolloutError
 from backend.domain.import_report import ImportReport
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash
+from backend.domain.packages import PackageInvalid, content_hash
 from backend.domain.proposals import propose
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
@@ -24,9 +22,8 @@ from backend.environments.importing_intake import REMOTE, Wishes, take_in, under
 from backend.environments.importing_sources import clone
 from backend.events import announce, import_topic
 from backend.settings import get_settings
-from workers.environments.client import EnvHost, HostRefused
-from workers.environments.packages import resources_of
-from workers.environments.probing import probe
+from workers.environments.client import EnvHost
+from workers.environments.probing import play, start
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 
@@ -90,25 +87,13 @@ def _clone(import_id: uuid.UUID, arguments: dict[str, Any]) -> bool:
 
 async def _look(import_id: uuid.UUID, files: dict[str, str], report: ImportReport) -> ImportReport:
     settings = get_settings()
-    digest = content_hash(files)
-    started = time.monotonic()
     async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
-        try:
-            async with _log_shown(host, import_id, digest):
-                _say(import_id, "preparing what it needs and starting it")
-                await host.prepare(digest, files)
-            report.start_seconds = round(time.monotonic() - started, 2)
-            report.own_environment = (await host.build_log(digest))[1]
+        async with _log_shown(host, import_id, content_hash(files)):
+            _say(import_id, "preparing what it needs and starting it")
+            await start(host, files, report)
+        if report.starts:
             _say(import_id, "playing it")
-            async with host.lease(digest, resources_of(files[MANIFEST_PATH])) as server:
-                await probe(server, report)
-            report.starts = True
-        except HostRefused as error:
-            report.why_not = str(error)
-        except RolloutError as error:
-            if "env host" in str(error):
-                raise  # ours, not the package's: the job is tried again
-            report.why_not = f"It starts, but no episode can begin: {error}"
+            await play(host, files, report)
     return report
 
 
