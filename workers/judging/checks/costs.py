@@ -6,13 +6,12 @@ from typing import Any
 
 from backend.domain.rollouts import Rollout
 from workers.judging.checks.base import Check, Finding, failed, passed, skipped, warned
+from workers.judging.checks.policies import CHARACTERS_PER_TOKEN
 from workers.judging.checks.subject import Subject
 
 ERRORS_WARN, ERRORS_FAIL = 0.01, 0.05
 SLOW_SHARE = 0.25
 """Of the step's timeout: a step that takes longer will time out on a busy day."""
-CHARACTERS_PER_TOKEN = 4.0
-"""Of English text and a common tokenizer; scripts have none."""
 LONG_PROMPT = 16_000
 """Tokens of a prompt beyond which many models cannot follow, and none is cheap."""
 
@@ -54,7 +53,7 @@ async def _latency(subject: Subject) -> Finding:
 
 
 async def _tokens(subject: Subject) -> Finding:
-    """By the characters, four a token. What is asked of a policy must fit into what it may write."""
+    """By the characters, four a token: scripts have none. What is asked of a policy must fit into what it may write."""
     limit = subject.manifest.proctor.episode.max_tokens_per_turn
     gold = await subject.completed("gold") if "gold" in subject.scripts else []
     shown = gold or await subject.completed("random")

@@ -84,7 +84,7 @@ async def _cases(subject: Subject) -> list[_Case]:
         cases.append(
             _Case(
                 task.key,
-                tuple(_secrets(state) or _single_answer(subject, gold.get(task.key))),
+                tuple(secrets(state) or _single_answer(subject, gold.get(task.key))),
                 (subject.manifest.proctor.agent.system, first, *(step.text for step in going_on)),
                 (_text({**opening.fields, "_": metadata}), *(_text(step.observation) for step in going_on)),
                 gold.get(task.key) or (played[0] if played else None),
@@ -93,7 +93,7 @@ async def _cases(subject: Subject) -> list[_Case]:
     return cases
 
 
-def _secrets(state: Mapping[str, Any]) -> list[str]:
+def secrets(state: Mapping[str, Any]) -> list[str]:
     """What the state itself calls the answer."""
     found = [value for name, value in state.items() if name.lower() in SECRETS]
     flat = [item for value in found for item in (value if isinstance(value, list) else [value])]

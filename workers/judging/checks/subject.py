@@ -21,7 +21,7 @@ PER_LEVEL = 24
 GOLD_PER_LEVEL = 64
 EPISODES_AT_MOST = 240
 """Of one policy, over all levels."""
-SECONDS_PER_POLICY = 8.0
+SECONDS_PER_POLICY = 5.0
 """A slow environment is played less often, so that its certificate comes in minutes."""
 REPLAY_SECONDS = 8.0
 """For all replays of one check, likewise."""
@@ -74,11 +74,12 @@ class Subject:
         """Rollouts of a script or of a degenerate policy on held-out tasks, in the order of the tasks."""
         if policy not in self._played:
             acting = await self._policy(policy)
-            begun = 0
-            if "random" not in self._played:  # the first few tell how long an episode takes
-                begun = len(await self.play(policy, acting, [(task, 1) for task in self.tasks(1)[:CONCURRENCY]]))
-            tasks = self.tasks(self._per_level(GOLD_PER_LEVEL if policy == "gold" else PER_LEVEL))[begun:]
-            await self.play(policy, acting, [(task, 1) for task in tasks], offset=begun)
+            tasks = [(task, 1) for task in self.tasks(GOLD_PER_LEVEL if policy == "gold" else PER_LEVEL)]
+            began = time.perf_counter()
+            first = len(await self.play(policy, acting, tasks[:CONCURRENCY]))
+            seconds = time.perf_counter() - began  # the first few tell how long all would take
+            count = max(2 * self.levels, int(SECONDS_PER_POLICY / seconds * CONCURRENCY))
+            await self.play(policy, acting, tasks[first:count], offset=first)
         return self._played[policy]
 
     async def completed(self, policy: str) -> list[Rollout]:
@@ -199,11 +200,6 @@ class Subject:
         if name in SCRIPTS or name in self.scripts:
             return ScriptedPolicy(name)
         return DEGENERATE[name](await self.known() if name in {"constant", "answer_list"} else Known())
-
-    def _per_level(self, wanted: int) -> int:
-        """As many episodes as fit into the time when as many as may be are in flight."""
-        seconds = self._busy_seconds()
-        return wanted if not seconds else max(2, min(wanted, int(SECONDS_PER_POLICY / seconds) // self.levels))
 
     def _busy_seconds(self) -> float:
         """What an episode adds to the time when as many as may be are in flight, by those of the random policy."""

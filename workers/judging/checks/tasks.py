@@ -1,15 +1,14 @@
 """Are the tasks fit to learn from: harder by level, possible but not certain, held-out ones unseen?"""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from backend.domain.manifest import Manifest
 from backend.domain.prompts import render_observation
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.vocabulary import Split
 from workers.judging.checks.base import Check, Finding, does_not_apply, failed, listed, passed, skipped, warned
 from workers.judging.checks.bounds import TOLERANCE, by_level, success_bounds
+from workers.judging.checks.leaks import secrets
 from workers.judging.checks.policies import errs
 from workers.judging.checks.subject import Subject
 from workers.policies.base import Policy
@@ -99,30 +98,30 @@ def _interval(count: int, total: int) -> tuple[float, float]:
 async def _disjoint(subject: Subject) -> Finding:
     """By what the policy reads first; where that tells nothing, tasks differ by their seeds, which never meet."""
     per_level = max(2, min(SPLIT_SAMPLES, subject.replays(SPLIT_SAMPLES)) // subject.levels)
-    train = await _prompts(subject, subject.tasks(per_level, Split.TRAIN))
-    heldout = await _prompts(subject, subject.tasks(per_level, Split.HELDOUT))
-    different = Counter(heldout)
-    if len(different) < FEW_PROMPTS * len(heldout):
+    train = await _beginnings(subject, subject.tasks(per_level, Split.TRAIN))
+    heldout = await _beginnings(subject, subject.tasks(per_level, Split.HELDOUT))
+    prompts = {prompt for prompt, _ in heldout}
+    if len(prompts) < FEW_PROMPTS * len(heldout):
         return passed(
-            f"{len(heldout)} held-out tasks begin with {len(different)} different prompts: what tells them apart is"
+            f"{len(heldout)} held-out tasks begin with {len(prompts)} different prompts: what tells them apart is"
             " their seeds, and those of the two splits never meet."
         )
     known = set(train)
-    common = [number for number, prompt in enumerate(heldout) if prompt in known]
+    common = [beginning for beginning in heldout if beginning in known]
     share = len(common) / len(heldout)
-    told = f"{len(common)} of {len(heldout)} held-out prompts ({share:.1%}) stand among {len(train)} training prompts"
+    told = f"{len(common)} of {len(heldout)} held-out tasks ({share:.1%}) stand among {len(train)} training tasks"
     if not common:
         return passed(f"{told}.", share=share)
-    example = heldout[common[0]][:120]
-    if share > OVERLAP_FAILS:
-        return failed(f"{told}, e.g. {example!r}.", share=share)
-    return (warned if share > OVERLAP_WARNS else passed)(f"{told}, e.g. {example!r}.", share=share)
+    judge = failed if share > OVERLAP_FAILS else warned if share > OVERLAP_WARNS else passed
+    return judge(f"{told}, e.g. {common[0][0][:120]!r}.", share=share)
 
 
-async def _prompts(subject: Subject, tasks: Sequence[TaskSpec]) -> list[str]:
-    manifest: Manifest = subject.manifest
-    openings = await subject.openings(tasks)
-    return [render_observation(manifest.proctor.agent.observation, opening.fields) for opening, _ in openings]
+async def _beginnings(subject: Subject, tasks: Sequence[TaskSpec]) -> list[tuple[str, tuple[str, ...]]]:
+    """The first prompt of each task, and the answer where the state names it: two tasks may begin alike."""
+    template = subject.manifest.proctor.agent.observation
+    [(_, state)] = await subject.openings(tasks[:1], with_state=True)
+    openings = await subject.openings(tasks, with_state=bool(secrets(state)))  # a state may cost seconds
+    return [(render_observation(template, opening.fields), tuple(secrets(state))) for opening, state in openings]
 
 
 MONOTONE = Check(
