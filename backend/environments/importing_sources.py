@@ -21,13 +21,8 @@ MAX_FILE_BYTES = 20_000_000
 """Larger ones are not even looked at."""
 CLONE_SECONDS = 120.0
 _QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
-_CAREFUL = (
-    *("-c", "core.hooksPath=/dev/null"),
-    *("-c", "core.symlinks=false"),
-    *("-c", "protocol.allow=never"),
-    *("-c", "protocol.https.allow=always"),
-    *("-c", "protocol.http.allow=always"),
-)
+_CAREFUL = ("-c", "core.hooksPath=/dev/null", "-c", "core.symlinks=false")
+_WEB_ONLY = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always")
 
 
 def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
@@ -65,8 +60,11 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def clone(url: str, reference: str = "", path: str = "") -> dict[str, bytes]:
-    """The files of a repository's newest commit, or of a branch or tag. Raises PackageInvalid."""
+def clone(url: str, reference: str = "", path: str = "", *, web_only: bool = True) -> dict[str, bytes]:
+    """The files of a repository's newest commit, or of a branch or tag. Raises PackageInvalid.
+
+    `web_only`: what a server may do for others; on their own side people use any address that their git knows.
+    """
     folder = Path(tempfile.mkdtemp(prefix="proctor-clone-"))
     branch = ("--branch", reference) if reference and not reference.startswith("-") else ()
     command = [

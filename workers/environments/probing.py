@@ -17,7 +17,7 @@ from workers.environments.sample_actions import properties_of, sample_action
 RESET_SECONDS = 60.0
 STEP_SECONDS = 30.0
 EPISODES = 4
-STEPS = 12
+STEPS = 60
 """Per episode, at most."""
 WHOLE_SECONDS = 150.0
 """After so long no further episode is begun."""

@@ -1,0 +1,151 @@
+"""`proctor env import`: a package that others wrote, from a folder, a zip, a git repository or a running server."""
+
+import base64
+import io
+import time
+import zipfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.connection import connect
+from backend.cli.options import AsJson, NoWait
+from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
+from backend.cli.watching import POLL_SECONDS, progress_bars
+from backend.client import Client
+
+OVER = {"completed", "failed", "stopped"}
+_SEEDS = {
+    "honoured": "same seed, same beginning",
+    "fixed": "every episode begins alike",
+    "ignored": "the same seed gives different beginnings",
+}
+
+
+def import_package(
+    source: Annotated[
+        str, typer.Argument(help="A folder, a zip, a git address, or with --running a server's address.")
+    ],
+    path: Annotated[str, typer.Option(help="Where the package lies in it, when there are several.")] = "",
+    name: Annotated[str, typer.Option(help="What to call the environment; left out: as the package does.")] = "",
+    reference: Annotated[str, typer.Option("--ref", help="Branch or tag of a git repository.")] = "",
+    running: Annotated[
+        bool, typer.Option("--running", help="SOURCE is a server that runs and speaks OpenEnv.")
+    ] = False,
+    add: Annotated[list[str] | None, typer.Option(help="A Python package that it needs and does not name.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="An environment variable: NAME=value.")] = None,
+    columns_from: Annotated[str, typer.Option(help="The observation's dictionary that holds the columns.")] = "",
+    create: Annotated[bool, typer.Option(help="Make the environment's draft when the package plays.")] = True,
+    log: Annotated[bool, typer.Option("--log", help="Show the log of its virtual environment too.")] = False,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring in a package that others wrote: OpenEnv, or verifiers 0.3 and 0.4.
+
+    It is started and played in the sandbox; the report says what was seen. When it plays, a draft with a proposed
+    manifest is made, which you complete (`proctor env pull NAME --draft`, or in the browser) and publish. Git
+    repositories are cloned on this side. Ends with 1 when the package cannot be played.
+    """
+    client = connect()
+    wishes = {"name": name, "path": path, "requires": add or [], "variables": _variables(set_ or [])}
+    started = client.post("/imports", {**_sent(source, reference, path, running=running), **wishes})
+    if no_wait:
+        write_json(started)
+        return
+    found = _wait(client, started["id"], quiet=as_json)
+    if found["report"].get("starts") and columns_from:
+        found = client.put(f"/imports/{found['id']}/columns", {"columns_from": columns_from})
+    if found["report"].get("starts") and create:
+        found = client.post(f"/imports/{found['id']}/environment", {"name": name or None})
+    if as_json:
+        write_json(found)
+    else:
+        _tell(found)
+        if log:
+            say(client.get(f"/imports/{found['id']}/log")["log"])
+    raise typer.Exit(OK if found["report"].get("starts") else BAD_RESULT)
+
+
+def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str, Any]:
+    """What travels: the files, or the address of a server."""
+    from backend.domain.packages import PackageInvalid
+    from backend.environments.importing_sources import clone, read_tree
+
+    if running:
+        return {"kind": "remote", "url": source}
+    local = Path(source).expanduser()
+    if local.is_file():
+        return {"archive": base64.b64encode(local.read_bytes()).decode(), "source": local.name}
+    try:
+        if local.is_dir():
+            return {"archive": _zipped(read_tree(local)), "source": local.resolve().name}
+        if "://" not in source and not source.startswith("git@"):
+            fail(f"there is no folder or zip {source!r}, and it is no address of a repository")
+        return {"archive": _zipped(clone(source, reference, path, web_only=False)), "source": source}
+    except PackageInvalid as error:
+        fail(str(error))
+
+
+def _zipped(files: dict[str, bytes]) -> str:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in files.items():
+            archive.writestr(path, data)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+def _variables(given: list[str]) -> dict[str, str]:
+    variables = {}
+    for entry in given:
+        name, has_value, value = entry.partition("=")
+        if not has_value or not name:
+            fail(f"--set {entry!r}: write NAME=value")
+        variables[name] = value
+    return variables
+
+
+def _wait(client: Client, import_id: str, *, quiet: bool) -> dict[str, Any]:
+    with progress_bars(quiet=quiet) as progress:
+        bar = progress.add_task("import", total=None, rate="")
+        while True:
+            found: dict[str, Any] = client.get(f"/imports/{import_id}")
+            progress.update(bar, description=f"{found['name']}: {found['phase']}")
+            if found["status"] in OVER:
+                return found
+            time.sleep(POLL_SECONDS)
+
+
+def _tell(found: dict[str, Any]) -> None:
+    shown, report = console(), found["report"]
+    for note in report.get("notes", []):
+        shown.print(f"- {note}", markup=False)
+    for left in report.get("left_out", []):
+        shown.print(f"- left out {left['path']}: {left['why']}", markup=False)
+    if not report.get("starts"):
+        shown.print(f"{found['name']} cannot be played as it is. The end of what it said:", markup=False)
+        shown.print(report.get("why_not") or found["phase"], markup=False)
+        return
+    for line in _seen(report):
+        shown.print(line, markup=False)
+    for problem in found["problems"]:
+        shown.print(f"to complete: {problem}", markup=False)
+    if found["environment"]:
+        shown.print(f"{found['environment']} begins as a draft: complete its manifest and publish it.", markup=False)
+
+
+def _seen(report: dict[str, Any]) -> list[str]:
+    played = report["played"]
+    low, high = played["reward_lowest"], played["reward_highest"]
+    rewards = "no reward was seen" if low is None else f"rewards from {low:g} to {high:g}"
+    leaks = [leak["where"] for leak in report["leaks"]]
+    offered = [found["path"] for found in report["breakdowns"]]
+    return [
+        f"starts in {report['start_seconds']:g} s, {report['sessions']} sessions at a time",
+        f"seed: {_SEEDS.get(report['seed'], 'unknown')}",
+        f"{played['steps']} steps in {played['episodes']} episodes, {played['step_milliseconds']:g} ms each; {rewards}",
+        *([f"columns: {', '.join(report['columns'])}"] if report["columns"] else []),
+        *([f"columns may come from (--columns-from): {', '.join(offered)}"] if offered else []),
+        *([f"the answer may be read in {', '.join(leaks)}"] if leaks else []),
+        *(f"refused or broke on: {error}" for error in played["errors"]),
+    ]
