@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from openenv.core.env_server.types import State
 
-from .game import CELLS, Position, draw, good_columns, has_four, open_columns, threatened_columns, values
+from .game import CELLS, Position, best_column, draw, good_columns, has_four, open_columns, threatened_columns, values
 from .game import winning_columns as winning
 from .rewards import RewardedEnvironment, column
 
@@ -134,8 +134,8 @@ class ConnectFourEnvironment(RewardedEnvironment):
         """gold looks five discs ahead; teacher sees a win or a block half of the time; wrong is as bad as it can be."""
         if self._outcome:
             return {}
-        worth = values(self._position, GOLD_DEPTH)
-        chosen = {"gold": max(worth, key=worth.__getitem__), "teacher": self._teach(), "wrong": self._blunder()}
+        gold = best_column(self._position, GOLD_DEPTH)
+        chosen = {"gold": gold, "teacher": self._teach(), "wrong": self._blunder()}
         return {script: f"<move>{index + 1}</move>" for script, index in chosen.items()}
 
     def _teach(self) -> int:

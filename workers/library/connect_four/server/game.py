@@ -87,23 +87,41 @@ def value(position: Position, depth: int, low: int = -WON, high: int = WON) -> i
     return low
 
 
-@lru_cache(maxsize=200_000)
+def _by_lines() -> tuple[tuple[int, int], ...]:
+    """How many lines go through a cell, and which cells these are."""
+    masks: dict[int, int] = {}
+    for bit in (1 << (7 * column + row) for column in range(COLUMNS) for row in range(ROWS)):
+        count = sum(bool(line & bit) for line in LINES)
+        masks[count] = masks.get(count, 0) | bit
+    return tuple(masks.items())
+
+
+_CELLS_BY_LINES = _by_lines()
+
+
 def _promise(position: Position) -> int:
-    """Lines that are still open to one side only, by how far they are filled."""
-    total = 0
-    for line in LINES:
-        mine, theirs = position.mine & line, position.theirs & line
-        if mine and not theirs:
-            total += (0, 1, 4, 9)[mine.bit_count()]
-        elif theirs and not mine:
-            total -= (0, 1, 4, 9)[theirs.bit_count()]
-    return total
+    """Cells held, by how many lines go through them."""
+    return sum(
+        count * ((position.mine & cells).bit_count() - (position.theirs & cells).bit_count())
+        for count, cells in _CELLS_BY_LINES
+    )
 
 
 @lru_cache(maxsize=50_000)
 def values(position: Position, depth: int) -> dict[int, int]:
     """What each open column is worth to the player to move."""
     return {column: -value(position.drop(column), depth - 1) for column in open_columns(position)}
+
+
+@lru_cache(maxsize=50_000)
+def best_column(position: Position, depth: int) -> int:
+    """One of the best columns; quicker than the value of each."""
+    best, low = -1, -WON - 1
+    for column in open_columns(position):
+        worth = -value(position.drop(column), depth - 1, -WON, -low)
+        if worth > low:
+            best, low = column, worth
+    return best
 
 
 def good_columns(position: Position, depth: int) -> list[int]:

@@ -77,7 +77,7 @@ class DoubleCheckEnvironment(RewardedEnvironment):
             episode_id=self._episode_id,
             step_count=len(self._answers),
             answer=str(self._question.answer),
-            answers=self._answers,
+            given=self._answers,
             scripts=self._scripts(),
         )
 
