@@ -2,11 +2,11 @@
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ForeignKey, Integer, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKey, Integer, String, Text, UniqueConstraint, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, column_property, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
 from backend.db.models.team import Person
@@ -82,6 +82,10 @@ class EnvironmentVersion(Base):
     environment: Mapped[Environment] = relationship(lazy="raise")
     publisher: Mapped[Person | None] = relationship(lazy="raise")
 
+    if TYPE_CHECKING:
+        certificate: Mapped[CheckStatus | None]
+        """The status of its newest certificate: every page that names a version shows it."""
+
     @property
     def short_hash(self) -> str:
         return self.content_hash[:12]
@@ -101,3 +105,13 @@ class Certificate(Base):
     created_at: Mapped[CreatedAt]
 
     version: Mapped[EnvironmentVersion] = relationship(lazy="raise")
+
+
+EnvironmentVersion.certificate = column_property(
+    select(Certificate.status)
+    .where(Certificate.version_id == EnvironmentVersion.id)
+    .order_by(Certificate.created_at.desc(), Certificate.id.desc())
+    .limit(1)
+    .correlate_except(Certificate)
+    .scalar_subquery()
+)
