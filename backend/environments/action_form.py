@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.domain.manifest import ActionSpec
 from backend.domain.prompts import write_reply
+from backend.domain.tools import Tool, ToolsUnusable, read_tools, write_call
 from backend.errors import InvalidInput
 
 PREFIX = "field."
@@ -19,12 +20,19 @@ class ActionField:
     """One input of the form."""
 
     name: str
-    kind: Literal["text", "integer", "number", "boolean", "choice", "json"]
+    kind: Literal["text", "integer", "number", "boolean", "choice", "json", "call"]
+    """call: not an input but a tool, whose inputs follow."""
     hint: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
     is_required: bool = True
+    tool: str = ""
+    """The tool whose argument it is; `name` is then `<tool>.<argument>`."""
+
+    @property
+    def label(self) -> str:
+        return self.name.removeprefix(f"{self.tool}.") if self.tool else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +43,15 @@ class Choice:
     reply: str
 
 
-def action_fields(spec: ActionSpec, schema: Mapping[str, Any]) -> list[ActionField]:
-    """A reply in a tag or as plain text carries one field; JSON carries them all."""
+def action_fields(
+    spec: ActionSpec, schema: Mapping[str, Any], observation: Mapping[str, Any] | None = None
+) -> list[ActionField]:
+    """A reply in a tag or as plain text carries one field; JSON carries them all; a call carries a tool's arguments.
+
+    `observation`: where an environment lists its tools itself.
+    """
+    if spec.format == "tool":
+        return [field for tool in _tools(spec, observation or {}) for field in _call_fields(tool)]
     properties = schema.get("properties") or {}
     names = [spec.field or ""] if spec.format != "json" else [name for name in properties if name != "metadata"]
     required = set(schema.get("required") or ())
@@ -51,26 +66,72 @@ def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choi
     values = observation.get(spec.choices) if spec.choices else None
     if not isinstance(values, list) or not spec.field:
         return []
+    if spec.format == "tool":
+        return [_call_choice(value) for value in values[:MAX_CHOICES] if isinstance(value, dict) and "name" in value]
     plain = [value for value in values if isinstance(value, str | int | float)][:MAX_CHOICES]
     return [Choice(str(value), write_reply(spec, {spec.field: value})) for value in plain]
 
 
 def reply_of_form(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
     """What a model would reply to say this action. Raises InvalidInput with what is wrong by field."""
+    if spec.format == "tool":
+        return _reply_of_call(spec, fields, sent)
+    return write_reply(spec, _values(fields, sent))
+
+
+def _reply_of_call(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
+    tool = sent.get("tool", "")
+    if not any(field.kind == "call" and field.name == tool for field in fields):
+        raise InvalidInput(fields={"tool": "Choose one of the tools."})
+    arguments = _values([field for field in fields if field.tool == tool], sent)
+    return write_reply(spec, {spec.field or "": tool, spec.arguments: arguments})
+
+
+def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str, Any]:
     action: dict[str, Any] = {}
     wrong: dict[str, str] = {}
     for field in fields:
         text = sent.get(PREFIX + field.name, "")
+        is_sent = bool(text.strip()) or field.kind == "boolean" or (field.kind == "text" and field.is_required)
         try:
-            if text.strip() or field.kind in {"text", "boolean"}:
-                action[field.name] = _value(field, text)
+            if is_sent or (field.kind == "text" and not field.tool):
+                action[field.label] = _value(field, text)
             elif field.is_required:
                 wrong[PREFIX + field.name] = "Fill this in."
-        except ValueError:
+        except (ValueError, RecursionError):
             wrong[PREFIX + field.name] = f"This is not {_IN_WORDS[field.kind]}."
     if wrong:
         raise InvalidInput(fields=wrong)
-    return write_reply(spec, action)
+    return action
+
+
+def _tools(spec: ActionSpec, observation: Mapping[str, Any]) -> Sequence[Tool]:
+    if isinstance(spec.tools, list):
+        return spec.tools
+    try:
+        return read_tools(observation.get(spec.tools or "") or [])
+    except ToolsUnusable:
+        return ()
+
+
+def _call_fields(tool: Tool) -> list[ActionField]:
+    """The tool itself, then its arguments."""
+    required = set(tool.parameters.get("required") or ())
+    properties = tool.parameters.get("properties") or {}
+    arguments = [
+        _field(name, _resolved(schema, tool.parameters), name in required)
+        for name, schema in properties.items()
+        if isinstance(schema, Mapping)
+    ]
+    named = [replace(field, name=f"{tool.name}.{field.name}", tool=tool.name) for field in arguments]
+    return [ActionField(tool.name, "call", tool.description[:300]), *named]
+
+
+def _call_choice(value: Mapping[str, Any]) -> Choice:
+    arguments = value.get("arguments")
+    arguments = arguments if isinstance(arguments, Mapping) else {}
+    told = ", ".join(f"{name}={argument}" for name, argument in arguments.items())
+    return Choice(f"{value['name']}({told})"[:80], write_call(str(value["name"]), arguments))
 
 
 _IN_WORDS = {"integer": "a whole number", "number": "a number", "json": "JSON"}

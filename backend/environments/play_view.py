@@ -99,7 +99,7 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         entries=transcript_of(messages, rollout.steps, run.columns, weights=run.weights) if messages else [],
         columns=columns,
         reward=weighted_reward(manifest.columns, columns),
-        fields=action_fields(spec, run.configuration.get("action_schema") or {}),
+        fields=action_fields(spec, run.configuration.get("action_schema") or {}, {**rollout.opening, **observation}),
         choices=legal_choices(spec, observation),
         movers=movers(session, manifest) if run.status is RunStatus.RUNNING else (),
         pending=state.replies[-1] if len(state.replies) > len(played) else None,

@@ -129,7 +129,9 @@ def trial_view(
         entries=transcript_of(messages, steps, [row[0] for row in columns], weights=[row[2] for row in columns]),
         columns=columns,
         choices=legal_choices(spec, observation) if spec and is_open else (),
-        fields=action_fields(spec, answer.get("action_schema", {})) if spec and is_open else (),
+        fields=action_fields(spec, answer.get("action_schema", {}), answer.get("opening", {}) | observation)
+        if spec and is_open
+        else (),
         scripts=manifest.proctor.scripts if manifest else (),
     )
 

@@ -102,6 +102,8 @@ class Episode:
             self._awaited = "the environment to list its tools"
             listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
             self._look_for_tools(listing)
+            name = str(self._action.tools)
+            self.rollout.opening = self._shelf.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
             raise EnvError(f"the environment lists no tools under `{self._action.tools}`")
         if system := render_system(self._agent, self._tools):

@@ -138,7 +138,7 @@ class __CLASS__Environment(RewardedEnvironment):
             if not is_last
             else _reply("finish", {"message": f"{arguments['message']} lamps"}),
             "partial": _reply("finish", {"message": "Done."}) if is_last else gold,
-            "wrong": _reply("finish", arguments) if self._calls else gold,
+            "wrong": _reply("finish", {"message": "0"}) if self._calls else gold,
         }
 
     def _best_call(self) -> tuple[str, dict[str, Any]]:
