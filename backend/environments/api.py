@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentDraft
+from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash, pack
 from backend.environments import drafts, importing_api, play_api, queries, service
@@ -83,7 +83,9 @@ def put_draft(name: str, request: DraftIn, session: SessionDep, actor: Author) -
 def publish(name: str, request: PublishIn, session: SessionDep, actor: Author) -> VersionOut:
     """Make the draft the next version."""
     environment = queries.get_environment(session, name)
-    version = service.publish_version(session, actor, environment, notes=request.notes, revision=request.revision)
+    version = service.publish_version(
+        session, actor, environment, notes=request.notes, revision=request.revision, check=request.check
+    )
     return _version(environment, VersionRow(version, actor.name, None))
 
 
@@ -162,7 +164,25 @@ def get_certificate(name: str, number: int, session: SessionDep, _: Viewer) -> C
     certificate = queries.newest_certificate(session, version)
     if certificate is None:
         raise NotFound(f"{name} v{number} has no certificate yet: run its checks.")
-    return CertificateOut.model_validate(certificate, from_attributes=True)
+    return _certificate(version, certificate)
+
+
+@router.get("/environments/{name}/versions/{number}/certificates")
+def list_certificates(name: str, number: int, session: SessionDep, _: Viewer) -> Page[CertificateOut]:
+    """All that were made of this version, newest first, in one page."""
+    version = queries.get_version(session, queries.get_environment(session, name), number)
+    return Page(items=[_certificate(version, row) for row in queries.certificates_of(session, version)])
+
+
+def _certificate(version: EnvironmentVersion, certificate: Certificate) -> CertificateOut:
+    return CertificateOut(
+        id=certificate.id,
+        run_id=certificate.run_id,
+        status=certificate.status,
+        created_at=certificate.created_at,
+        content_hash=version.content_hash,
+        results=certificate.results,
+    )
 
 
 router.include_router(play_api.router)

@@ -104,6 +104,7 @@ class DraftOut(BaseModel):
 class PublishIn(BaseModel):
     notes: str = Field(default="", max_length=10_000)
     revision: int | None = Field(default=None, description="The draft's revision that is meant; null: as it is.")
+    check: bool = Field(default=True, description="Run the checks of the new version.")
 
 
 class CheckRunOut(BaseModel):
@@ -118,8 +119,11 @@ class CertificateOut(BaseModel):
     run_id: uuid.UUID
     status: CheckStatus
     created_at: datetime
+    content_hash: str
+    """Of the version: what the certificate holds for."""
     results: list[dict[str, Any]]
-    """`check`, `sentence`, `status`, `evidence`, `details`, `seconds`, in the order checked."""
+    """`check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked."""
 
 
 class ReplyIn(BaseModel):

@@ -94,7 +94,9 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
     try:
         with session.begin_nested():
             drafts.refuse_unseen(before, form.revision)
-            version = service.publish_version(session, actor, environment, notes=form.notes, revision=draft.revision)
+            version = service.publish_version(
+                session, actor, environment, notes=form.notes, revision=draft.revision, check=form.check
+            )
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
     return see_other(f"/environments/{name}/versions/{version.number}", f"Version {version.number} is published.")

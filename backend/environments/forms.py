@@ -24,6 +24,8 @@ class EditedFile(BaseModel):
     revision: int = Field(ge=1)
     then: Literal["save", "autosave", "overwrite", "publish"] = "save"
     notes: str = Field(default="", max_length=10_000)
+    check: bool = False
+    """Run the checks of what is published: a box that is ticked at first, and not sent when it is not."""
 
 
 class NewFile(BaseModel):

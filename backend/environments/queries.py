@@ -135,6 +135,21 @@ def newest_certificate(session: Session, version: EnvironmentVersion) -> Certifi
     return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
 
 
+def get_certificate(session: Session, version: EnvironmentVersion, run_id: uuid.UUID) -> Certificate:
+    """The one that this run of the checks made."""
+    statement = select(Certificate).where(Certificate.version_id == version.id, Certificate.run_id == run_id)
+    certificate = session.scalars(statement).one_or_none()
+    if certificate is None:
+        raise NotFound(f"The run {run_id} made no certificate of this version.")
+    return certificate
+
+
+def certificates_of(session: Session, version: EnvironmentVersion, limit: int = 100) -> Sequence[Certificate]:
+    """Newest first."""
+    statement = select(Certificate).where(Certificate.version_id == version.id)
+    return session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(limit)).all()
+
+
 def check_runs_of(
     session: Session, environment: Environment, *, version: EnvironmentVersion | None = None, limit: int = 20
 ) -> list[CheckRun]:

@@ -73,14 +73,26 @@ def create_environment(
 
 
 def publish_version(
-    session: Session, actor: Actor | None, environment: Environment, *, notes: str = "", revision: int | None
+    session: Session,
+    actor: Actor | None,
+    environment: Environment,
+    *,
+    notes: str = "",
+    revision: int | None,
+    check: bool = False,
 ) -> EnvironmentVersion:
-    """Make the draft the next version. `revision`: what the publisher saw; None takes the draft as it is."""
+    """Make the draft the next version, and have it checked if wanted.
+
+    `revision`: what the publisher saw; None takes the draft as it is.
+    """
     session.refresh(environment, with_for_update=True)
     draft = locked_draft(session, environment)
     if revision is not None:
         refuse_unseen(draft.revision, revision)
-    return _publish(session, actor, environment, draft.files, notes)
+    version = _publish(session, actor, environment, draft.files, notes)
+    if check:
+        start_check(session, actor, version, environment.name)
+    return version
 
 
 def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:

@@ -1,5 +1,6 @@
 """Pages of one published version: its files, its certificate as it comes about, what changed, and its zip."""
 
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,8 @@ class VersionPage:
     manifest: Manifest
     newest: int
     certificate: Certificate | None
+    is_older: bool
+    """The certificate is not the version's newest."""
     open_check: Run | None
     failed_check: Run | None
     """The newest check, when it ended without a certificate."""
@@ -48,8 +51,11 @@ class DiffPage:
 
 
 @router.get("/environments/{name}/versions/{number}", response_class=HTMLResponse)
-def show_version(request: Request, session: SessionDep, _: Viewer, name: str, number: int) -> HTMLResponse:
-    return page(request, "environments/version.html", _version_page(session, name, number))
+def show_version(
+    request: Request, session: SessionDep, _: Viewer, name: str, number: int, check: uuid.UUID | None = None
+) -> HTMLResponse:
+    """`check`: the run whose certificate is to be shown; by default the newest."""
+    return page(request, "environments/version.html", _version_page(session, name, number, check))
 
 
 @router.get("/environments/{name}/versions/{number}/events", response_class=EventSourceResponse)
@@ -92,19 +98,22 @@ def _files(session: Session, environment: Environment, which: str) -> Mapping[st
     return queries.get_version(session, environment, int(which), with_files=True).files
 
 
-def _version_page(session: Session, name: str, number: int) -> VersionPage:
+def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> VersionPage:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number, with_files=True)
     checks = queries.check_runs_of(session, environment, version=version)
     newest = checks[0] if checks else None
+    certificate = queries.newest_certificate(session, version)
+    chosen = queries.get_certificate(session, version, check) if check else certificate
     return VersionPage(
         environment=environment,
         version=version,
         publisher=queries.person_name(session, version.published_by),
         manifest=Manifest.model_validate(version.manifest),
         newest=queries.get_version(session, environment).number,
-        certificate=queries.newest_certificate(session, version),
-        open_check=newest.run if newest and not newest.run.status.is_over else None,
+        certificate=chosen,
+        is_older=chosen is not certificate,
+        open_check=newest.run if newest and not newest.run.status.is_over and not check else None,
         failed_check=newest.run if newest and newest.run.status.is_over and newest.status is None else None,
         checks=checks,
     )
