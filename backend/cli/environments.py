@@ -37,18 +37,27 @@ def push(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(),
     publish: Annotated[bool, typer.Option("--publish", help="Publish the next version as well.")] = False,
     notes: Annotated[str, typer.Option(help="What is new in this version.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that went on in the meantime.")] = False,
+    to_hub: Annotated[str, typer.Option("--to-hub", metavar="OWNER/NAME", help="Send it as a Space instead.")] = "",
+    private: Annotated[bool, typer.Option("--private", help="With --to-hub: a private Space.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to-hub: only show what would be sent.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a package as the draft of its environment, which is made when it is new."""
-    from backend.cli import packages
+    """Send a package as the draft of its environment, which is made when it is new.
 
-    files = packages.read_folder(folder)
-    name = packages.name_of(files)
+    A draft that somebody changed since this folder was pulled or pushed is not overwritten: the conflict is told.
+    With --to-hub nothing is sent to Proctor: the complete OpenEnv package becomes a Space of the Hugging Face Hub.
+    """
+    if to_hub:
+        _push_to_hub(folder, to_hub, private, dry_run, notes, as_json)
+        return
+    if dry_run or private:
+        fail("--dry-run and --private belong to --to-hub")
+    from backend.cli import pushing
+
     client = connect()
-    if client.find(f"/environments/{name}") is None:
-        client.post("/environments", {"name": name, "files": files})
-    draft = client.put(f"/environments/{name}/draft", {"files": files})
-    problems = draft["validation"]["problems"]
+    draft = pushing.push_draft(client, folder, force=force)
+    name, problems = draft["environment"], draft["validation"]["problems"]
     version = None
     if publish and draft["validation"]["is_publishable"]:
         version = client.post(f"/environments/{name}/publish", {"notes": notes, "revision": draft["revision"]})
@@ -63,22 +72,36 @@ def push(
 def pull(
     environment: EnvironmentName,
     folder: Annotated[Path | None, typer.Option(help="Where to write it; left out: a folder of its name.")] = None,
-    draft: Annotated[bool, typer.Option("--draft", help="The draft instead of a version.")] = False,
+    version: Annotated[int | None, typer.Option("--version", min=1, help="A version instead of the draft.")] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="Of a version: only the files that it has itself.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
 ) -> None:
-    """Write an environment's files to disk."""
-    from backend.cli import packages
+    """Write an environment to disk: its draft, to be edited and pushed; or a version, as a package that runs by itself.
+
+    `--version 3` (or NAME@3) gives the complete OpenEnv package: server, client, Dockerfile, README, pyproject and an
+    inference.py that lets any OpenAI-compatible endpoint play it.
+    """
+    from backend.cli import pushing
 
     client = connect()
     name, _, number = environment.partition("@")
-    if draft:
-        files = client.get(f"/environments/{name}/draft")["files"]
-    else:
-        number = number or str(version_of(client, name)["number"])
-        files = client.get(f"/environments/{name}/versions/{number}")["files"]
     target = folder or Path(name)
-    packages.write_folder(target, files, force=force)
+    if version or number:
+        files = pushing.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
+    else:
+        files = pushing.pull_draft(client, name, target, force=force)
     say(f"{len(files)} files in {target}")
+
+
+@app.command("diff")
+def diff(folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path()) -> None:
+    """How a folder differs from the draft on the server; ends with 1 when it does."""
+    from backend.cli import pushing
+
+    lines = list(pushing.differences(connect(), folder))
+    for line in lines:
+        say(line)
+    raise typer.Exit(BAD_RESULT if lines else OK)
 
 
 @app.command("list")
@@ -143,6 +166,25 @@ def _row(environment: dict[str, Any]) -> tuple[object, ...]:
     columns = " ".join(f"{column['name']}×{column['weight']:g}" for column in latest["columns"])
     shown = (latest["number"], latest["content_hash"][:12], latest["certificate"], columns)
     return environment["name"], *shown, environment["description"]
+
+
+def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, notes: str, as_json: bool) -> None:
+    from backend.cli import hub
+
+    shipment = hub.prepare(folder, repository, is_private=private)
+    address = None if dry_run else hub.send(shipment, notes or "Sent by Proctor")
+    if as_json:
+        told = {"space": repository, "private": private, "files": sorted(shipment.files), "added": shipment.added}
+        write_json(told | {"bytes": shipment.bytes, "address": address})
+        return
+    rows = [
+        (path, f"{len(text.encode()):,}", "made for the export" if path in shipment.added else "")
+        for path, text in sorted(shipment.files.items())
+    ]
+    write_table(("file", "bytes", ""), rows, empty="Nothing.")
+    space = f"{'private ' if private else ''}Docker Space {repository}"
+    what = f"{space}: {len(shipment.files)} files, {shipment.bytes:,} bytes"
+    say(f"would be sent to the {what}. Nothing was sent." if dry_run else f"sent to the {what}: {address}")
 
 
 def _tell_pushed(name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None) -> None:

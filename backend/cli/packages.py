@@ -7,7 +7,7 @@ from backend.domain.manifest import ManifestInvalid, read_manifest
 from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.library import render_template, templates
 
-_IGNORED = {"__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache", "outputs"}
+_IGNORED = {"__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache", "outputs", ".proctor"}
 _IGNORED_SUFFIXES = {".pyc", ".egg-info"}
 
 

@@ -15,6 +15,7 @@ from backend.environments.api_models import (
     DraftOut,
     EnvironmentDetail,
     EnvironmentOut,
+    ExportedPackage,
     FilesIn,
     NewEnvironmentIn,
     ProblemOut,
@@ -24,6 +25,7 @@ from backend.environments.api_models import (
     VersionOut,
     Weighted,
 )
+from backend.environments.exporting import complete_package
 from backend.environments.queries import VersionRow
 from backend.environments.starting import starting_files
 from backend.environments.validation import validate_package
@@ -127,6 +129,15 @@ def download_files(name: str, number: int, session: SessionDep, _: Viewer) -> Re
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}.zip"'}
     return Response(pack(version.files), media_type="application/zip", headers=headers)
+
+
+@router.get("/environments/{name}/versions/{number}/export")
+def export_version(name: str, number: int, session: SessionDep, _: Viewer) -> ExportedPackage:
+    """The complete OpenEnv package that runs by itself: the version's files, and what those lack."""
+    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
+    files = complete_package(version.files, Manifest.model_validate(version.manifest))
+    added = sorted(path for path in files if files[path] != version.files.get(path))
+    return ExportedPackage(files=files, added=added, content_hash=version.content_hash)
 
 
 @router.post("/environments/{name}/versions/{number}/checks", status_code=201)

@@ -39,6 +39,15 @@ class VersionDetail(VersionOut):
     """Text by path."""
 
 
+class ExportedPackage(BaseModel):
+    files: dict[str, str]
+    """Text by path."""
+    added: list[str]
+    """What the version itself does not have, or not in this form."""
+    content_hash: str
+    """Of the version."""
+
+
 class EnvironmentOut(BaseModel):
     name: str
     description: str

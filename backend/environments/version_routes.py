@@ -14,6 +14,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.packages import pack
 from backend.environments import queries
 from backend.environments.diff import FileDiff, diff_files
+from backend.environments.exporting import complete_package
 from backend.environments.queries import CheckRun
 from backend.errors import NotFound
 from backend.events import RUNS
@@ -76,6 +77,15 @@ def download_version(session: SessionDep, _: Viewer, name: str, number: int) -> 
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}.zip"'}
     return Response(pack(version.files), media_type="application/zip", headers=headers)
+
+
+@router.get("/environments/{name}/versions/{number}/export.zip")
+def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
+    """The complete OpenEnv package that runs by itself."""
+    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
+    files = complete_package(version.files, Manifest.model_validate(version.manifest))
+    headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
+    return Response(pack(files), media_type="application/zip", headers=headers)
 
 
 @router.get("/environments/{name}/diff", response_class=HTMLResponse)
