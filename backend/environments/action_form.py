@@ -115,13 +115,13 @@ def _tools(spec: ActionSpec, observation: Mapping[str, Any]) -> Sequence[Tool]:
 
 
 def _call_fields(tool: Tool) -> list[ActionField]:
-    """The tool itself, then its arguments."""
-    required = set(tool.parameters.get("required") or ())
+    """The tool itself, then its arguments: those that it needs first, in their order (a stored schema has none)."""
+    required = [str(name) for name in tool.parameters.get("required") or ()]
     properties = tool.parameters.get("properties") or {}
     arguments = [
-        _field(name, _resolved(schema, tool.parameters), name in required)
-        for name, schema in properties.items()
-        if isinstance(schema, Mapping)
+        _field(name, _resolved(properties[name], tool.parameters), name in required)
+        for name in dict.fromkeys([*required, *properties])
+        if isinstance(properties.get(name), Mapping)
     ]
     named = [replace(field, name=f"{tool.name}.{field.name}", tool=tool.name) for field in arguments]
     return [ActionField(tool.name, "call", tool.description[:300]), *named]
