@@ -111,7 +111,7 @@ def test_a_checkpoint_is_asked_on_the_queue_of_models_and_told_when_it_cannot_pl
 
 
 @pytest.mark.usefixtures("counter")
-@pytest.mark.parametrize("policy", ["nonsense", str(uuid.uuid4())])
+@pytest.mark.parametrize("policy", ["nonsense", "01a1fcae-0000-7000-8000-000000000000"])
 def test_a_policy_that_is_not_there_is_refused(ada: TestClient, policy: str):
     run_id = begin(ada)
     assert let_play(ada, run_id, policy) == 422
