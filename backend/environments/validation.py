@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import jinja2
 from jinja2 import meta
 
-from backend.domain.manifest import Manifest, ManifestInvalid, line_of, read_manifest
+from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
 from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.environments.models_source import ModelFields, fields_of
 
@@ -100,13 +100,26 @@ def _contradictions(
     modules = list(trees.values())
     action, observation = fields_of(modules, "Action"), fields_of(modules, "Observation")
     agent = manifest.proctor.agent
-    if (field := agent.action.field) and (lacking := _lacking(action, field)):
-        yield problem(lacking, "proctor", "agent", "action", "field")
-    if (field := agent.action.choices) and (lacking := _lacking(observation, field)):
-        yield problem(lacking, "proctor", "agent", "action", "choices")
+    for key, field in _named_fields(agent.action):
+        model = observation if key in {"choices", "tools"} else action
+        if lacking := _lacking(model, field):
+            yield problem(lacking, "proctor", "agent", "action", key)
     for field in sorted(meta.find_undeclared_variables(_jinja.parse(agent.observation)) - _SUPPLIED):
         if lacking := _lacking(observation, field):
             yield problem(lacking, "proctor", "agent", "observation")
+
+
+def _named_fields(spec: ActionSpec) -> Iterator[tuple[str, str]]:
+    """The manifest's keys that name a field of the action or of the observation."""
+    named = {"field": spec.field, "choices": spec.choices}
+    if spec.format == "tool":
+        is_listed = isinstance(spec.tools, str) and not spec.discover
+        named |= {"arguments": spec.arguments, "text": spec.text, "tools": str(spec.tools) if is_listed else None}
+    for key, field in named.items():
+        if field:
+            yield key, field
+    if spec.format == "tool":
+        yield from (("extra", field) for field in spec.extra)
 
 
 def _lacking(model: ModelFields | None, field: str) -> str | None:
