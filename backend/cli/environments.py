@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from backend.cli.certificates import tell_certificate
 from backend.cli.connection import connect
 from backend.cli.names import version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
@@ -14,7 +15,6 @@ from backend.client import Client
 
 app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
 
-_MARKS = {"passed": "✓ passed", "warned": "! warned", "failed": "✗ failed", "skipped": "– skipped"}
 
 
 @app.command("init")
@@ -117,24 +117,29 @@ def list_environments(as_json: AsJson = False) -> None:
 
 
 @app.command("check")
-def check(environment: EnvironmentName, no_wait: NoWait = False, as_json: AsJson = False) -> None:
-    """Run the checks of a version; ends with 1 when one fails."""
+def check(
+    environment: EnvironmentName,
+    show: Annotated[bool, typer.Option("--show", help="Show the newest certificate; run nothing.")] = False,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run the checks of a version and show each with its evidence; ends with 1 when one fails."""
     client = connect()
     version = version_of(client, environment)
     address = f"/environments/{version['environment']}/versions/{version['number']}"
-    started = client.post(f"{address}/checks")
-    if no_wait:
-        write_json(started)
-        return
-    run = watch(client, client.get(f"/runs/{started['run_id']}"), quiet=as_json)
-    if run["status"] != "completed":
-        fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
+    if not show:
+        started = client.post(f"{address}/checks")
+        if no_wait:
+            write_json(started)
+            return
+        run = watch(client, client.get(f"/runs/{started['run_id']}"), quiet=as_json)
+        if run["status"] != "completed":
+            fail(run["reason"] or f"the checks ended {run['status']}", BAD_RESULT)
     certificate = client.get(f"{address}/certificate")
     if as_json:
         write_json(certificate)
     else:
-        rows = [(_MARKS[result["status"]], result["check"], result["sentence"]) for result in certificate["results"]]
-        write_table(("", "check", "what was seen"), rows, empty="No check ran.")
+        tell_certificate(certificate)
     raise typer.Exit(BAD_RESULT if certificate["status"] == "failed" else OK)
 
 
