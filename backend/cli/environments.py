@@ -16,7 +16,6 @@ from backend.client import Client
 app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
 
 
-
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(help="Lower case letters, digits and `_`.")],
