@@ -21,7 +21,11 @@ _APP = re.compile(r"^app\s*(?::[^=\n]+)?=\s*\S", re.MULTILINE)
 _DEPENDENCIES = re.compile(r"^dependencies\s*=\s*\[", re.MULTILINE)
 _LIBRARY = re.compile(r"^verifiers\b", re.IGNORECASE)
 _VERIFIERS = {PackageKind.VERIFIERS_V0: "verifiers==0.3.1", PackageKind.VERIFIERS_V1: "verifiers==0.4.0"}
-_RUNTIME = "openenv>=0.10,<0.11"
+_SERVED_BY = {
+    PackageKind.VERIFIERS_V0: ["openenv>=0.10,<0.11"],
+    PackageKind.VERIFIERS_V1: ["starlette", "uvicorn", "websockets>=13"],
+}
+"""What the adapter serves with; `openenv` and verifiers 0.4 need different versions of `mcp`."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -152,14 +156,14 @@ def _app_in_sources(files: Mapping[str, str]) -> str:
 
 def _adapt(kind: PackageKind, files: dict[str, str], notes: list[str]) -> str:
     """Add the adapter and what it needs; returns the app."""
-    folder = ADAPTERS / str(kind)
-    for path in sorted(folder.rglob("*.py")):
-        files[path.relative_to(folder).as_posix()] = path.read_text(encoding="utf-8")
+    for folder in (ADAPTERS / "common", ADAPTERS / str(kind)):
+        for path in sorted(folder.rglob("*.py")):
+            files[path.relative_to(folder).as_posix()] = path.read_text(encoding="utf-8")
     project = _project(files)
     needed = [str(line) for line in project.get("dependencies") or [] if not _LIBRARY.match(str(line))]
     asked = [str(line) for line in project.get("dependencies") or [] if _LIBRARY.match(str(line))]
     files["pyproject.original.toml"] = files["pyproject.toml"]
-    files["pyproject.toml"] = _pyproject(project, [_VERIFIERS[kind], _RUNTIME, *needed])
+    files["pyproject.toml"] = _pyproject(project, [_VERIFIERS[kind], *_SERVED_BY[kind], *needed])
     notes.append(
         f"Served through an adapter that plays it with {_VERIFIERS[kind]}"
         + (f" (it asks for {', '.join(asked)})." if asked else ".")

@@ -58,6 +58,9 @@ async def probe(server: EnvServer, report: ImportReport) -> None:
     await _look_at_resets(server, report)
     report.tools = await _tools(server) if is_tool_calling(server.action_schema) else []
     await _play(server, report)
+    if report.adapter:
+        async with server.session() as session:  # some columns are heard of only when they were scored
+            report.adapter = (await session.state(timeout=STEP_SECONDS)).get("adapter") or report.adapter
 
 
 def is_tool_calling(schema: Mapping[str, Any]) -> bool:

@@ -26,6 +26,7 @@ _STANDS_ALONE = "stands-alone"
 """A file in a virtual environment that does not look into the shared runtime."""
 _SERVES = "openenv>=0.2"
 """What a package that stands alone needs at least to be served; its own pin decides further."""
+_SERVERS = {"openenv", "openenv-core", "uvicorn"}
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """What the runtime has with all the extras that packages ask for."""
 _CREDENTIALS = re.compile(r"(https?://)[^/\s@]+@")

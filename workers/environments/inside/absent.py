@@ -7,10 +7,18 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, TracebackType
+from typing import Any
 
 
-class _Anything:
-    """Whatever is asked of it, it gives itself: enough for themes and classes that are only defined."""
+class _Kind(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Anything
+
+
+class _Anything(metaclass=_Kind):
+    """Whatever is asked of it, it gives itself: enough for themes, classes that are only defined, and `isinstance`."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         pass
@@ -30,11 +38,16 @@ class _Anything:
         pass
 
 
+def _mount_gradio_app(app: object, *arguments: object, **named: object) -> object:
+    """The server goes on without the page."""
+    return app
+
+
 class _StandIn(ModuleType):
-    def __getattr__(self, name: str) -> _Anything:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Anything()
+        return _mount_gradio_app if name == "mount_gradio_app" else _Anything
 
 
 @contextmanager

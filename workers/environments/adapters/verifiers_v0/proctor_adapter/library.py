@@ -13,7 +13,8 @@ from typing import Any
 from verifiers.legacy.rubrics.rubric import Rubric
 from verifiers.legacy.rubrics.rubric_group import RubricGroup
 
-from .lines import Line, WirePolicy, plain
+from .lines import Line, plain
+from .policy import WirePolicy
 
 MODEL = "policy"
 _KEPT = ["trajectory_id"]
@@ -67,6 +68,11 @@ class Library:
     def row(self, split: str, index: int) -> dict[str, Any]:
         rows = self.rows["heldout" if split == "heldout" else "train"]
         return dict(rows[index % len(rows)])
+
+    @staticmethod
+    def answer(row: dict[str, Any]) -> str | None:
+        """The one right answer, where the row has one."""
+        return row["answer"] if isinstance(row.get("answer"), str) else None
 
     def start(self, row: dict[str, Any], lines: list[Line]) -> "asyncio.Future[Any]":
         """Let the library play the row once for every line."""

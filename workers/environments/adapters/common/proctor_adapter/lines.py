@@ -2,13 +2,7 @@
 
 import asyncio
 import concurrent.futures
-import json
-import time
-import uuid
 from typing import Any
-
-from verifiers.legacy.clients import Client
-from verifiers.legacy.types import AssistantMessage, Response, ResponseMessage, ToolCall
 
 from .models import Reply
 
@@ -50,60 +44,6 @@ class Line:
         return None, second
 
 
-class WirePolicy(Client):
-    """The model that the library asks: whoever sits at the other end of the line."""
-
-    def __init__(self) -> None:
-        super().__init__(object())
-        self.free: list[Line] = []
-        """Lines that no rollout has taken up yet, in the order of their sessions."""
-        self._taken: dict[str, Line] = {}
-
-    def line_of(self, trajectory_id: str) -> Line:
-        if trajectory_id not in self._taken:
-            self._taken[trajectory_id] = self.free.pop(0)
-        return self._taken[trajectory_id]
-
-    async def get_response(self, prompt, model, sampling_args, tools=None, **named) -> Response:  # type: ignore[no-untyped-def]
-        line = self.line_of(named["state"]["trajectory_id"])
-        reply = await line.ask(list(prompt), tools)
-        calls = [_call(reply)] if reply.tool else None
-        message = ResponseMessage(
-            content=reply.text if reply.text or not calls else None,
-            tool_calls=calls,
-            finish_reason="tool_calls" if calls else "stop",
-            is_truncated=False,
-        )
-        return Response(id=uuid.uuid4().hex, created=int(time.time()), model=model, message=message)
-
-    def setup_client(self, config: Any) -> Any:
-        return None
-
-    async def to_native_tool(self, tool: Any) -> Any:
-        return tool
-
-    async def to_native_prompt(self, messages: Any) -> tuple[Any, dict[str, Any]]:
-        return messages, {}
-
-    async def get_native_response(self, *arguments: Any, **named: Any) -> Any:
-        raise NotImplementedError  # get_response does not go this way
-
-    async def raise_from_native_response(self, response: Any) -> None:
-        return None
-
-    async def from_native_response(self, response: Any) -> Any:
-        return response
-
-    async def close(self) -> None:
-        return None
-
-
-def _call(reply: Reply) -> ToolCall:
-    return ToolCall(
-        id=f"call_{uuid.uuid4().hex[:12]}", name=reply.tool, arguments=json.dumps(reply.arguments, ensure_ascii=False)
-    )
-
-
 def plain(message: Any) -> dict[str, Any]:
     """A message of the library as JSON, without what is not set."""
     if isinstance(message, dict):
@@ -112,7 +52,7 @@ def plain(message: Any) -> dict[str, Any]:
 
 
 def is_assistant(message: Any) -> bool:
-    return isinstance(message, AssistantMessage) or plain(message).get("role") == "assistant"
+    return plain(message).get("role") == "assistant"
 
 
 def as_text(messages: list[dict[str, Any]]) -> str:

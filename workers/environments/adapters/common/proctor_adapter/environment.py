@@ -3,11 +3,10 @@
 import threading
 from typing import Any
 
-from openenv.core.env_server import Environment, State
-
 from .library import Library
 from .lines import Line, as_text, is_assistant, plain
 from .models import Reply, Turn
+from .serving import Environment, State
 
 LONGEST_WAIT_SECONDS = 300.0
 """For the library, or for the other members of a group, between two turns."""
@@ -21,7 +20,7 @@ class Groups:
         self._waiting: dict[str, list[Line]] = {}
         self._lock = threading.Lock()
 
-    def join(self, name: str, size: int, row: dict[str, Any], line: Line) -> None:
+    def join(self, name: str, size: int, row: Any, line: Line) -> None:
         with self._lock:
             lines = self._waiting.setdefault(name, [])
             lines.append(line)
@@ -41,7 +40,7 @@ class VerifiersEnvironment(Environment[Reply, Turn, State]):
         super().__init__()
         self._line: Line | None = None
         self._playing: Any = None
-        self._row: dict[str, Any] = {}
+        self._row: Any = None
         self._heard = 0
         self._steps = 0
         self._result: dict[str, Any] = {}
@@ -101,7 +100,8 @@ class VerifiersEnvironment(Environment[Reply, Turn, State]):
 
     @property
     def state(self) -> State:
-        told = {"answer": self._row["answer"]} if isinstance(self._row.get("answer"), str) else {}
+        answer = LIBRARY.answer(self._row) if self._row is not None else None
+        told = {} if answer is None else {"answer": answer}
         return State(step_count=self._steps, adapter=LIBRARY.described(), result=self._result, **told)
 
     def close(self) -> None:

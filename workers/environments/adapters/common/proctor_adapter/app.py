@@ -2,10 +2,9 @@
 
 import os
 
-from openenv.core.env_server import create_app
-
 from .environment import VerifiersEnvironment
 from .models import Reply, Turn
+from .serving import create_app
 
 app = create_app(
     VerifiersEnvironment,

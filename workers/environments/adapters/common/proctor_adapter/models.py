@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from openenv.core.env_server import Action, Observation
 from pydantic import Field
+
+from .serving import Action, Observation
 
 
 class Reply(Action):

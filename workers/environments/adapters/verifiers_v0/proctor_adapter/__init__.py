@@ -1,1 +1,0 @@
-"""Serves a `verifiers` environment of the `load_environment()` kind on OpenEnv's wire. Added when it was imported."""
