@@ -25,7 +25,14 @@ class Template:
 _TEMPLATES = (
     Template("single_turn", "Single turn", "One question, one answer, graded by several small reward columns."),
     Template("multi_turn_game", "Multi-turn game", "A task that goes on until it is solved or the turns are used up."),
-    Template("tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a state which lasts."),
+    Template(
+        "tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a state which lasts."
+    ),
+    Template(
+        "process_supervised", "Process-supervised", "A problem worked out line by line, and every line is checked."
+    ),
+    Template("judged_answer", "Judged answer", "Free words: facts are counted, the wording is judged as one column."),
+    Template("optimisation", "Optimisation", "A measured quantity is made better in a few attempts."),
 )
 
 

@@ -62,6 +62,7 @@ class NumberGuessEnvironment(RewardedEnvironment):
             episode_id=self._episode_id,
             step_count=self._attempts,
             number=self._number,
+            answer=str(self._number),
             outcome=self._outcome,
             scripts=self._scripts(),
         )
@@ -79,11 +80,16 @@ class NumberGuessEnvironment(RewardedEnvironment):
         return "Lower."
 
     def _scripts(self) -> dict[str, str]:
-        """gold halves what is left; teacher guesses at random among what is left."""
+        """gold halves what is left, teacher is at random in it; partial never says the number, wrong is off limits."""
         if self._outcome:
             return {}
         chance = random.Random(f"teacher:{self._seed}:{self._attempts}")
-        guesses = {"gold": (self._low + self._high) // 2, "teacher": chance.randint(self._low, self._high)}
+        guesses = {
+            "gold": (self._low + self._high) // 2,
+            "teacher": chance.randint(self._low, self._high),
+            "partial": self._low if self._low < self._number else self._high,
+            "wrong": HIGHEST + 1,
+        }
         return {script: f"<guess>{guess}</guess>" for script, guess in guesses.items()}
 
     def _observe(self, message: str) -> NumberGuessObservation:

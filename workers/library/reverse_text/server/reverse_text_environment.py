@@ -61,16 +61,24 @@ class ReverseTextEnvironment(RewardedEnvironment):
 
     @property
     def state(self) -> State:
-        return State(episode_id=self._episode_id, step_count=int(self._answer is not None), scripts=self._scripts())
+        """Holds the answer: never shown to a policy."""
+        return State(
+            episode_id=self._episode_id,
+            step_count=int(self._answer is not None),
+            answer=self._text[::-1],
+            scripts=self._scripts(),
+        )
 
     def _scripts(self) -> dict[str, str]:
-        """gold reverses; teacher reverses, then loses or doubles some letters."""
+        """gold reverses; teacher then loses or doubles some letters; partial leaves out a quarter; wrong copies."""
         if self._answer is not None:
             return {}
         chance = random.Random(f"teacher:{self._seed}")
         target = self._text[::-1]
         blurred = "".join(letter * chance.choices((0, 1, 2), (1, 8, 1))[0] for letter in target)
-        return {"gold": f"<reversed>{target}</reversed>", "teacher": f"<reversed>{blurred}</reversed>"}
+        part = target[: -(len(target) // 4)]
+        texts = {"gold": target, "teacher": blurred, "partial": part, "wrong": self._text}
+        return {script: f"<reversed>{text}</reversed>" for script, text in texts.items()}
 
 
 def shared_part(answer: str, target: str) -> float:

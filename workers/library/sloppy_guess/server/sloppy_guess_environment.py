@@ -61,6 +61,7 @@ class SloppyGuessEnvironment(RewardedEnvironment):
             episode_id=self._episode_id,
             step_count=self._attempts,
             number=self._number,
+            answer=str(self._number),
             outcome=self._outcome,
             scripts=self._scripts(),
         )
@@ -78,7 +79,7 @@ class SloppyGuessEnvironment(RewardedEnvironment):
         return "Lower."
 
     def _scripts(self) -> dict[str, str]:
-        """gold halves what is left; teacher guesses at random, half of the time among what is left; quitter hacks."""
+        """gold halves what is left; teacher is at random half of the time; wrong is off limits; quitter hacks."""
         if self._outcome:
             return {}
         chance = random.Random(f"teacher:{self._seed}:{self._attempts}")
@@ -87,6 +88,7 @@ class SloppyGuessEnvironment(RewardedEnvironment):
         return {
             "gold": f"<guess>{(self._low + self._high) // 2}</guess>",
             "teacher": f"<guess>{guess}</guess>",
+            "wrong": f"<guess>{HIGHEST + 1}</guess>",
             "quitter": "I stop here." if self._attempts else f"<guess>{guess}</guess>",
         }
 

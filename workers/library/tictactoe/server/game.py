@@ -48,6 +48,12 @@ def gold_move(board: str) -> int:
 
 
 @cache
+def worst_move(board: str) -> int:
+    """X's legal move that is worth least, with perfect play from there."""
+    return min(free(board), key=lambda index: value(put(board, index, "X"), "O"))
+
+
+@cache
 def _hope(board: str) -> float:
     """X's expected score when O, to move, plays at random and X goes on perfectly."""
     if winner(board):

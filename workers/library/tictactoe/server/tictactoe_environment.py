@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from openenv.core.env_server.types import State
 
-from .game import EMPTY, best_replies, completing_move, draw, free, gold_move, put, winner
+from .game import EMPTY, best_replies, completing_move, draw, free, gold_move, put, winner, worst_move
 from .rewards import RewardedEnvironment, column
 
 try:
@@ -76,7 +76,8 @@ class TictactoeEnvironment(RewardedEnvironment):
         """What the scripted policies would reply now."""
         if self._outcome:
             return {}
-        return {"gold": _reply(gold_move(self._board)), "teacher": _reply(self._teach())}
+        moves = {"gold": gold_move(self._board), "teacher": self._teach(), "wrong": worst_move(self._board)}
+        return {script: _reply(index) for script, index in moves.items()}
 
     def _move(self, index: int) -> str:
         """X moves, O replies; what happened in words."""

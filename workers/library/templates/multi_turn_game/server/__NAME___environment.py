@@ -66,7 +66,7 @@ class __CLASS__Environment(RewardedEnvironment):
     @property
     def state(self) -> State:
         """Never shown to a policy. `gold` is the next reply of a perfect policy: the checks play it."""
-        scripts = {} if self._outcome else {"gold": f"<do>{self._best_deed()}</do>"}
+        scripts = {} if self._outcome else {"gold": f"<do>{self._best_deed()}</do>", "wrong": "<do>dig</do>"}
         return State(episode_id=self._episode_id, step_count=self._turns, treasure=self._treasure, scripts=scripts)
 
     def _act(self, deed: str) -> str:

@@ -1,6 +1,7 @@
 """One question, one answer. Replace the sums by a task of your own."""
 
 import random
+import zlib
 from typing import Any
 from uuid import uuid4
 
@@ -14,10 +15,12 @@ except ImportError:  # run from the package's folder
     from models import __CLASS__Action, __CLASS__Observation
 
 LARGEST_BY_LEVEL = (20, 200)
+HELDOUT_SHARE = 5
+"""One question in so many belongs to the held-out split."""
 
 
 class __CLASS__Environment(RewardedEnvironment):
-    """The question is a function of the seed: the same task is the same for everybody."""
+    """The question is a function of split, level and seed: the same task is the same for everybody."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,8 +37,12 @@ class __CLASS__Environment(RewardedEnvironment):
     ) -> __CLASS__Observation:
         self._seed = random.randrange(2**31) if seed is None else seed
         self._episode_id = episode_id or str(uuid4())
-        chance = random.Random(self._seed)
-        self._terms = [chance.randint(1, LARGEST_BY_LEVEL[level]) for _ in range(2)]
+        chance = random.Random(f"{split}:{level}:{self._seed}")
+        while True:
+            self._terms = [chance.randint(1, LARGEST_BY_LEVEL[level]) for _ in range(2)]
+            is_heldout = zlib.crc32(self._question().encode()) % HELDOUT_SHARE == 0
+            if is_heldout == (split == "heldout"):  # so that no held-out question is ever seen in training
+                break
         self._answer: int | None = None
         self.begin_rewards()
         return self._observe()
@@ -58,13 +65,21 @@ class __CLASS__Environment(RewardedEnvironment):
 
     @property
     def state(self) -> State:
-        """Never shown to a policy. `gold` is the reply of a perfect policy: the checks play it."""
-        scripts = {"gold": f"<answer>{sum(self._terms)}</answer>"} if self._answer is None else {}
-        return State(episode_id=self._episode_id, step_count=int(self._answer is not None), scripts=scripts)
+        """Never shown to a policy. `gold` is the reply of a perfect policy, `wrong` a clean but wrong one."""
+        answers = {"gold": sum(self._terms), "wrong": sum(self._terms) + 7} if self._answer is None else {}
+        scripts = {script: f"<answer>{answer}</answer>" for script, answer in answers.items()}
+        return State(
+            episode_id=self._episode_id,
+            step_count=int(self._answer is not None),
+            answer=str(sum(self._terms)),
+            scripts=scripts,
+        )
 
     def _error(self) -> int:
         return min(abs((self._answer or 0) - sum(self._terms)), 1000)
 
+    def _question(self) -> str:
+        return f"{' + '.join(map(str, self._terms))} = ?"
+
     def _observe(self, message: str = "") -> __CLASS__Observation:
-        question = f"{' + '.join(map(str, self._terms))} = ?"
-        return __CLASS__Observation(question=question, message=message, done=self._answer is not None)
+        return __CLASS__Observation(question=self._question(), message=message, done=self._answer is not None)
