@@ -6,9 +6,16 @@ OPPONENT = 'chance = random.Random(f"{self._seed}:{self._board}")'
 WIN = 'return {"win": 1.0, "draw": 0.5}.get(self._outcome or "", 0.0)'
 
 
+NUMBERS = "server/number_guess_environment.py"
+TEXTS = "server/reverse_text_environment.py"
+
+
 def bent(name: str, path: str, old: str, new: str) -> dict[str, str]:
     """The package with one text replaced, which must be there."""
-    files = load_package(name)
+    return bent_again(load_package(name), path, old, new)
+
+
+def bent_again(files: dict[str, str], path: str, old: str, new: str) -> dict[str, str]:
     assert old in files[path], f"{old!r} is not in {path}"
     return files | {path: files[path].replace(old, new)}
 
@@ -18,8 +25,52 @@ def bent_game(old: str, new: str) -> dict[str, str]:
 
 
 def bent_guess(old: str, new: str) -> dict[str, str]:
-    return bent("number_guess", "server/number_guess_environment.py", old, new)
+    return bent("number_guess", NUMBERS, old, new)
 
+
+def bent_text(old: str, new: str) -> dict[str, str]:
+    return bent("reverse_text", TEXTS, old, new)
+
+
+def minding_the_case() -> dict[str, str]:
+    """Capitals are declared to be as good, and are not."""
+    files = bent("reverse_text", "openenv.yaml", "scripts: [gold,", "scripts: [variant_1, gold,")
+    return bent_again(files, TEXTS, '{"gold": target,', '{"variant_1": target.upper(), "gold": target,')
+
+
+def leaking_prompt() -> dict[str, str]:
+    """The question comes with its answer in brackets."""
+    files = bent("reverse_text", "openenv.yaml", '"{{ text }}"', '"{{ text }} ({{ message }})"')
+    return bent_again(
+        files,
+        TEXTS,
+        "ReverseTextObservation(text=self._text)",
+        "ReverseTextObservation(text=self._text, message=self._text[::-1])",
+    )
+
+
+def paid_for_nothing() -> dict[str, str]:
+    """An empty answer reaches the grader, which takes it for the right one."""
+    files = bent("reverse_text", "openenv.yaml", "on_unparsable: end", "on_unparsable: pass")
+    return bent_again(files, TEXTS, "return max(0.0, (", "return max(float(not self._answer), (")
+
+
+def fading() -> dict[str, str]:
+    """A column that pays less when the same task was played often: it depends on the order of grading."""
+    files = bent_guess("self.begin_rewards()", "self.begin_rewards()\n        PLAYED[self._seed] += 1")
+    files = bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nPLAYED = collections.Counter()\n")
+    files = bent_again(files, NUMBERS, "import random\n", "import collections\nimport random\n")
+    return bent_again(files, NUMBERS, "+ saved) / ATTEMPTS", "+ saved) / ATTEMPTS / (1 + PLAYED[self._seed] // 6)")
+
+
+def salted() -> dict[str, str]:
+    """Each process says something of its own, always the same."""
+    files = bent_guess('return "Higher."', 'return "Higher." + SALT')
+    files = bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nSALT = os.urandom(8).hex()\n")
+    return bent_again(files, NUMBERS, "import random\n", "import os\nimport random\n")
+
+
+LIE = 'return self.rewarded(self._observe(message)).model_copy(update={"attempts_left": "many"})'
 
 FAULTS = {
     "unseeded replies": (
@@ -49,7 +100,7 @@ FAULTS = {
         "seeds_differ",
     ),
     "gold that does not play well": (
-        bent_game("_reply(gold_move(self._board))", "_reply(self._teach())"),
+        bent_game('"gold": gold_move(self._board)', '"gold": self._teach()'),
         "gold_reaches_bound",
     ),
     "a value outside of its range": (bent_game('"win": 1.0', '"win": 2.0'), "reward_in_range"),
@@ -70,5 +121,56 @@ FAULTS = {
         bent("tictactoe", "openenv.yaml", "choices: legal_moves", "choices: moves"),
         "agent_fits",
     ),
+    "a column that fades with every play": (fading(), "group_noise"),
+    "a process of its own mind": (salted(), "step_deterministic"),
+    "the answer in the prompt": (leaking_prompt(), "answer_hidden"),
+    "the answer in the metadata": (
+        bent_text(
+            "return ReverseTextObservation(text=self._text)",
+            'return ReverseTextObservation(text=self._text, metadata={"hint": self._text[::-1]})',
+        ),
+        "answer_hidden",
+    ),
+    "nothing is the right answer": (paid_for_nothing(), "untouched_task"),
+    "a field of another type": (
+        bent_guess("return self.rewarded(self._observe(message))", LIE),
+        "observation_schema",
+    ),
+    "a grader that minds the case": (
+        minding_the_case(),
+        "format_variations",
+    ),
+    "a wrong answer that is paid in full": (bent_text('"wrong": self._text', '"wrong": target'), "quality_ladder"),
+    "a held-out split that is trained on": (
+        bent_text("make_text(self._seed, split,", 'make_text(self._seed % 40, "train",'),
+        "splits_disjoint",
+    ),
+    "levels the wrong way round": (bent_game("= (1.0, 0.5, 0.0)", "= (0.0, 0.5, 1.0)"), "levels_monotone"),
+    "success that is certain": (bent_guess('1.0 if self._outcome == "win" else 0.0', "1.0"), "success_mixed"),
+    "success that never comes": (
+        bent_guess('1.0 if self._outcome == "win" else 0.0', "0.0"),
+        "success_mixed",
+    ),
+    "a win for a number that is none": (
+        bent_guess("if guess == self._number:", "if guess == self._number or guess < 0:"),
+        "malformed_action",
+    ),
+    "long texts that break it": (
+        bent_text("self._answer = action.text\n", "self._answer = action.text[: 100 // (len(action.text) < 100)]\n"),
+        "error_rate",
+    ),
+    "turns too short for the answer": (
+        bent("reverse_text", "openenv.yaml", "max_tokens_per_turn: 128", "max_tokens_per_turn: 4"),
+        "token_cost",
+    ),
+    "a fixture that does not hold": (
+        load_package("reverse_text")
+        | {"fixtures/copied.json": '{"replies": ["<reversed>a</reversed>"], "columns": {"exact": 1}}'},
+        "fixtures_hold",
+    ),
+    "a fixture that cannot be read": (load_package("reverse_text") | {"fixtures/odd.json": "{"}, "fixtures_hold"),
 }
-"""A package and the check that must fail first."""
+"""A package and the check that must fail. Many faults show in several checks."""
+
+FIRST = set(list(FAULTS)[:15])
+"""Faults that are met by their own check before any other."""
