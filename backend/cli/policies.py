@@ -35,6 +35,9 @@ def add(
     key: Annotated[
         str, typer.Option(envvar="PROCTOR_POLICY_KEY", help="The endpoint's key; better given in the environment.")
     ] = "",
+    text_calls: Annotated[
+        bool, typer.Option("--text-calls", help="The endpoint has no tool calls: tools stand in the prompt.")
+    ] = False,
     script: Annotated[
         str | None, typer.Option(help="A script instead: gold, random, constant, … or an environment's own.")
     ] = None,
@@ -47,7 +50,7 @@ def add(
         fail("give either --base-url and --model, or --script")
     body = {"kind": "scripted" if script else "openai_api", "name": name, "description": description}
     body |= {field: value for field, value in _fields(base_url, model, key, script, constant).items() if value}
-    policy = connect().post("/policies", body)
+    policy = connect().post("/policies", body | ({"text_calls": True} if text_calls else {}))
     if as_json:
         write_json(policy)
     else:

@@ -49,6 +49,8 @@ class PolicyRequest(BaseModel):
     """openai_api: the model's name at that endpoint."""
     secret: SecretStr = SecretStr("")
     """openai_api: the endpoint's key. Stored encrypted, bound to the base URL, never shown."""
+    text_calls: bool = False
+    """openai_api: the endpoint has no tool calls; the tools stand in the system prompt, and a call is text."""
     script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = None
     """scripted: `gold`, `random`, `constant`, … or the name of a script that environments offer."""
     constant: Annotated[str | None, Field(max_length=10_000)] = None

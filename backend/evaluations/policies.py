@@ -84,6 +84,8 @@ def _configure(policy: Policy, request: PolicyRequest) -> None:
         raise InvalidInput(fields=missing)
     base_url = checked_base_url(request.base_url or "")
     policy.configuration = {"base_url": base_url, "model": (request.model or "").strip()}
+    if request.text_calls:
+        policy.configuration["sends_tools"] = False
     if secret := request.secret.get_secret_value().strip():
         policy.secret = seal(secret, base_url)
 

@@ -119,3 +119,10 @@ def test_an_author_may_look_but_not_add(session: Session, author: TestClient) ->
 def test_the_form_has_both_kinds(trainer: TestClient) -> None:
     assert 'name="base_url"' in trainer.get("/policies/new").text
     assert 'name="script"' in trainer.get("/policies/new?kind=scripted").text
+
+
+def test_an_endpoint_without_tool_calls_is_asked_in_text(session: Session, trainer: TestClient) -> None:
+    trainer.post("/policies", data=ENDPOINT | {"text_calls": "true"})
+    policy = session.scalars(select(Policy).where(Policy.name == "qwen")).one()
+    assert policy.configuration["sends_tools"] is False
+    assert 'name="text_calls"' in trainer.get("/policies/new?kind=openai_api").text
