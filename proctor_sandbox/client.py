@@ -19,7 +19,7 @@ from proctor_sandbox.wire import read_message, write_message
 START_SECONDS = 30.0
 QUEUE_SECONDS = 600.0
 """How long a program may wait for its turn."""
-GRACE_SECONDS = 20.0
+GRACE_SECONDS = 50.0
 """Beyond the program's own limit, on a busy machine, before the sandbox counts as broken."""
 _MAX_DEPTH = 64
 _MAX_REQUEST_BYTES = 16 << 20

@@ -1,6 +1,7 @@
 """One execution: makes its namespaces, holds it to its limits, and tells what came of it. Ends with it."""
 
 import json
+import math
 import os
 import select
 import signal
@@ -17,6 +18,8 @@ from proctor_sandbox.wire import read_message, write_message
 
 SETUP_SECONDS = 15.0
 REQUEST_SECONDS = 30.0
+LAST_SECONDS = 30.0
+"""For ending the program and telling what came of it, on a busy machine."""
 LOOK_SECONDS = 0.025
 """How often the memory of all its processes together is looked at."""
 MAX_VALUE_BYTES = 1 << 20
@@ -55,6 +58,9 @@ def supervise(connection: socket.socket, bounds: Limits) -> None:
     request = json.loads(read_message(connection))
     limits = Limits(**request["limits"]).within(bounds)
     connection.sendall(b"b")
+    signal.alarm(
+        math.ceil(limits.seconds + SETUP_SECONDS + LAST_SECONDS)
+    )  # ends us, and so the program, whatever happens
     try:
         answer = _Execution(connection, request, limits).run()
     except OSError as error:

@@ -28,6 +28,7 @@ _TEMPLATES = (
     Template(
         "tool_calling", "Tool calling", "Tools with arguments, called one by one, that change a state which lasts."
     ),
+    Template("code_execution", "Code execution", "A program is written, and hidden tests run it in a sandbox."),
     Template(
         "process_supervised", "Process-supervised", "A problem worked out line by line, and every line is checked."
     ),

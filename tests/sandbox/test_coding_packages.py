@@ -1,0 +1,31 @@
+"""The packages that run programs: their certificates, and one scaffold in all of them."""
+
+import pytest
+
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.vocabulary import CheckStatus
+from backend.environments.library import PACKAGES, load_package, render_template
+from tests.envhost_fixture import prepared
+from workers.environments.client import EnvHost
+from workers.judging.checks.examine import examine
+from workers.judging.checks.subject import Subject
+
+
+def test_submissions_are_run_the_same_way_everywhere() -> None:
+    copies = {path.read_text() for path in PACKAGES.rglob("server/submissions.py")}
+    assert len(copies) == 1
+    assert len({path.read_text() for path in PACKAGES.rglob("server/inspection.py")}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", ["python_functions", "faster_code", "code_execution"])
+async def test_they_pass_every_check(env_host: EnvHost, name: str) -> None:
+    files = render_template(name, "fresh") if name == "code_execution" else load_package(name)
+    manifest, hash_ = read_manifest(files["openenv.yaml"]), content_hash(files)
+    resources = manifest.proctor.resources
+    async with env_host.lease(await prepared(env_host, files), resources) as server:
+        subject = Subject(manifest, server, files=files, twin=lambda: env_host.lease(hash_, resources))
+        results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
+    assert {result.check: result.evidence for result in results if result.status is not CheckStatus.PASSED} == {}
