@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from backend.domain.manifest import Manifest
+from backend.domain.tools import write_call
 from workers.environments.client import Observation
 
 ADD = {
@@ -54,7 +55,9 @@ class _ToolSession:
         return self._observe(done=False)
 
     async def state(self, *, timeout: float) -> dict[str, Any]:
-        return {"scripts": {}}
+        left = 5 - self.total
+        gold = write_call("add", {"number": min(left, 3)}) if left > 0 else write_call("finish", {})
+        return {"scripts": {"gold": gold}}
 
     def _observe(self, *, done: bool) -> Observation:
         fields: dict[str, Any] = {"total": self.total}
