@@ -11,6 +11,7 @@ from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
 from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import CheckStatus, PolicyKind, Queue, RunKind, RunStatus
+from backend.environments.service import start_check
 from backend.errors import InvalidInput
 from backend.events import RUNS, announce
 from backend.queue import enqueue
@@ -42,6 +43,8 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         run.configuration["without_certificate"] = reason
     session.add(run)
     session.flush()
+    if reason and find_certificate(session, version.id) is None:
+        start_check(session, actor, version, version.environment.name)  # what it finds stands beside the run
     enqueue(session, JOB, queue=Queue.GPU, run_id=run.id)
     audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
     announce(session, RUNS)

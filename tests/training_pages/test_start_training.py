@@ -88,6 +88,21 @@ def test_a_typed_reason_is_kept_on_the_run(session: Session, actor: Actor, versi
     assert run.configuration["without_certificate"] == REASON
 
 
+def test_a_version_that_was_never_checked_is_checked_beside_its_training(
+    session: Session, actor: Actor, version: EnvironmentVersion
+):
+    start_training(session, actor, TrainingRequest(version_id=version.id, without_certificate=REASON))
+    jobs = session.scalars(select(Job.name)).all()
+    assert sorted(jobs) == ["environments.check", "training.run"]
+
+
+def test_a_version_that_failed_is_not_checked_once_more(session: Session, actor: Actor, version: EnvironmentVersion):
+    certify(session, version, CheckStatus.FAILED)
+    run = start_training(session, actor, TrainingRequest(version_id=version.id, without_certificate=REASON))
+    assert session.scalars(select(Job.name)).all() == ["training.run"]
+    assert run.configuration["without_certificate"] == REASON
+
+
 @pytest.mark.parametrize(
     ("configuration", "field"),
     [
