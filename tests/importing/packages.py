@@ -2,6 +2,7 @@
 
 import io
 import zipfile
+from pathlib import Path
 
 MODELS = b"""\
 from openenv.core.env_server import Action, Observation
@@ -78,3 +79,9 @@ def zipped(files: dict[str, bytes], folder: str = "") -> bytes:
         for path, data in files.items():
             archive.writestr(f"{folder}/{path}" if folder else path, data)
     return buffer.getvalue()
+
+
+def python_with(data: Path, distribution: str) -> Path:
+    """The interpreter of the virtual environment, in a host's data folder, that has `name-version`."""
+    [found] = (data / "environments").glob(f"*/lib/python*/site-packages/{distribution}.dist-info")
+    return found.parents[3] / "bin" / "python"
