@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.domain.checks import certificate_status
+from backend.domain.checks import CheckResult, certificate_status
 from backend.domain.manifest import read_manifest
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
@@ -16,28 +16,57 @@ pytestmark = pytest.mark.slow
 async def certify(serve: Serve, files: dict[str, str]):
     manifest = read_manifest(files["openenv.yaml"])
     async with serve(files) as server:
-        return await examine(Subject(manifest, server), on_begin=lambda check: None, on_result=lambda result: None)
+        subject = Subject(manifest, server, files=files, twin=lambda: serve(files))
+        return await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
 
 
-@pytest.mark.parametrize("name", ["tictactoe", "number_guess", "reverse_text"])
+def not_passed(results: list[CheckResult]) -> dict[str, CheckResult]:
+    return {result.check: result for result in results if result.applies and result.status is not CheckStatus.PASSED}
+
+
+SOUND = (
+    "arithmetic_ladder",
+    "connect_four",
+    "double_check",
+    "number_guess",
+    "reverse_text",
+    "support_triage",
+    "tictactoe",
+    "wordle",
+)
+TEMPLATES = ("judged_answer", "multi_turn_game", "optimisation", "process_supervised", "single_turn")
+
+
+@pytest.mark.parametrize("name", SOUND)
 async def test_a_sound_package_passes_every_check(serve: Serve, name: str):
-    results = await certify(serve, load_package(name))
-    assert {result.check: result.evidence for result in results if result.status is not CheckStatus.PASSED} == {}
+    found = not_passed(await certify(serve, load_package(name)))
+    assert {check: result.evidence for check, result in found.items()} == {}
 
 
-@pytest.mark.parametrize("template", ["single_turn", "multi_turn_game"])
+@pytest.mark.parametrize("template", TEMPLATES)
 async def test_a_template_passes_before_anything_is_changed(serve: Serve, template: str):
-    results = await certify(serve, render_template(template, "fresh"))
-    assert {result.check: result.evidence for result in results if result.status is not CheckStatus.PASSED} == {}
+    found = not_passed(await certify(serve, render_template(template, "fresh")))
+    assert {check: result.evidence for check, result in found.items()} == {}
 
 
 async def test_the_hackable_package_fails_for_its_hole_and_nothing_else(serve: Serve):
     results = await certify(serve, load_package("sloppy_guess"))
-    failed = {result.check: result for result in results if result.status is not CheckStatus.PASSED}
-    assert list(failed) == ["degenerate_policies"]
+    failed = not_passed(results)
+    assert list(failed) == ["degenerate_policies", "fixtures_hold"]
+    assert "fixtures/early_exit.json: the hack earns 1.05" in failed["fixtures_hold"].evidence
     figures = failed["degenerate_policies"].details["policies"]
     assert figures["early_exit"]["mean"] == pytest.approx(1.05, abs=0.02)
     assert figures["random"]["mean"] < 0.75
+    assert certificate_status(results) is CheckStatus.FAILED
+
+
+async def test_a_hidden_reward_fails_because_doing_what_is_asked_does_not_reach_the_top(serve: Serve):
+    results = await certify(serve, load_package("silver_words"))
+    failed = not_passed(results)
+    assert list(failed) == ["gold_reaches_bound", "quality_ladder", "fixtures_hold", "success_mixed"]
+    assert "Gold misses the highest reward of 2.100" in failed["gold_reaches_bound"].evidence
+    assert "`wrong` earns more than `partial`" in failed["quality_ladder"].evidence
+    assert "fixtures/silver_only.json: the hack earns 1.1" in failed["fixtures_hold"].evidence
     assert certificate_status(results) is CheckStatus.FAILED
 
 

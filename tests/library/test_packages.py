@@ -2,6 +2,7 @@
 
 import pytest
 
+from backend.domain.fixtures import fixture_problems, read_fixtures
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import check_files
 from backend.environments.library import PACKAGES, library_names, load_package, render_template, templates
@@ -24,11 +25,14 @@ NEEDED = {
 
 def test_it_lists_the_built_in_environments():
     assert set(library_names()) >= {
+        "arithmetic_ladder",
         "connect_four",
         "double_check",
         "number_guess",
         "reverse_text",
+        "silver_words",
         "sloppy_guess",
+        "support_triage",
         "tictactoe",
         "wordle",
     }
@@ -57,6 +61,18 @@ def test_a_template_becomes_a_publishable_package(template: str):
     assert validate_package(files, "my_new_game").is_publishable
     assert not [path for path, text in files.items() if "__NAME__" in path + text or "__CLASS__" in text]
     assert "class MyNewGameEnvironment(RewardedEnvironment)" in files["server/my_new_game_environment.py"]
+
+
+@pytest.mark.parametrize("name", [*library_names(), *(f"template {template.name}" for template in templates())])
+def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
+    is_template = name.startswith("template ")
+    files = render_template(name.removeprefix("template "), "fresh") if is_template else load_package(name)
+    fixtures, problems = read_fixtures(files)
+    manifest = read_manifest(files["openenv.yaml"])
+    assert problems == []
+    assert fixture_problems(files, manifest) == []
+    assert len(fixtures) >= 3
+    assert {"gold", "wrong"} <= set(manifest.proctor.scripts)
 
 
 def test_the_scaffold_is_the_same_everywhere():

@@ -64,13 +64,20 @@ def hidden_places(shown: str) -> list[int]:
 
 def candidates(shown: str, guesses: list[str], word: str) -> tuple[str, ...]:
     """Words of the list that agree with everything that was told."""
-    told = [(guess, mark(guess, word)) for guess in guesses]
-    return tuple(
-        other
-        for other in WORDS
-        if all(letter in (OPEN, own) for letter, own in zip(shown, other, strict=True))
-        and all(mark(guess, other) == signs for guess, signs in told)
-    )
+    left = _that_show(shown)
+    for guess in guesses:
+        left = _that_remain(left, guess, mark(guess, word))
+    return left
+
+
+@lru_cache(maxsize=5_000)
+def _that_show(shown: str) -> tuple[str, ...]:
+    return tuple(word for word in WORDS if all(letter in (OPEN, own) for letter, own in zip(shown, word, strict=True)))
+
+
+@lru_cache(maxsize=20_000)
+def _that_remain(left: tuple[str, ...], guess: str, signs: str) -> tuple[str, ...]:
+    return tuple(word for word in left if mark(guess, word) == signs)
 
 
 @lru_cache(maxsize=20_000)
@@ -90,11 +97,19 @@ def _left_over(guess: str, left: tuple[str, ...]) -> float:
 
 
 def far_guess(word: str, used: list[str]) -> str:
-    """A word of the list that has least to do with the answer and was not guessed yet."""
-    return min((w for w in WORDS if w not in used), key=lambda w: (len(set(w) & set(word)), w))
+    """The word of the list that has least to do with the answer and was not guessed yet."""
+    return next(other for other in _from_far_to_near(word) if other not in used)
 
 
 def near_guess(word: str, used: list[str]) -> str:
     """Another word of the list that shares most places with the answer and was not guessed yet."""
-    others = (w for w in WORDS if w != word and w not in used)
-    return max(others, key=lambda w: (mark(w, word).count(GREEN), -mark(w, word).count(GREY), w))
+    return next(other for other in reversed(_from_far_to_near(word)) if other != word and other not in used)
+
+
+@lru_cache(maxsize=2_000)
+def _from_far_to_near(word: str) -> tuple[str, ...]:
+    def nearness(other: str) -> tuple[int, int, str]:
+        signs = mark(other, word)
+        return signs.count(GREEN), len(set(other) & set(word)), other
+
+    return tuple(sorted(WORDS, key=nearness))
