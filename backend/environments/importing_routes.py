@@ -142,9 +142,7 @@ def save_block(
     row = importing.get_import(session, import_id, with_files=True)
     importing.save_block(session, actor, row, form.block)
     if form.then == "preview":
-        if wants_block(request):
-            return page(request, "environments/import.html", _page(row), block="import_preview")
-        return see_other(f"/imports/{import_id}", "The block is saved.")
+        return see_other(f"/imports/{import_id}#import-preview", "The block is saved.")
     try:
         environment = importing.create_from_import(session, actor, row, form.name)
     except AppError as error:

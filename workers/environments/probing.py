@@ -12,7 +12,7 @@ from backend.domain.import_report import Breakdown, Honour, ImportReport, Leak, 
 from backend.domain.packages import MANIFEST_PATH, content_hash
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
 from workers.environments.packages import resources_of
-from workers.environments.sample_actions import properties_of, sample_action
+from workers.environments.sample_actions import plain_schema, properties_of, sample_action
 
 RESET_SECONDS = 60.0
 STEP_SECONDS = 30.0
@@ -54,9 +54,9 @@ async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) ->
 async def probe(server: EnvServer, report: ImportReport) -> None:
     """Fill in what can be seen. Raises RolloutError when not even the first reset works."""
     report.sessions = server.sessions
-    report.action_schema, report.observation_schema = server.action_schema, server.observation_schema
+    report.action_schema, report.observation_schema = plain_schema(server.action_schema), server.observation_schema
     await _look_at_resets(server, report)
-    report.tools = await _tools(server) if is_tool_calling(server.action_schema) else []
+    report.tools = await _tools(server) if is_tool_calling(report.action_schema) else []
     await _play(server, report)
     if report.adapter:
         async with server.session() as session:  # some columns are heard of only when they were scored

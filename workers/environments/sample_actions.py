@@ -41,6 +41,16 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
+def plain_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """One kind of action where a package takes several: the call of a tool, else the first."""
+    kinds = schema.get("oneOf") or schema.get("anyOf")
+    if schema.get("properties") or not isinstance(kinds, list):
+        return dict(schema)
+    found = [resolve(schema, kind) for kind in kinds if isinstance(kind, dict)]
+    calls = [kind for kind in found if "tool_name" in properties_of(kind)]
+    return {**(calls or found or [{}])[0], "$defs": schema.get("$defs") or {}}
+
+
 def properties_of(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The fields that an author cares about."""
     found = schema.get("properties")
