@@ -88,7 +88,8 @@ async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder
     def record(result: CheckResult) -> None:
         results.append(result)
         recorder.log(f"{result.status} {result.check}: {result.evidence}")
-        tell(result.check, result.evidence)
+        if len(results) == len(CHECKS):
+            tell(result.check, result.evidence)
 
     def tell(check: str, message: str) -> None:
         """The page shows what is at work, what was found, and what is still to come."""

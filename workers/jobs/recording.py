@@ -119,10 +119,10 @@ class RunRecorder:
     def progress(
         self, *, phase: str, done: int, total: int, message: str = "", more: Mapping[str, Any] | None = None
     ) -> None:
-        """At most four times a second; the last one of a phase is always written. `more` is for the run's page."""
+        """At most four times a second; the last one of a phase is always written, and what has `more` for the page."""
         now = time.monotonic()
         rate = self._rate.at(phase, done, now)
-        if now - self._progress_at < PROGRESS_SECONDS and done < total:
+        if now - self._progress_at < PROGRESS_SECONDS and done < total and more is None:
             return
         self._progress_at = now
         news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
