@@ -78,6 +78,7 @@ def let_play(session: Session, actor: Actor, run: Run, key: str, *, moves: int |
     replies = replies_of(session, run)
     audit(session, actor, "play.let_play", "run", run.id, policy=mover["name"], moves=wanted)
     authors = state.authors[: len(replies)]
+    run.configuration = {**run.configuration, "mover": key}  # chosen again on the page
     ask(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=wanted))
 
 
