@@ -20,8 +20,8 @@ class ActionField:
     """One input of the form."""
 
     name: str
-    kind: Literal["text", "integer", "number", "boolean", "choice", "json", "call"]
-    """call: not an input but a tool, whose inputs follow."""
+    kind: Literal["text", "integer", "number", "boolean", "choice", "lines", "json", "call"]
+    """lines: a list of texts, one a line. call: not an input but a tool, whose inputs follow."""
     hint: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
@@ -92,7 +92,7 @@ def _values(fields: Sequence[ActionField], sent: Mapping[str, str]) -> dict[str,
     wrong: dict[str, str] = {}
     for field in fields:
         text = sent.get(PREFIX + field.name, "")
-        is_sent = bool(text.strip()) or field.kind == "boolean" or (field.kind == "text" and field.is_required)
+        is_sent = bool(text.strip()) or field.kind == "boolean" or (field.kind in _MAY_BE_EMPTY and field.is_required)
         try:
             if is_sent or (field.kind == "text" and not field.tool):
                 action[field.label] = _value(field, text)
@@ -134,6 +134,7 @@ def _call_choice(value: Mapping[str, Any]) -> Choice:
     return Choice(f"{value['name']}({told})"[:80], write_call(str(value["name"]), arguments))
 
 
+_MAY_BE_EMPTY = {"text", "lines"}
 _IN_WORDS = {"integer": "a whole number", "number": "a number", "json": "JSON"}
 
 
@@ -145,6 +146,8 @@ def _value(field: ActionField, text: str) -> Any:
             return float(text)
         case "boolean":
             return text in {"true", "on", "1"}
+        case "lines":
+            return [line.strip() for line in text.splitlines() if line.strip()]
         case "json":
             return json.loads(text)
         case _:
@@ -183,6 +186,8 @@ def _field(name: str, schema: Mapping[str, Any], is_required: bool) -> ActionFie
             return ActionField(name, "boolean", hint, is_required=False)
         case "string":
             return ActionField(name, "text", hint, is_required=is_required)
+        case "array" if isinstance(items := schema.get("items"), Mapping) and items.get("type") == "string":
+            return ActionField(name, "lines", hint, is_required=is_required)
         case _:
             return ActionField(name, "json", hint, is_required=is_required)
 

@@ -20,6 +20,7 @@ SEARCH: dict[str, Any] = {
             "limit": {"type": "integer", "minimum": 1},
             "order": {"type": "string", "enum": ["new", "old"]},
             "pages": {"$ref": "#/$defs/names"},
+            "where": {"type": "object"},
         },
         "required": ["query"],
         "$defs": {"names": {"type": "array", "items": {"type": "string"}}},
@@ -40,14 +41,15 @@ def test_every_tool_has_its_inputs_from_its_schema():
         ("search.query", "text", "search"),
         ("search.limit", "integer", "search"),
         ("search.order", "choice", "search"),
-        ("search.pages", "json", "search"),
+        ("search.pages", "lines", "search"),
+        ("search.where", "json", "search"),
         ("stop", "call", ""),
     ]
 
 
 def test_a_filled_form_becomes_the_call_and_what_was_left_empty_is_left_out():
-    sent = {"field.search.query": "leave", "field.search.limit": "3", "field.search.pages": '["a"]'}
-    assert reply(**sent) == {"tool": "search", "arguments": {"query": "leave", "limit": 3, "pages": ["a"]}}
+    sent = {"field.search.query": "leave", "field.search.limit": "3", "field.search.pages": "a\r\n\n b "}
+    assert reply(**sent) == {"tool": "search", "arguments": {"query": "leave", "limit": 3, "pages": ["a", "b"]}}
     assert reply(**{"field.search.query": "x"}) == {"tool": "search", "arguments": {"query": "x"}}
     assert reply(tool="stop") == {"tool": "stop", "arguments": {}}
 
@@ -58,7 +60,7 @@ def test_a_filled_form_becomes_the_call_and_what_was_left_empty_is_left_out():
         ({"tool": ""}, {"tool": "Choose one of the tools."}),
         ({"tool": "search.query"}, {"tool": "Choose one of the tools."}),
         ({"field.search.limit": "many"}, {"field.search.limit": "This is not a whole number."}),
-        ({"field.search.pages": "[" * 50_000}, {"field.search.pages": "This is not JSON."}),
+        ({"field.search.where": "[" * 50_000}, {"field.search.where": "This is not JSON."}),
     ],
 )
 def test_what_cannot_be_a_call_is_told_by_its_input(sent: dict[str, str], wrong: dict[str, str]):
