@@ -10,7 +10,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
-from backend.domain.manifest import Manifest
+from backend.domain.manifest import Manifest, NetworkSpec
 from backend.domain.packages import pack
 from backend.environments import queries
 from backend.environments.diff import FileDiff, diff_files
@@ -18,6 +18,7 @@ from backend.environments.exporting import complete_package
 from backend.environments.queries import CheckRun
 from backend.errors import NotFound
 from backend.events import RUNS
+from backend.settings import get_settings
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.pages import page, render_block
 from backend.web.streams import END, live
@@ -32,6 +33,8 @@ class VersionPage:
     version: EnvironmentVersion
     publisher: str | None
     manifest: Manifest
+    network_words: str
+    """What its servers may reach."""
     newest: int
     certificate: Certificate | None
     is_older: bool
@@ -100,6 +103,16 @@ def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HT
     return page(request, "environments/diff.html", DiffPage(environment, numbers, before, after, files))
 
 
+def network_words(content_hash: str, manifest: Manifest) -> str:
+    """A network that a manifest asks for is there only where an administrator granted it to this very content."""
+    network = manifest.proctor.resources.network
+    if not isinstance(network, NetworkSpec):
+        return "none"
+    granted = {digest.strip() for digest in get_settings().allow_network.split(",")}
+    state = "granted" if content_hash in granted else "not granted: an administrator sets PROCTOR_ALLOW_NETWORK"
+    return f"{', '.join(network.hosts)} ({state})"
+
+
 def _files(session: Session, environment: Environment, which: str) -> Mapping[str, str]:
     if which == DRAFT:
         return queries.get_draft(session, environment).files
@@ -111,6 +124,7 @@ def _files(session: Session, environment: Environment, which: str) -> Mapping[st
 def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> VersionPage:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number, with_files=True)
+    manifest = Manifest.model_validate(version.manifest)
     checks = queries.check_runs_of(session, environment, version=version)
     newest = checks[0] if checks else None
     certificate = queries.newest_certificate(session, version)
@@ -119,7 +133,8 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
         environment=environment,
         version=version,
         publisher=queries.person_name(session, version.published_by),
-        manifest=Manifest.model_validate(version.manifest),
+        manifest=manifest,
+        network_words=network_words(version.content_hash, manifest),
         newest=queries.get_version(session, environment).number,
         certificate=chosen,
         is_older=chosen is not certificate,
