@@ -44,6 +44,12 @@ class Settings(BaseSettings):
     # workers
     allow_unsandboxed: bool = False
     """Run foreign environment code without a sandbox."""
+    launcher: Literal["", "jail", "docker", "remote", "process"] = ""
+    """How the env host runs foreign code; empty: the best that this machine offers."""
+    docker_runtime: str = ""
+    """Of the docker launcher, e.g. `runsc`; empty: the engine's own."""
+    allow_network: str = ""
+    """Content hashes of the versions whose servers may use the network, separated by commas."""
     worker_name: str = ""
 
     # command line

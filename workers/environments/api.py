@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import aiohttp
-from aiohttp import WSMsgType, web
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.domain.errors import SandboxError
@@ -16,6 +16,7 @@ from workers.environments.granted_leases import TTL_SECONDS, Lease, LeaseState
 from workers.environments.launchers import Offer
 from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import Pool
+from workers.environments.relays import carry_both
 from workers.environments.servers import RunningServer
 from workers.environments.wire import MAX_FRAME_BYTES
 
@@ -180,22 +181,8 @@ class Api:
             http.ws_connect("ws://server/ws", max_msg_size=MAX_FRAME_BYTES, compress=0) as inner,
         ):
             await outer.prepare(request)
-            there, back = asyncio.create_task(_carry(outer, inner)), asyncio.create_task(_carry(inner, outer))
-            await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
-            for task in (there, back):
-                task.cancel()
-            await asyncio.gather(there, back, return_exceptions=True)
-            await outer.close(code=inner.close_code or 1000)
+            await carry_both(outer, inner)
         return outer
-
-
-Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
-
-
-async def _carry(source: Socket, target: Socket) -> None:
-    async for message in source:
-        if message.type is WSMsgType.TEXT:
-            await target.send_str(message.data)
 
 
 async def _changed(lease: Lease, seconds: float) -> None:

@@ -25,11 +25,13 @@ from backend.domain.errors import SandboxError
 from backend.logs import configure_logging
 from backend.settings import Settings
 from workers.environments.api import Api
+from workers.environments.containers import Engine, connect
 from workers.environments.launchers import Launcher, Offer, make_offer
 from workers.environments.packages import PackageStore
 from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
 from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS
+from workers.environments.starting import Grants, Starter, container_user
 from workers.environments.virtual_environments import VirtualEnvironments
 
 log = structlog.get_logger("envhost")
@@ -41,7 +43,7 @@ class HostCannotStart(RuntimeError):
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
-    parser.add_argument("--launcher", choices=["jail", "process"], default="", help="instead of the best one")
+    parser.add_argument("--launcher", choices=["jail", "docker", "remote", "process"], help="instead of the best one")
     parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="at most so many at a time")
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
     arguments = parser.parse_args()
@@ -50,7 +52,7 @@ def main() -> None:
         # it encrypts nothing, and so is not given the installation's key
         settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
         limits = Limits(Capacity.of_this_machine(arguments.max_servers), arguments.start_seconds)
-        asyncio.run(run(settings, limits, arguments.launcher))
+        asyncio.run(run(settings, limits, arguments.launcher or settings.launcher))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
 
@@ -81,10 +83,15 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True)
     python = settings.runtime_python.absolute()
-    offer = await make_offer(python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher)
+    engine = Engine(connect, user=container_user(), runtime=settings.docker_runtime)
+    offer = await make_offer(
+        python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher, engine=engine
+    )
     _announce(offer)
     runtimes = Runtimes(VirtualEnvironments(python, settings.data / "environments"), offer, folder)
-    pool = Pool(runtimes, folder, limits)
+    granted = frozenset(filter(None, settings.allow_network.replace(",", " ").split()))
+    grants = Grants(granted, settings.allow_private_endpoints)
+    pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
     store = PackageStore(settings.data / "packages")
     upkeep = asyncio.create_task(pool.keep_house())
     warming = asyncio.create_task(_warm_up(runtimes, python, offer))
@@ -106,7 +113,7 @@ def _announce(offer: Offer) -> None:
 
 
 async def _warm_up(runtimes: Runtimes, python: Path, offer: Offer) -> None:
-    if offer.launcher is Launcher.NONE:
+    if offer.launcher not in {Launcher.JAIL, Launcher.PROCESS}:
         return
     try:
         await runtimes.warm_up(python)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.settings import PROJECT_ROOT
+from workers.environments.containers import Engine
 
 PROBE_SECONDS = 30.0
 _ENTRY = (
@@ -19,6 +20,10 @@ _ENTRY = (
 class Launcher(StrEnum):
     JAIL = "jail"
     """Namespaces, seccomp, limits; see `inside/jail.py`."""
+    DOCKER = "docker"
+    """A container per server; see `containers.py`."""
+    REMOTE = "remote"
+    """Nothing is run here; only servers that somebody else runs are reached."""
     PROCESS = "process"
     """No isolation at all."""
     NONE = "none"
@@ -35,14 +40,33 @@ class Offer:
 
     @property
     def refusal(self) -> str:
+        if self.launcher is Launcher.REMOTE:
+            return (
+                "this env host reaches servers that somebody else runs (`resources: {remote: …}`) and runs none itself"
+            )
+        if wanted := self.probe.get("wanted"):
+            return f"environment code is refused: the {wanted} launcher was asked for, but {self.probe['reason']}"
         return (
             f"this machine offers no sandbox ({self.probe.get('reason', 'unknown')}), so environment code is refused; "
             "an administrator may allow it to run without one (PROCTOR_ALLOW_UNSANDBOXED=true)"
         )
 
 
-async def make_offer(runtime_python: Path, folder: Path, *, allow_unsandboxed: bool, wanted: str = "") -> Offer:
+async def make_offer(
+    runtime_python: Path,
+    folder: Path,
+    *,
+    allow_unsandboxed: bool,
+    wanted: str = "",
+    engine: Engine | None = None,
+) -> Offer:
     """`wanted` is a launcher's name or empty for the best one. Never degrades silently."""
+    if wanted == Launcher.REMOTE:
+        return Offer(Launcher.REMOTE, {"jail": False, "reason": "not looked at"})
+    if wanted == Launcher.DOCKER:
+        reason = await engine.reason_against() if engine else "there is no engine"
+        probe = {"jail": False, "wanted": wanted, "reason": reason}
+        return Offer(Launcher.NONE if reason else Launcher.DOCKER, probe)
     probe = await _probe(runtime_python, folder)
     if wanted == Launcher.PROCESS and allow_unsandboxed:
         return Offer(Launcher.PROCESS, probe)

@@ -4,7 +4,6 @@ import asyncio
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backend.domain.errors import SandboxError, boundary
@@ -12,7 +11,8 @@ from backend.domain.manifest import ResourcesSpec
 from workers.environments.granted_leases import Lease, LeaseState
 from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes
-from workers.environments.servers import START_SECONDS, RunningServer, start_server
+from workers.environments.servers import START_SECONDS, RunningServer
+from workers.environments.starting import Starter
 
 IDLE_SECONDS = 600.0
 """How long a server is kept warm without a lease."""
@@ -44,8 +44,8 @@ class Limits:
 
 
 class Pool:
-    def __init__(self, runtimes: Runtimes, folder: Path, limits: Limits) -> None:
-        self._runtimes, self._folder = runtimes, folder
+    def __init__(self, runtimes: Runtimes, starter: Starter, limits: Limits) -> None:
+        self._runtimes, self._starter = runtimes, starter
         self._capacity, self._start_seconds = limits.capacity, limits.start_seconds
         self._leases: dict[str, Lease] = {}
         self._queue: list[Lease] = []
@@ -54,7 +54,6 @@ class Pool:
         """Given back, and being asked whether they are well."""
         self._starting_count = self._starting_mb = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        folder.mkdir(parents=True, exist_ok=True)
 
     def build_log(self, package: StoredPackage) -> dict[str, Any]:
         """What pip said of the package's own virtual environment; empty when the shared runtime does."""
@@ -204,8 +203,7 @@ class Pool:
 
     async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
-            zygote = await self._runtimes.zygote_for(package)
-            return await start_server(zygote, package, resources, self._folder, self._start_seconds)
+            return await self._starter.start(package, resources, self._start_seconds)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

@@ -32,14 +32,15 @@ class Runtimes:
         """Start the shared runtime's interpreter before somebody waits for it."""
         await self._zygote("", [runtime_python])
 
-    async def zygote_for(self, package: StoredPackage) -> Zygote:
+    async def zygote_for(self, package: StoredPackage, *, has_network: bool = False) -> Zygote:
         """Raises SandboxError when this machine may not run foreign code or the interpreter does not start."""
         if self._offer.launcher is Launcher.NONE:
             raise SandboxError(self._offer.refusal)
         await self._environments.build(package)
-        return await self._zygote(self._environments.key_of(package), self._environments.pythons_of(package))
+        key, pythons = self._environments.key_of(package), self._environments.pythons_of(package)
+        return await self._zygote(f"{key} network" if has_network else key, pythons, has_network=has_network)
 
-    async def _zygote(self, key: str, pythons: list[Path]) -> Zygote:
+    async def _zygote(self, key: str, pythons: list[Path], *, has_network: bool = False) -> Zygote:
         async with self._starting.setdefault(key, asyncio.Lock()):
             self._used_at[key] = time.monotonic()
             zygote = self._zygotes.get(key)
@@ -52,6 +53,7 @@ class Runtimes:
                 is_jailed=self._offer.launcher is Launcher.JAIL,
                 new_root=self._folder / "root",
                 uid=_FIRST_UID + next(self._uids) % _UIDS,
+                has_network=has_network,
             )
             await zygote.start()
             self._zygotes[key] = zygote

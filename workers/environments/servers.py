@@ -9,7 +9,7 @@ import socket
 import uuid
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import orjson
@@ -21,7 +21,7 @@ from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.logs import LogTail
 from workers.environments.memory import descendants, parent, resident_bytes, used_bytes
 from workers.environments.packages import StoredPackage
-from workers.environments.zygotes import ForkedProcess, Zygote
+from workers.environments.zygotes import Zygote
 
 START_SECONDS = 60.0
 """How long a package may take to import and to answer for the first time."""
@@ -41,6 +41,17 @@ _MAX_SOCKET_PATH = 107
 _BACKLOG = 1024
 
 
+class ServerProcess(Protocol):
+    """What runs a server: a forked process, a container, or a relay to somebody else's."""
+
+    pid: int
+    """In the host's numbering; 0 where there is none of ours."""
+    exited: asyncio.Event
+    code: int | None
+
+    def kill(self) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class RunningServer:
     """A server that answered once."""
@@ -49,8 +60,12 @@ class RunningServer:
     package: StoredPackage
     resources: ResourcesSpec
     socket: Path
-    process: ForkedProcess
+    process: ServerProcess
     log: LogTail
+    capacity_path: str = CAPACITY_PATH
+    """Asked for health too."""
+    family: int = 0
+    """The process above it and above the sibling that runs its programs, where there is one."""
     sessions: int = 0
     action_schema: dict[str, Any] | None = None
     observation_schema: dict[str, Any] | None = None
@@ -90,7 +105,7 @@ class RunningServer:
             return False
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
-                await _get(self.socket, CAPACITY_PATH)
+                await _get(self.socket, self.capacity_path)
         except (TimeoutError, SandboxError):
             return False
         return True
@@ -99,10 +114,9 @@ class RunningServer:
         """What RLIMIT_AS cannot see: many processes that are each within it."""
         if not self.is_alive:
             return
-        # programs run in a sibling of the server; their common parent is a shell that only waits
-        pids = descendants(parent(self.process.pid))[1:] if self.resources.execute else descendants(self.process.pid)
+        pids = descendants(self.family)[1:] if self.family else descendants(self.process.pid)
         allowed = (self.resources.memory_mb << 20) * _MEMORY_ALLOWANCE + self.resident_at_start
-        allowed += _INTERPRETER_BYTES if self.resources.execute else 0
+        allowed += _INTERPRETER_BYTES if self.family else 0
         if sum(resident_bytes(pid) for pid in pids) <= allowed:
             return  # the cheap measure, which counts shared pages in each process
         if (used := used_bytes(pids)) > allowed:
@@ -128,7 +142,7 @@ async def start_server(
     (home / "files").mkdir()
     log = LogTail()
     path = home / "s"
-    listener = _listen(path)
+    listener = listen(path)
     zipped = os.open(package.path, os.O_RDONLY)
     try:
         process = await zygote.fork(name, _request(package, resources, home), [listener.fileno(), zipped, log.writer])
@@ -141,15 +155,22 @@ async def start_server(
         log.handed_over()
     server = RunningServer(name, package, resources, path, process, log)
     server.resident_at_start = resident_bytes(process.pid)
+    if resources.execute and zygote.is_jailed:
+        server.family = parent(process.pid)
+    await begin_serving(server, seconds)
+    return server
+
+
+async def begin_serving(server: RunningServer, seconds: float) -> None:
+    """Returns when it has answered; a server that does not is ended. Raises SandboxError."""
     try:
         await _wait_until_it_answers(server, seconds)
     except BaseException:
         await server.stop()
         raise
-    return server
 
 
-def _listen(path: Path) -> socket.socket:
+def listen(path: Path) -> socket.socket:
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise SandboxError(f"the data folder's path is too long for a socket: {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -206,8 +227,10 @@ async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:
 
 async def _introduce(server: RunningServer) -> None:
     """Learn the schemas and how many sessions it bears."""
+    while not server.socket.exists():
+        await asyncio.sleep(0.05)
     schema = await _get(server.socket, "/schema")
-    capacity = await _get(server.socket, CAPACITY_PATH)
+    capacity = {"sessions": server.resources.sessions} | await _get(server.socket, server.capacity_path)
     server.action_schema = dict(schema.get("action") or {})
     server.observation_schema = dict(schema.get("observation") or {})
     server.sessions = max(1, min(int(capacity["sessions"]), server.resources.sessions))

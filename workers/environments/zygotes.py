@@ -70,6 +70,10 @@ class Zygote:
         self.log: LogTail | None = None
 
     @property
+    def is_jailed(self) -> bool:
+        return self._is_jailed
+
+    @property
     def is_alive(self) -> bool:
         return self._ready.is_set() and not self._ended.is_set()
 

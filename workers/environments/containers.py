@@ -1,0 +1,178 @@
+"""Servers in containers, by the Docker SDK: an image per package from its own Dockerfile, a container per server.
+
+A container has no network, so its server listens on a unix socket in a folder that it shares with the host.
+"""
+
+import asyncio
+import contextlib
+import io
+import os
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import ResourcesSpec
+from workers.environments.logs import LogTail
+from workers.environments.packages import StoredPackage
+
+SHARED = "/proctor"
+SOCKET = "s"
+BUILD_SECONDS = 1200
+_DOCKERFILES = ("server/Dockerfile", "Dockerfile")
+_TMP = "size=64m,mode=1777,nosuid,nodev"
+_SPARE_PROCESSES = 64
+_LOG_BYTES = 32 << 10
+LABEL = "proctor.env-server"
+
+
+@dataclass(slots=True, eq=False)
+class Container:
+    """A container where a server's process would stand."""
+
+    handle: Any
+    pid: int = 0
+    """Its memory is bounded by the engine."""
+    exited: asyncio.Event = field(default_factory=asyncio.Event)
+    code: int | None = None
+    tasks: "set[asyncio.Task[Any]]" = field(default_factory=set)
+
+    def kill(self) -> None:
+        self.tasks.add(asyncio.create_task(asyncio.to_thread(self._remove)))
+
+    def _remove(self) -> None:
+        with contextlib.suppress(*_engine_error()):
+            self.handle.remove(force=True)
+
+    async def watch(self, log: LogTail) -> None:
+        """Until it ends; its output goes to the log."""
+        with contextlib.suppress(*_engine_error()):
+            answer = await asyncio.to_thread(self.handle.wait)
+            self.code = int(answer.get("StatusCode", -1))
+            printed = await asyncio.to_thread(lambda: self.handle.logs(tail=200))
+            await asyncio.to_thread(os.write, log.writer, printed[-_LOG_BYTES:])
+        log.handed_over()
+        self.exited.set()
+
+
+def container_options(
+    package: StoredPackage, resources: ResourcesSpec, image: str, shared: Path, *, user: str, runtime: str = ""
+) -> dict[str, Any]:
+    """What the engine is asked for: all that a server may have, and nothing else."""
+    options: dict[str, Any] = {
+        "image": image,
+        "command": ["uvicorn", package.app, "--uds", f"{SHARED}/{SOCKET}", "--log-level", "warning"],
+        "environment": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
+        "labels": {LABEL: package.hash},
+        "network_mode": "bridge" if resources.needs_grant else "none",
+        "read_only": True,
+        "tmpfs": {"/tmp": _TMP},
+        "volumes": {str(shared): {"bind": SHARED, "mode": "rw"}},
+        "mem_limit": f"{resources.memory_mb}m",
+        "memswap_limit": f"{resources.memory_mb}m",
+        "nano_cpus": int(resources.cpus * 1e9),
+        "pids_limit": resources.sessions + _SPARE_PROCESSES,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "ipc_mode": "private",
+        "shm_size": "1m",
+        "user": user,
+        "init": True,
+        "detach": True,
+        "log_config": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "1"}},
+    }
+    return options | ({"runtime": runtime} if runtime else {})
+
+
+class Engine:
+    """The container engine of this machine. Its calls block, so each goes to a thread."""
+
+    def __init__(self, connect: Callable[[], Any], *, user: str, runtime: str = "") -> None:
+        self._connect, self._user, self._runtime = connect, user, runtime
+        self._client: Any = None
+        self._building: dict[str, asyncio.Lock] = {}
+
+    async def reason_against(self) -> str:
+        """Why no container can be started here; empty: none."""
+        try:
+            self._client = await asyncio.to_thread(self._connect)
+            await asyncio.to_thread(self._client.ping)
+            if self._runtime and self._runtime not in (await asyncio.to_thread(self._client.info)).get("Runtimes", {}):
+                return f"the engine has no runtime {self._runtime!r}"
+        except ImportError:
+            return "the Docker SDK is not installed: pip install 'proctor[docker]'"
+        except _engine_error() as error:
+            return f"no container engine answers: {error}"
+        return ""
+
+    async def start(self, package: StoredPackage, resources: ResourcesSpec, shared: Path, log: LogTail) -> Container:
+        """Raises SandboxError with the end of the build's log."""
+        image = f"proctor-env:{package.hash[:32]}"
+        async with self._building.setdefault(package.hash, asyncio.Lock()):
+            await asyncio.to_thread(self._build, package, image)
+        options = container_options(package, resources, image, shared, user=self._user, runtime=self._runtime)
+        try:
+            container = Container(await asyncio.to_thread(lambda: self._client.containers.run(**options)))
+        except _engine_error() as error:
+            raise SandboxError(f"the container could not be started: {error}") from error
+        container.tasks.add(asyncio.create_task(container.watch(log)))
+        return container
+
+    def _build(self, package: StoredPackage, image: str) -> None:
+        from docker.errors import BuildError, ImageNotFound
+
+        try:
+            self._client.images.get(image)
+        except ImageNotFound:
+            context, dockerfile = build_context(package.path)
+            try:
+                self._client.images.build(
+                    fileobj=context,
+                    custom_context=True,
+                    dockerfile=dockerfile,
+                    tag=image,
+                    rm=True,
+                    forcerm=True,
+                    timeout=BUILD_SECONDS,
+                )
+            except BuildError as error:
+                lines = "".join(str(entry.get("stream", "")) for entry in error.build_log).splitlines()
+                raise SandboxError("the package's image could not be built:\n" + "\n".join(lines[-15:])) from error
+            except _engine_error() as error:
+                raise SandboxError(f"the package's image could not be built: {error}") from error
+
+
+def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
+    """A package's files as the engine wants them, and the path of its Dockerfile."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(zipped) as archive, tarfile.open(fileobj=buffer, mode="w") as context:
+        names = archive.namelist()
+        dockerfile = next((path for path in _DOCKERFILES if path in names), "")
+        if not dockerfile:
+            raise SandboxError(f"the package has no {_DOCKERFILES[0]}, which the docker launcher needs")
+        for name in names:
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = archive.getinfo(name).file_size, 0o644
+            context.addfile(entry, io.BytesIO(archive.read(name)))
+    buffer.seek(0)
+    return buffer, dockerfile
+
+
+def connect() -> Any:
+    """By the SDK's own settings: DOCKER_HOST and its like."""
+    import docker
+
+    return docker.from_env()
+
+
+def _engine_error() -> tuple[type[Exception], ...]:
+    """What the SDK raises; without it there is nothing to raise."""
+    try:
+        from docker.errors import DockerException
+        from requests.exceptions import RequestException
+    except ImportError:
+        return (OSError,)
+    return (DockerException, RequestException, OSError)

@@ -1,0 +1,95 @@
+"""How a server is started: by the launcher that is in force, or by reaching one that somebody else runs."""
+
+import os
+import shutil
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from backend.domain.errors import SandboxError
+from backend.domain.manifest import NetworkSpec, ResourcesSpec
+from workers.environments.containers import SOCKET, Engine
+from workers.environments.launchers import Launcher, Offer
+from workers.environments.logs import LogTail
+from workers.environments.packages import StoredPackage
+from workers.environments.relays import open_relay
+from workers.environments.runtimes import Runtimes
+from workers.environments.servers import RunningServer, begin_serving, listen, start_server
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """What an administrator allows the env host."""
+
+    network: frozenset[str] = frozenset()
+    """Hashes of the versions whose servers may use the network."""
+    private_addresses: bool = True
+    """May remote servers lie in private networks?"""
+
+    def refuse_network(self, package: StoredPackage, resources: ResourcesSpec) -> None:
+        """Raises SandboxError for a server that wants a network and has no grant."""
+        if isinstance(resources.network, NetworkSpec) and package.hash not in self.network:
+            raise SandboxError(
+                f"this version asks for the network ({', '.join(resources.network.hosts)}), and no administrator has "
+                f"granted it: PROCTOR_ALLOW_NETWORK={package.hash}"
+            )
+
+
+class Starter:
+    def __init__(self, runtimes: Runtimes, offer: Offer, folder: Path, grants: Grants, engine: Engine | None) -> None:
+        self._runtimes, self._offer, self._folder = runtimes, offer, folder
+        self._grants, self._engine = grants, engine
+
+    async def start(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
+        """Raises SandboxError when it may not, cannot or does not start."""
+        self._grants.refuse_network(package, resources)
+        if resources.remote:
+            return await self._reach(package, resources, seconds)
+        match self._offer.launcher:
+            case Launcher.NONE | Launcher.REMOTE:
+                raise SandboxError(self._offer.refusal)
+            case Launcher.DOCKER:
+                return await self._contain(package, resources, seconds)
+            case _:
+                zygote = await self._runtimes.zygote_for(package, has_network=resources.needs_grant)
+                return await start_server(zygote, package, resources, self._folder, seconds)
+
+    async def _reach(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
+        path = self._home() / SOCKET
+        listener = listen(path)
+        try:
+            relay = await open_relay(resources, listener, allow_private=self._grants.private_addresses)
+        except BaseException:
+            listener.close()
+            shutil.rmtree(path.parent, ignore_errors=True)
+            raise
+        (log := LogTail()).handed_over()
+        server = RunningServer(path.parent.name, package, resources, path, relay, log)
+        await begin_serving(server, seconds)
+        return server
+
+    async def _contain(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
+        assert self._engine is not None
+        home, log = self._home(), LogTail()
+        if os.getuid() == 0:
+            os.chown(home, *map(int, container_user().split(":")))  # it makes its socket there
+        try:
+            container = await self._engine.start(package, resources, home, log)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            log.handed_over()
+            log.close()
+            raise
+        server = RunningServer(home.name, package, resources, home / SOCKET, container, log, "/health")
+        await begin_serving(server, seconds)
+        return server
+
+    def _home(self) -> Path:
+        home = self._folder / uuid.uuid4().hex[:12]
+        home.mkdir(mode=0o700, parents=True)
+        return home
+
+
+def container_user() -> str:
+    """Containers run as whoever runs the env host, unless that is root, so that both can use their socket."""
+    return f"{os.getuid() or 65534}:{os.getgid() or 65534}"
