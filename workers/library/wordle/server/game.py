@@ -8,13 +8,13 @@ from .words import LENGTH, OPEN, WORDS
 GREEN, YELLOW, GREY = "G", "Y", "-"
 
 FIRST_GUESS = "slate"
-MANY = 120
+MANY = 60
 """Above so many candidates the first guess is as good as any that takes long to find."""
-FEW = 40
+FEW = 12
 """Up to so many candidates, words that cannot be the answer are worth a thought too."""
 
 
-@lru_cache(maxsize=200_000)
+@lru_cache(maxsize=400_000)
 def mark(guess: str, word: str) -> str:
     """One sign a letter: in its place, elsewhere in the word, or not (again) in the word."""
     left = Counter(letter for letter, other in zip(word, guess, strict=True) if letter != other)
