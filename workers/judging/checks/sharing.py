@@ -22,7 +22,8 @@ async def _isolated(subject: Subject) -> Finding:
     if subject.server.sessions < 2:
         return does_not_apply("The server bears one session at a time: nothing can stand beside it.")
     count = min(PARALLEL, subject.server.sessions)
-    samples = (await subject.completed("random"))[: subject.replays(count)]
+    different = (await subject.completed("random"))[: subject.replays(count)]
+    samples = [different[number % len(different)] for number in range(count)]
     serial = [await subject.alone(rollout) for rollout in samples]
     barrier = asyncio.Barrier(len(samples))
     parallel = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
