@@ -29,9 +29,10 @@ async def _schema(subject: Subject) -> Finding:
     if not declared:
         return warned("The server declares no fields of its observation.")
     samples = (await subject.completed("random"))[: subject.replays(SAMPLES)]
-    answers = [answer for rollout in samples for answer in await subject.alone(rollout)]
-    for answer in answers:
-        if problem := next(_problems(schema, answer), None):
+    episodes = [await subject.alone(rollout) for rollout in samples]
+    answers = [answer for episode in episodes for answer in episode]
+    for number, answer in ((number, answer) for episode in episodes for number, answer in enumerate(episode)):
+        if problem := next(_problems(schema, answer, is_opening=number == 0), None):
             return failed(f"An observation is not what its class declares: {problem}.", samples, schema=schema)
     if extra := sorted({name for answer in answers for name in answer.fields} - declared):
         return warned(f"Sent, but not declared by the observation's class: {listed(extra)}.", samples)
@@ -41,11 +42,12 @@ async def _schema(subject: Subject) -> Finding:
     )
 
 
-def _problems(schema: Mapping[str, Any], answer: Observation) -> Iterator[str]:
+def _problems(schema: Mapping[str, Any], answer: Observation, *, is_opening: bool) -> Iterator[str]:
+    """A reset may answer with a class of its own, as MCP-style packages do: it need not have what a step's has."""
     ours = {"metadata", "done", "reward"}
     fields = {name: value for name, value in schema.get("properties", {}).items() if name not in ours}
     for name in schema.get("required", []):
-        if name in fields and name not in answer.fields:
+        if name in fields and name not in answer.fields and not is_opening:
             yield f"`{name}` is missing"
     for name, found in fields.items():
         if name in answer.fields and not _fits(found, answer.fields[name], schema, 0):
