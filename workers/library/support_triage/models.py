@@ -4,9 +4,9 @@ from openenv.core.env_server.types import Action, Observation
 from pydantic import Field
 
 try:
-    from .server.rules import ACTIONS, CATEGORIES, PRIORITIES
+    from .words import ACTIONS, CATEGORIES, PRIORITIES
 except ImportError:  # used from inside the package's folder
-    from server.rules import ACTIONS, CATEGORIES, PRIORITIES
+    from words import ACTIONS, CATEGORIES, PRIORITIES
 
 
 class SupportTriageAction(Action):

@@ -5,33 +5,12 @@ The same rules stand, in words, in the system prompt of `openenv.yaml`.
 
 from typing import NamedTuple
 
-CATEGORIES = (
-    "delivery",
-    "fault",
-    "refund",
-    "billing",
-    "access",
-    "how_to",
-    "cancellation",
-    "safety",
-    "privacy",
-    "other",
-)
-PRIORITIES = ("low", "normal", "high", "urgent")
-FAMILIES = (
-    ("give_status", "resend"),
-    ("replace", "repair", "offer_discount"),
-    ("refund", "decline"),
-    ("correct_bill", "send_invoice"),
-    ("reset_access", "lock_account"),
-    ("explain",),
-    ("cancel",),
-    ("escalate",),
-    ("privacy_team",),
-    ("close",),
-)
-"""Actions that answer the same wish; which of them is right, the dates and the cause decide."""
-ACTIONS = tuple(action for family in FAMILIES for action in family)
+try:
+    from ..words import ACTIONS, CATEGORIES, FAMILIES, PRIORITIES
+except ImportError:  # used from inside the package's folder
+    from words import ACTIONS, CATEGORIES, FAMILIES, PRIORITIES
+
+__all__ = ["ACTIONS", "CATEGORIES", "FAMILIES", "PRIORITIES", "Decision", "Ticket", "decide", "family_of"]
 
 NEW_DAYS = 30
 """So long after the purchase it is replaced or the money is given back."""
