@@ -108,6 +108,10 @@ class Engine:
             return f"no container engine answers: {error}"
         return ""
 
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
     async def start(self, package: StoredPackage, resources: ResourcesSpec, shared: Path, log: LogTail) -> Container:
         """Raises SandboxError with the end of the build's log."""
         image = f"proctor-env:{package.hash[:32]}"

@@ -103,6 +103,7 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
         await asyncio.gather(upkeep, warming, return_exceptions=True)
         await pool.stop()
         await runtimes.stop()
+        engine.close()
 
 
 def _announce(offer: Offer) -> None:

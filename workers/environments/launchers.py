@@ -41,9 +41,7 @@ class Offer:
     @property
     def refusal(self) -> str:
         if self.launcher is Launcher.REMOTE:
-            return (
-                "this env host reaches servers that somebody else runs (`resources: {remote: …}`) and runs none itself"
-            )
+            return "this env host only reaches servers that somebody else runs (`resources: {remote: …}`)"
         if wanted := self.probe.get("wanted"):
             return f"environment code is refused: the {wanted} launcher was asked for, but {self.probe['reason']}"
         return (
