@@ -1,7 +1,10 @@
 """The job `environments.import`: real env host, real Postgres, packages of every import style."""
 
+import socket
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy.orm import undefer
@@ -12,11 +15,14 @@ from backend.domain.foreign import read_foreign
 from backend.domain.import_report import Honour, ImportReport
 from backend.domain.manifest import ManifestInvalid, read_manifest
 from backend.domain.packages import content_hash
-from backend.domain.vocabulary import RunStatus
+from backend.domain.vocabulary import Role, RunStatus
+from backend.environments.importing import import_server
 from backend.environments.importing_intake import Wishes, take_in, understand
 from backend.environments.importing_package import make_ready, write_manifest
 from backend.settings import get_settings
+from backend.web.identity import Actor
 from tests.envhost_fixture import HostProcess
+from tests.factories import make_person
 from tests.importing.packages import STYLES, door_package
 from workers.environments.client import EnvHost
 from workers.environments.packages import resources_of
@@ -84,6 +90,43 @@ def test_a_package_that_cannot_reset_says_so(look: Look):
 @pytest.mark.parametrize("style", STYLES)
 def test_every_import_style_is_served(look: Look, style: str):
     assert look(door_package(style)).report["why_not"] == ""
+
+
+@pytest.fixture
+def running_server(tmp_path: Path) -> Iterator[str]:
+    """The address of the same package, served by somebody else's uvicorn."""
+    for path, data in door_package().items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        command = [
+            str(get_settings().runtime_python),
+            "-m",
+            "uvicorn",
+            "server.app:app",
+            "--fd",
+            str(listener.fileno()),
+        ]
+        process = subprocess.Popen(command, cwd=tmp_path, pass_fds=[listener.fileno()])
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+def test_a_running_server_is_looked_at_where_it_runs(look: Look, running_server: str):
+    with transaction() as session:
+        person = make_person(session, Role.AUTHOR)
+        author = Actor(person.id, person.name, Role.AUTHOR, "", is_token=True)
+        import_id = import_server(session, author, running_server, Wishes(name="far_doors")).id
+    run(JobContext(uuid.uuid4(), None, {"import_id": str(import_id), "url": running_server}, 1))
+    with transaction() as session:
+        row = session.get_one(EnvironmentImport, import_id)
+    report = ImportReport.model_validate(row.report)
+    assert (report.starts, report.why_not, report.seed) == (True, "", Honour.HONOURED)
+    manifest = read_manifest(write_manifest(row.manifest, row.block))
+    assert manifest.proctor.resources.remote == running_server
+    assert manifest.proctor.agent.action.field == "door"
 
 
 @pytest.mark.slow

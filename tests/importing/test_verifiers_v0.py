@@ -115,7 +115,8 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the ids of calls, which endpoints invent, and without what is not set."""
     kept = []
     for message in messages:
-        made = message.get("tool_calls") or []
+        listed = message.get("tool_calls") or []
+        made = [json.loads(call) if isinstance(call, str) else call for call in listed]
         calls = [{"name": call["name"], "arguments": json.loads(call["arguments"])} for call in made]
         kept.append({"role": message["role"], "content": message.get("content"), "calls": calls})
     return kept

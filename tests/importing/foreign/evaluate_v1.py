@@ -94,6 +94,7 @@ async def main() -> None:
             [trace] = episode.traces
             row = trace.model_dump(mode="json")
             row["completion"] = [message.model_dump(mode="json", exclude_none=True) for message in trace.messages]
+            row["is_truncated"] = trace.is_truncated
             row["reward"], row["errors"] = trace.reward, [str(error) for error in [*episode.errors, *trace.errors]]
             kept = ("reward", "rewards", "metrics", "stop_condition", "completion", "errors", "is_truncated")
             rows.append({"idx": task.data.idx, **{key: row[key] for key in kept}})
