@@ -10,8 +10,8 @@ from backend.environments.library import PACKAGES
 def module_of(package: str, name: str) -> ModuleType:
     """`server/<name>.py`, under a name of its own: the package's `__init__` would ask for openenv."""
     parent = f"pure_{package.replace('/', '_')}"
-    if parent not in sys.modules:
-        folder = ModuleType(parent)
-        folder.__path__ = [str(PACKAGES / package / "server")]
-        sys.modules[parent] = folder
-    return importlib.import_module(f"{parent}.{name}")
+    for module, folder in ((parent, PACKAGES / package), (f"{parent}.server", PACKAGES / package / "server")):
+        if module not in sys.modules:
+            sys.modules[module] = ModuleType(module)
+            sys.modules[module].__path__ = [str(folder)]
+    return importlib.import_module(f"{parent}.server.{name}")
