@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jinja2
 from jinja2 import meta
 
+from backend.domain.fixtures import fixture_problems, is_fixture
 from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
 from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.environments.models_source import ModelFields, fields_of
@@ -65,7 +66,14 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
     if manifest:
         trees = {path: found for path, found in parsed.items() if isinstance(found, ast.Module)}
         problems += _contradictions(manifest, text, files, trees, name)
+        problems += _in_fixtures(files, manifest)
     return Validation(problems, manifest)
+
+
+def _in_fixtures(files: Mapping[str, str], manifest: Manifest) -> list[FileProblem]:
+    """Of transcripts only: a foreign package may keep other files in a folder of that name."""
+    transcripts = {path: text for path, text in files.items() if is_fixture(path) and '"replies"' in text}
+    return [FileProblem(found.path, found.line, found.message) for found in fixture_problems(transcripts, manifest)]
 
 
 def parse_python(path: str, text: str) -> ast.Module | FileProblem:
