@@ -44,7 +44,7 @@ def import_package(
     """Bring in a package that others wrote: OpenEnv, or verifiers 0.3 and 0.4.
 
     It is started and played in the sandbox; the report says what was seen. When it plays, a draft with a proposed
-    manifest is made, which you complete (`proctor env pull NAME --draft`, or in the browser) and publish. Git
+    manifest is made, which you complete (`proctor env pull NAME`, or in the browser) and publish. Git
     repositories are cloned on this side. Ends with 1 when the package cannot be played.
     """
     client = connect()

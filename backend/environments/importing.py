@@ -161,7 +161,8 @@ def save_block(session: Session, actor: Actor, row: EnvironmentImport, block: st
 
 def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, name: str = "") -> Environment:
     """The environment with its draft: all files, and the manifest with the block as it stands."""
-    session.refresh(row, with_for_update=True)
+    lock = select(EnvironmentImport.environment_id).where(EnvironmentImport.id == row.id).with_for_update()
+    row.environment_id = session.scalar(lock)  # two clicks at once make one environment
     _need_open(row)
     manifest = {**row.manifest, "name": name or row.name}
     files = {**row.files, MANIFEST_PATH: write_manifest(manifest, row.block)}

@@ -120,6 +120,18 @@ def test_it_becomes_an_environment_once(session: Session, client_for: ClientFor)
     )
 
 
+def test_json_makes_the_environment_too(session: Session, client_for: ClientFor):
+    author = client_for(Role.AUTHOR)
+    _send(author, zipped(door_package()))
+    address = f"/api/v1/imports/{_finished(session).id}"
+    session.expunge_all()  # as in another process
+    assert author.put(f"{address}/columns", json={"columns_from": "parts"}).json()["columns_from"] == "parts"
+    made = author.post(f"{address}/environment", json={})
+    assert (made.status_code, made.json()["environment"]) == (201, "doors")
+    assert author.post(f"{address}/environment", json={}).status_code == 409
+    assert author.put(f"{address}/block", json={"block": ""}).status_code == 409
+
+
 def test_an_import_that_was_not_looked_at_becomes_nothing(session: Session, client_for: ClientFor):
     author = client_for(Role.AUTHOR)
     _send(author, zipped(door_package()))
