@@ -11,6 +11,8 @@ from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
 from backend.domain.checks import CheckResult, certificate_status
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.service import publish_version, start_check
+from backend.environments.validation import validate_package
+from tests.environments.packages import make_files
 from tests.factories import make_run
 
 API = "/api/v1/environments"
@@ -128,3 +130,15 @@ def test_a_version_that_is_published_by_hand_is_not_checked_by_itself(session: S
     version = publish_version(session, None, guess, revision=1)
     assert version.certificate is None
     assert session.scalar(select(func.count()).select_from(Run)) == 0
+
+
+def test_what_is_wrong_with_a_fixture_is_told_while_it_is_edited():
+    fixtures = {
+        "fixtures/odd.json": '{"replies": ["1"], "columns": {"lose": 1}}',
+        "fixtures/foreign.json": '{"rows": []}',
+    }
+    [problem] = validate_package(make_files() | fixtures, "guess").problems
+    assert (problem.path, problem.message) == (
+        "fixtures/odd.json",
+        "columns: the manifest declares no lose; it declares win, format",
+    )
