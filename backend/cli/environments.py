@@ -13,13 +13,17 @@ from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, w
 from backend.cli.watching import watch
 from backend.client import Client
 
+TEMPLATES = (
+    "single_turn, multi_turn_game, tool_calling, code_execution, process_supervised, judged_answer or optimisation."
+)
+
 app = typer.Typer(help="Write, check and play environments.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(help="Lower case letters, digits and `_`.")],
-    template: Annotated[str, typer.Option(help="single_turn or multi_turn_game.")] = "single_turn",
+    template: Annotated[str, typer.Option(help=TEMPLATES)] = "single_turn",
     folder: Annotated[Path | None, typer.Option(help="Where to write it; left out: a folder of that name.")] = None,
 ) -> None:
     """Write a new package from a template. Needs no server."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from backend.cli.environments import TEMPLATES
 from backend.domain.fixtures import fixture_problems, read_fixtures
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import check_files
@@ -73,6 +74,10 @@ def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
     assert fixture_problems(files, manifest) == []
     assert len(fixtures) >= 3
     assert {"gold", "wrong"} <= set(manifest.proctor.scripts)
+
+
+def test_the_command_line_names_every_template():
+    assert f"{', '.join(t.name for t in templates()[:-1])} or {templates()[-1].name}." == TEMPLATES
 
 
 def test_the_scaffold_is_the_same_everywhere():
