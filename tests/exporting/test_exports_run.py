@@ -95,3 +95,16 @@ def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
     answer = run(export("tictactoe", tmp_path), "python", "inference.py")
     assert answer.returncode == 1
     assert "MODEL_NAME" in answer.stderr
+
+
+def test_tools_are_called_by_the_endpoints_own_means(tmp_path: Path, endpoint: Endpoint) -> None:
+    folder = export("flight_desk", tmp_path)
+    endpoint.answer = lambda messages: {"name": "close_case", "arguments": {"summary": "done", "result": "done"}}
+    told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m"}
+    played = run(folder, "python", "inference.py", "--tasks", "1", "--json", **told)
+    assert played.returncode == 0, played.stderr
+    [result] = [json.loads(line) for line in played.stdout.splitlines()]
+    offered = {tool["function"]["name"] for tool in endpoint.asked[0]["tools"]}
+    assert "close_case" in offered
+    assert "{{ tools }}" not in endpoint.asked[0]["messages"][0]["content"]
+    assert result["messages"][-1]["content"].startswith('<tool_call>{"name": "close_case"')
