@@ -20,6 +20,12 @@ except ImportError:  # run from the package's folder
 
 LEVELS = 4
 MAX_CALLS = 12
+TEACHER_STRAYS = 0.2
+"""How often the teacher looks once more at what it has seen."""
+TEACHER_FORGETS = 0.4
+"""In how many tasks the teacher closes the case without telling the sum."""
+TEACHER_ERRS = 0.25
+"""In how many tasks the teacher closes the case the wrong way."""
 PATIENCE = 4
 """Wasted calls after which none of `no_wasted_calls` is left."""
 
@@ -109,12 +115,16 @@ class FlightDeskEnvironment(RewardedEnvironment):
             return "These are not the arguments of that tool."
 
     def _scripts(self) -> dict[str, str]:
-        """Next replies: perfect; right, but without a word to the customer; wrong; and rewritten."""
+        """Next replies: perfect; careless; right, but without a word to the customer; wrong; and rewritten."""
         tool, arguments = self._work.best_call()
         gold = _reply(tool, arguments)
-        scripts = dict.fromkeys(("gold", "partial", "wrong", "variant_1", "variant_2"), gold)
+        scripts = dict.fromkeys(("gold", "teacher", "partial", "wrong", "variant_1", "variant_2"), gold)
         scripts["variant_1"] = f"Let me see.\n{gold}"
         scripts["variant_2"] = _reply(tool, arguments, indent=2)
+        if 0 < self._work.desk.clock < MAX_CALLS - 6 and self._chance(self._work.desk.clock) < TEACHER_STRAYS:
+            scripts["teacher"] = _reply(*self._work.first_call())
+        elif tool == "close_case" and self._chance() < TEACHER_FORGETS:
+            scripts["teacher"] = _reply(tool, arguments | {"message": f"{self._work.subject()}, as you wished."})
         if tool == "close_case":
             scripts["partial"] = _reply(tool, arguments | {"message": "All done."})
             told = f"{self._work.subject()}: {self._work.amount()} EUR"
@@ -123,7 +133,13 @@ class FlightDeskEnvironment(RewardedEnvironment):
             outcome = "done" if self._work.is_to_be_refused() else "refused"
             message = f"{self._work.subject()}: 0 euros"
             scripts["wrong"] = _reply("close_case", {"outcome": outcome, "message": message})
+            if tool == "close_case" and self._chance(-1) < TEACHER_ERRS:
+                scripts["teacher"] = scripts["wrong"]
         return scripts
+
+    def _chance(self, call: int | None = None) -> float:
+        """The teacher's: of the whole task, or of one call of it (-1: of its closing)."""
+        return random.Random(f"teacher:{self._seed}:{call}").random()
 
 
 def _reply(tool: str, arguments: dict[str, Any], indent: int | None = None) -> str:

@@ -128,6 +128,13 @@ class Work:
             return "change_booking", {"reference": case.reference, "flight": best.code, "fee": self.amount()}
         return "book_flight", {"flight": best.code, "passenger": case.customer}
 
+    def first_call(self) -> tuple[str, dict[str, Any]]:
+        """Where perfect work begins: at the booking, or with a search."""
+        wish = self.case.wish
+        if wish is None or self.case.reference:
+            return "get_booking", {"reference": self.case.reference}
+        return "search_flights", {"origin": wish.origin, "destination": wish.destination, "day": wish.day}
+
     def _close(self) -> tuple[str, dict[str, Any]]:
         outcome = "refused" if self.is_to_be_refused() else "done"
         return "close_case", {"outcome": outcome, "message": f"{self.subject()}, {self.amount()} euros."}

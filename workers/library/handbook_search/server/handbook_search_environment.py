@@ -19,6 +19,12 @@ LEVELS = 4
 MAX_CALLS = 12
 PATIENCE = 6
 """Calls beyond the needed ones after which the effort earns nothing."""
+TEACHER_STRAYS = 0.25
+"""How often the teacher searches for the question as it stands, although it knows better words."""
+TEACHER_FORGETS = 0.4
+"""In how many tasks the teacher names no sources."""
+TEACHER_ERRS = 0.25
+"""In how many tasks the teacher reads wrongly."""
 
 
 class HandbookSearchEnvironment(RewardedEnvironment):
@@ -131,16 +137,22 @@ class HandbookSearchEnvironment(RewardedEnvironment):
             return "These are not the arguments of that tool."
 
     def _scripts(self) -> dict[str, str]:
-        """Next replies: perfect; right, but with a page as its source that does not say so; wrong; and rewritten."""
+        """Next replies: perfect; careless; right, but with a source that does not say so; wrong; and rewritten."""
         tool, arguments = self._best_call()
         gold = _reply(tool, arguments)
-        scripts = dict.fromkeys(("gold", "partial", "wrong", "variant_1", "variant_2"), gold)
+        scripts = dict.fromkeys(("gold", "teacher", "partial", "wrong", "variant_1", "variant_2"), gold)
         scripts["variant_1"] = f"I look for it in the handbook.\n\n{gold}"
         scripts["variant_2"] = _reply(tool, arguments, indent=2)
+        if self._calls < MAX_CALLS - 6 and self._chance(self._calls) < TEACHER_STRAYS:
+            scripts["teacher"] = _reply("search", {"query": self._question.text})
+        elif tool == "answer" and self._chance() < TEACHER_FORGETS:
+            scripts["teacher"] = _reply(tool, arguments | {"sources": []})
         if tool == "answer":
             scripts["variant_1"] = _reply(tool, arguments | {"answer": self._in_a_sentence()})
             scripts["partial"] = _reply(tool, arguments | {"sources": [self._wrong_source()]})
             scripts["wrong"] = _reply(tool, arguments | {"answer": self._wrong_answer()})
+            if self._chance(-1) < TEACHER_ERRS:
+                scripts["teacher"] = scripts["wrong"]
         return scripts
 
     def _best_call(self) -> tuple[str, dict[str, Any]]:
@@ -150,6 +162,10 @@ class HandbookSearchEnvironment(RewardedEnvironment):
             query = self._query(name)
             return ("read", {"page": name}) if query in self._searched else ("search", {"query": query})
         return "answer", {"answer": self._question.answer, "sources": sorted(self._question.needed)}
+
+    def _chance(self, call: int | None = None) -> float:
+        """The teacher's: of the whole task, or of one call of it (-1: of its answer)."""
+        return random.Random(f"teacher:{self._seed}:{call}").random()
 
     def _query(self, name: str) -> str:
         """Words that find a page first."""
