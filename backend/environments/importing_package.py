@@ -16,6 +16,7 @@ from backend.settings import PROJECT_ROOT
 
 ADAPTERS = PROJECT_ROOT / "workers" / "environments" / "adapters"
 _OURS = set(Manifest.model_fields) - {"proctor"}
+_ORDER = ("spec_version", "name", "version", "description", "author", "type", "runtime", "app", "port", "variables")
 _UVICORN = re.compile(r"\b([A-Za-z_][\w.]*:[A-Za-z_]\w*)\b")
 _APP = re.compile(r"^app\s*(?::[^=\n]+)?=\s*\S", re.MULTILINE)
 _DEPENDENCIES = re.compile(r"^dependencies\s*=\s*\[", re.MULTILINE)
@@ -77,7 +78,8 @@ def make_ready(
 
 def write_manifest(manifest: Mapping[str, Any], block: str) -> str:
     """`openenv.yaml` with the text of a `proctor:` block below."""
-    text = yaml.safe_dump(dict(manifest), sort_keys=False, allow_unicode=True, width=100)
+    ordered = {key: manifest[key] for key in [*_ORDER, *manifest] if key in manifest}  # the database keeps no order
+    text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=100)
     return f"{text}\n{block.strip()}\n" if block.strip() else text
 
 

@@ -79,3 +79,7 @@ class SumEnv(vf.SingleAgentEnv):
             segment = await interaction.turn(f"What is {half} + {half}?")
             while not segment.terminated and f"<answer>{task.data.answer}</answer>" not in segment.last_reply:
                 segment = await interaction.turn("Wrong, again.")
+
+
+if __name__ == "__main__":  # the library starts a tool server as a module
+    Purse.run()
