@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import docker
 import pytest
 from aiohttp import web
 
@@ -184,17 +185,16 @@ async def test_the_engine_is_asked_in_its_own_language(folder: Path) -> None:
 
 
 def _client(path: Path) -> Any:
-    import docker
-
     return docker.DockerClient(base_url=f"unix://{path}", version="1.47", timeout=10)
 
 
 async def test_without_an_engine_the_docker_launcher_refuses(folder: Path) -> None:
-    engine = Engine(lambda: _client(folder / "nobody.sock"), user="1:1")
+    engine = Engine(lambda: docker.DockerClient("tcp://127.0.0.1:9", version="1.47", timeout=5), user="1:1")
     python = get_settings().runtime_python
     offer = await make_offer(python, folder, allow_unsandboxed=True, wanted="docker", engine=engine)
     assert offer.launcher is Launcher.NONE
     assert "no container engine answers" in offer.refusal
+    engine.close()
 
 
 @pytest.mark.slow

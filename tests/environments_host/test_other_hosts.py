@@ -257,13 +257,12 @@ def _become_ordinary_user() -> None:
 
 async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder: Path) -> None:
     wheel = _make_wheel(folder)
-    host = start_host(folder / "data")
+    host = start_host(folder / "data", PIP_FIND_LINKS=str(wheel.parent), PIP_NO_INDEX="1")
     try:
         async with EnvHost(host.address) as client:
-            needs = f"tinydependency @ file://{wheel}"
             files = package_files(
                 "needy",
-                dependencies=("openenv>=0.10", needs),
+                dependencies=("openenv>=0.10", "tinydependency==1.0"),
                 in_step="import tinydependency\nobservation.text = tinydependency.WORD",
             )
             hash_ = await prepared(client, files)
@@ -272,11 +271,12 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
                 assert (await session.step({"amount": 1}, timeout=SECONDS)).fields["text"] == "found"
             built = list((folder / "data" / "environments").glob("*/pyvenv.cfg"))
             assert len(built) == 1
-            missing = package_files(
-                "lost", dependencies=("openenv>=0.10", "lost @ file:///nowhere/lost-1-py3-none-any.whl")
-            )
-            with pytest.raises(SandboxError, match=r"could not be built:\n(.|\n)*nowhere"):
+            missing = package_files("lost", dependencies=("openenv>=0.10", "lost-in-the-woods==1.0"))
+            with pytest.raises(SandboxError, match=r"could not be built:\n(.|\n)*lost-in-the-woods"):
                 await prepared(client, missing)
+            fetched = package_files("fetched", dependencies=("openenv>=0.10", f"tinydependency @ file://{wheel}"))
+            with pytest.raises(SandboxError, match="fetched from an address"):
+                await prepared(client, fetched)
     finally:
         host.stop()
 
