@@ -188,6 +188,8 @@ def _reason(text: str) -> str:
     """The line that says it: an error's own, else the last one."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     lines = [line for line in lines if "ResolutionImpossible" not in line]
+    if lines and "does not speak" in lines[0]:
+        return lines[0]
     told = [line for line in lines if "Error" in line or line.startswith("ERROR:") or "error:" in line]
     return (told or lines or ["unknown"])[-1]
 

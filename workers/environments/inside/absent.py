@@ -11,6 +11,9 @@ from typing import Any
 
 
 class _Kind(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True  # a page that the package built with the real gradio is as good as ours
+
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
