@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, field_validator, model_validator
 
-from backend.domain.prompts import template_problem
+from backend.domain.templates import template_problem
 from backend.domain.tools import MAX_TOOLS, Tool
 
 PLATFORM_COLUMNS = ("format", "length")

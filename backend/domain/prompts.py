@@ -5,65 +5,35 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
+from backend.domain.manifest import ActionSpec, AgentSpec
+from backend.domain.templates import compile_template
 from backend.domain.tools import CallUnreadable, Tool, has_call, render_tools, split_call, write_call
-
-if TYPE_CHECKING:
-    from backend.domain.manifest import ActionSpec, AgentSpec
 
 MAX_TEXT = 200_000
 """Characters of a rendered observation; the rest is cut with a mark."""
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Templates are written by authors of environments: no attribute of Python's, no endless loop."""
-
-    intercepted_binops = frozenset({"**", "*"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
-            raise TemplateError(f"operator {operator} is not available on these values")
-        return super().call_binop(context, operator, left, right)
-
-
-_jinja = _Sandbox(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
-
-
-@lru_cache(maxsize=512)
-def _template(text: str) -> Template:
-    return _jinja.from_string(text)
-
-
-def template_problem(text: str) -> str | None:
-    """Why a template cannot be compiled, or None."""
-    try:
-        _template(text)
-    except TemplateError as error:
-        return f"template does not compile: {error}"
-    return None
-
-
 def render_observation(template: str, observation: Mapping[str, Any]) -> str:
     """The text for the policy. Raises ValueError when the template does not render on this observation."""
     try:
-        text = _template(template).render({**observation, "observation": observation})
+        text = compile_template(template).render({**observation, "observation": observation})
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         raise ValueError(f"agent.observation does not render: {error}") from error
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"\n[… cut at {MAX_TEXT:,} characters]"
 
 
 def render_unparsable(template: str, problem: str) -> str:
-    return _template(template).render(problem=problem)
+    return compile_template(template).render(problem=problem)
 
 
 _TOOLS_HERE = re.compile(r"\{\{ *tools *\}\}")
 
 
-def render_system(agent: "AgentSpec", tools: Sequence[Tool], *, is_native: bool = False) -> str:
+def render_system(agent: AgentSpec, tools: Sequence[Tool], *, is_native: bool = False) -> str:
     """The system prompt with the tools where the author wants them, else after it.
 
     `is_native`: the endpoint is given the tools by its own means, so that the prompt only names them.
@@ -84,7 +54,7 @@ class Parsed:
     problem: str = ""
 
 
-def parse_reply(spec: "ActionSpec", reply: str, tools: Sequence[Tool] = ()) -> Parsed:
+def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Parsed:
     """The action in a reply. A tag or a call must occur exactly once, so that no reply hedges between two.
 
     `tools`: those that the environment has listed, where the manifest does not list them itself.
@@ -100,7 +70,7 @@ def parse_reply(spec: "ActionSpec", reply: str, tools: Sequence[Tool] = ()) -> P
             return _parse_value(spec, reply.strip()) if reply.strip() else Parsed(None, "The reply is empty.")
 
 
-def _parse_call(spec: "ActionSpec", reply: str, tools: Sequence[Tool]) -> Parsed:
+def _parse_call(spec: ActionSpec, reply: str, tools: Sequence[Tool]) -> Parsed:
     if spec.text and reply.strip() and not has_call(reply):
         return Parsed({spec.text: reply.strip(), **spec.extra})
     try:
@@ -112,7 +82,7 @@ def _parse_call(spec: "ActionSpec", reply: str, tools: Sequence[Tool]) -> Parsed
     return Parsed({spec.field or "": call.name, spec.arguments: call.arguments, **spec.extra})
 
 
-def _parse_tag(spec: "ActionSpec", reply: str) -> Parsed:
+def _parse_tag(spec: ActionSpec, reply: str) -> Parsed:
     found = _tag_pattern(spec.tag or "").findall(reply)
     if len(found) != 1:
         count = "no" if not found else str(len(found))
@@ -125,7 +95,7 @@ def _tag_pattern(tag: str) -> re.Pattern[str]:
     return re.compile(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", re.DOTALL)
 
 
-def _parse_value(spec: "ActionSpec", text: str) -> Parsed:
+def _parse_value(spec: ActionSpec, text: str) -> Parsed:
     field = spec.field or ""
     try:
         match spec.type:
@@ -155,7 +125,7 @@ def _parse_json(reply: str) -> Parsed:
     return Parsed(value) if isinstance(value, dict) else Parsed(None, "The reply is JSON, but not an object.")
 
 
-def write_reply(spec: "ActionSpec", action: Mapping[str, Any]) -> str:
+def write_reply(spec: ActionSpec, action: Mapping[str, Any]) -> str:
     """The reply that parses to this action: the inverse of `parse_reply`, for scripted policies and people."""
     if spec.format == "json":
         return json.dumps(dict(action), ensure_ascii=False)
@@ -165,7 +135,7 @@ def write_reply(spec: "ActionSpec", action: Mapping[str, Any]) -> str:
     return f"<{spec.tag}>{value}</{spec.tag}>" if spec.format == "tag" else value
 
 
-def _write_call(spec: "ActionSpec", action: Mapping[str, Any]) -> str:
+def _write_call(spec: ActionSpec, action: Mapping[str, Any]) -> str:
     if spec.text and spec.text in action and spec.field not in action:
         return str(action[spec.text])
     arguments = action.get(spec.arguments)

@@ -3,7 +3,8 @@
 import pytest
 
 from backend.domain.manifest import ActionSpec
-from backend.domain.prompts import parse_reply, render_observation, template_problem, write_reply
+from backend.domain.prompts import parse_reply, render_observation, write_reply
+from backend.domain.templates import template_problem
 
 MOVE = ActionSpec(format="tag", tag="move", field="cell", type="integer")
 ANSWER = ActionSpec(format="text", field="answer")
