@@ -37,9 +37,7 @@ def test_a_draft_is_tried_mended_and_tried_again(page: Page, name: str) -> None:
     expect(panel.locator("pre.code")).to_contain_text(f"server/{name}_environment.py:")
     page.evaluate("() => document.querySelector('[data-editor]').editor.undo()")
     expect(page.locator(".ace_content")).not_to_contain_text("1 / 0")
-    page.evaluate("() => document.querySelector('[data-editor]').editor.focus()")
-    _save(page)
-    panel.get_by_role("button", name="Replay on what is saved now").click()
+    panel.get_by_role("button", name="Replay on what is saved now").click()  # which saves first
     expect(panel.locator(".transcript .earned")).to_be_visible(timeout=WORK_MS)
     panel.get_by_role("button", name="Let gold play").click()
     expect(panel).to_contain_text("the episode is over", timeout=WORK_MS)
