@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash, pack
-from backend.environments import drafts, importing_api, play_api, queries, service
+from backend.environments import drafts, importing_api, play_api, queries, service, try_api
 from backend.environments.api_models import (
     CertificateOut,
     CheckRunOut,
@@ -197,6 +197,7 @@ def _certificate(version: EnvironmentVersion, certificate: Certificate) -> Certi
 
 
 router.include_router(play_api.router)
+router.include_router(try_api.router)
 router.include_router(importing_api.router)
 
 

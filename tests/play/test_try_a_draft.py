@@ -137,3 +137,16 @@ def test_only_the_newest_question_is_answered(ada: TestClient):
     ada.post(TRY, data={"index": 0, "split": "train"})
     work()
     assert (replies(the_trial()), the_trial().is_waiting) == ([], False)
+
+
+@pytest.mark.usefixtures("counter")
+def test_scripts_try_it_too(ada: TestClient):
+    api = "/api/v1/environments/counter/try"
+    assert ada.get(api).status_code == 409
+    assert ada.post(api, json={"split": "train", "index": 0}).status_code == 201
+    work()
+    assert ada.post(f"{api}/act", json={"action": {"amount": 3}}).json()["is_waiting"] is True
+    work()
+    told = ada.get(api).json()
+    assert (told["replies"], told["answer"]["reward"], told["is_waiting"]) == (["3"], 3.25, False)
+    assert ada.post(f"{api}/act", json={}).status_code == 422
