@@ -107,7 +107,8 @@ def _comparable(value: Any) -> str:
 
 async def _tools(server: EnvServer) -> list[dict[str, Any]]:
     async with server.session() as session:
-        await session.reset(task_arguments(11, 3), timeout=RESET_SECONDS)
+        if (await session.reset(task_arguments(11, 3), timeout=RESET_SECONDS)).done:
+            return []  # it is over before it began: what it needs is not there
         listed = await session.step(_LIST_TOOLS, timeout=STEP_SECONDS)
     found = listed.fields.get("tools")
     return [tool for tool in found if isinstance(tool, dict)] if isinstance(found, list) else []
