@@ -21,8 +21,10 @@ def main() -> int:
 
 
 def _commits(node: ast.AST) -> bool:
-    """`session.commit()` or the like; a driver's own `connection` is no session."""
+    """`session.commit()` or the like, without arguments; a driver's own `connection` is no session."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "commit"):
+        return False
+    if node.args:
         return False
     return not (isinstance(node.func.value, ast.Name) and node.func.value.id == "connection")
 
