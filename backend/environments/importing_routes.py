@@ -108,7 +108,8 @@ async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> As
 
     def render(session: Session) -> dict[str, str]:
         context = _page(importing.get_import(session, import_id))
-        blocks = {"import_report": render_block(request, "environments/import.html", "import_report", context)}
+        names = ("import_report", "import_preview")
+        blocks = {name: render_block(request, "environments/import.html", name, context) for name in names}
         return blocks | {END: ""} if context.row.status.is_over else blocks
 
     async for event in live(request, (import_topic(import_id),), render):
