@@ -1,4 +1,4 @@
-"""A newcomer brings in what somebody else wrote: the report comes by itself, then it is published, played and exported."""
+"""A newcomer brings in what somebody else wrote, reads the report, publishes, plays and exports it."""
 
 import io
 import re
