@@ -4,7 +4,7 @@ from pathlib import Path
 
 from backend.cli.output import fail
 from backend.domain.manifest import ManifestInvalid, read_manifest
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, binary_as_text, check_files, file_as_bytes
 from backend.environments.library import render_template, templates
 
 _IGNORED = {"__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache", "outputs", ".proctor"}
@@ -21,7 +21,7 @@ def new_package(name: str, template: str) -> dict[str, str]:
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The package's files, text by path."""
+    """The package's files, text by path; what is no text as the package carries it."""
     if not (folder / MANIFEST_PATH).is_file():
         fail(f"{folder} is no package: it has no {MANIFEST_PATH}")
     files = {}
@@ -29,10 +29,12 @@ def read_folder(folder: Path) -> dict[str, str]:
         inside = path.relative_to(folder)
         if not path.is_file() or _is_ignored(inside):
             continue
+        data = path.read_bytes()
         try:
-            files[inside.as_posix()] = path.read_text(encoding="utf-8")
+            files[inside.as_posix()] = data.decode()
         except UnicodeDecodeError:
-            fail(f"{inside} is not text")
+            carried, text = binary_as_text(inside.as_posix(), data)
+            files[carried] = text
     try:
         check_files(files)
     except PackageInvalid as error:
@@ -43,13 +45,14 @@ def read_folder(folder: Path) -> dict[str, str]:
 def write_folder(folder: Path, files: dict[str, str], *, force: bool = False) -> None:
     """Refuses to change a file that is there and differs, unless forced."""
     check_files(files)  # the paths stay inside, whoever sent them
-    changed = [path for path, text in files.items() if _differs(folder / path, text)]
+    contents = dict(file_as_bytes(path, text) for path, text in files.items())
+    changed = [path for path, content in contents.items() if _differs(folder / path, content)]
     if changed and not force:
         fail(f"{', '.join(changed[:5])} in {folder} would change; give --force or another --folder")
-    for path, text in files.items():
+    for path, content in contents.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+        target.write_bytes(content)
 
 
 def name_of(files: dict[str, str]) -> str:
@@ -61,8 +64,8 @@ def name_of(files: dict[str, str]) -> str:
         )
 
 
-def _differs(path: Path, text: str) -> bool:
-    return path.exists() and path.read_bytes() != text.encode()
+def _differs(path: Path, content: bytes) -> bool:
+    return path.exists() and path.read_bytes() != content
 
 
 def _is_ignored(path: Path) -> bool:

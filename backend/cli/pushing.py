@@ -8,6 +8,7 @@ from typing import Any
 from backend.cli import packages, working_copy
 from backend.cli.output import BAD_RESULT, fail
 from backend.client import Client
+from backend.domain.packages import name_on_disk
 
 
 def push_draft(client: Client, folder: Path, *, force: bool) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def _refuse_conflict(folder: Path, files: dict[str, str], draft: dict[str, Any],
 
 def _drop_deleted(folder: Path, seen: working_copy.Seen, files: dict[str, str]) -> None:
     """Files that were deleted in the draft and not touched here go too."""
+    here = working_copy.marks_of(packages.read_folder(folder))
     for path in seen.marks.keys() - files.keys():
-        target = folder / path
-        if target.is_file() and working_copy.marks_of({path: target.read_text("utf-8")})[path] == seen.marks[path]:
-            target.unlink()
+        if here.get(path) == seen.marks[path]:
+            (folder / name_on_disk(path)).unlink()

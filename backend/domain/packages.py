@@ -72,12 +72,13 @@ def content_hash(files: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def pack(files: Mapping[str, str]) -> bytes:
-    """A zip of the files, the same bytes for the same files."""
+def pack(files: Mapping[str, str], *, as_on_disk: bool = False) -> bytes:
+    """A zip of the files, the same bytes for the same files. `as_on_disk`: what is no text as what it is."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(files):
-            archive.writestr(zipfile.ZipInfo(path, (2000, 1, 1, 0, 0, 0)), files[path])
+            name, content = file_as_bytes(path, files[path]) if as_on_disk else (path, files[path].encode())
+            archive.writestr(zipfile.ZipInfo(name, (2000, 1, 1, 0, 0, 0)), content)
     return buffer.getvalue()
 
 
@@ -100,11 +101,16 @@ def binary_as_text(path: str, data: bytes) -> tuple[str, str]:
     return path + BINARY_SUFFIX, base64.encodebytes(data).decode()
 
 
+def name_on_disk(path: str) -> str:
+    """Without the mark of a file that is no text."""
+    return path.removesuffix(BINARY_SUFFIX)
+
+
 def file_as_bytes(path: str, text: str) -> tuple[str, bytes]:
     """The name and content that a package's file has on disk: the inverse of `binary_as_text`."""
     if path.endswith(BINARY_SUFFIX):
         try:
-            return path.removesuffix(BINARY_SUFFIX), base64.b64decode("".join(text.split()), validate=True)
+            return name_on_disk(path), base64.b64decode("".join(text.split()), validate=True)
         except binascii.Error:
             pass  # a text file that happens to be called so
     return path, text.encode()

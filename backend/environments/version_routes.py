@@ -88,7 +88,7 @@ def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Re
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
     files = complete_package(version.files, Manifest.model_validate(version.manifest))
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}
-    return Response(pack(files), media_type="application/zip", headers=headers)
+    return Response(pack(files, as_on_disk=True), media_type="application/zip", headers=headers)
 
 
 @router.get("/environments/{name}/diff", response_class=HTMLResponse)

@@ -5,7 +5,16 @@ import zipfile
 
 import pytest
 
-from backend.domain.packages import PackageInvalid, check_files, check_path, content_hash, pack, unpack
+from backend.domain.packages import (
+    PackageInvalid,
+    binary_as_text,
+    check_files,
+    check_path,
+    content_hash,
+    file_as_bytes,
+    pack,
+    unpack,
+)
 
 FILES = {"openenv.yaml": "name: a\n", "server/app.py": "app = 1\n"}
 
@@ -29,6 +38,16 @@ def test_the_hash_keeps_paths_and_contents_apart():
 def test_a_zip_comes_back_as_it_went():
     assert unpack(pack(FILES)) == FILES
     assert pack(FILES) == pack(dict(reversed(FILES.items())))
+
+
+def test_what_is_no_text_is_carried_and_restored():
+    path, text = binary_as_text("data/board.png", b"\x89PNG\xff")
+    assert file_as_bytes(path, text) == ("data/board.png", b"\x89PNG\xff")
+    with zipfile.ZipFile(io.BytesIO(pack({path: text, "a.txt": "b"}, as_on_disk=True))) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == {
+            "data/board.png": b"\x89PNG\xff",
+            "a.txt": b"b",
+        }
 
 
 def test_it_refuses_a_package_without_a_manifest():

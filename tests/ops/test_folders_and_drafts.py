@@ -51,6 +51,14 @@ def test_a_draft_that_went_on_is_not_overwritten(proctor: Proctor, dice: Path) -
     assert draft_files()["README.md"] == "theirs"
 
 
+def test_a_file_that_is_no_text_goes_both_ways(proctor: Proctor, dice: Path, tmp_path: Path) -> None:
+    (dice / "board.bin").write_bytes(b"\x00\xff")
+    assert proctor("env", "push", str(dice)).status == 0
+    assert "board.bin.base64" in draft_files()
+    assert proctor("env", "pull", "dice", "--folder", str(tmp_path / "other")).status == 0
+    assert (tmp_path / "other" / "board.bin").read_bytes() == b"\x00\xff"
+
+
 def test_keeping_ones_own_takes_force(proctor: Proctor, dice: Path) -> None:
     (dice / "README.md").write_text("mine")
     saved_elsewhere(README="theirs")
