@@ -29,11 +29,10 @@ router = APIRouter()
 TEMPLATE = "environments/edit.html"
 
 
-def topics_of(request: Request, actor: Author, name: str) -> tuple[str, str]:
-    """In a transaction of its own: the stream itself holds none."""
-    with request.app.state.transaction() as session:
-        environment = queries.get_environment(session, name)
-        return draft_topic(environment.id), trial_topic(environment.id, actor.person_id)
+def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
+    """Found before the stream begins, which itself holds no transaction."""
+    environment = queries.get_environment(session, name)
+    return draft_topic(environment.id), trial_topic(environment.id, actor.person_id)
 
 
 Topics = Annotated[tuple[str, str], Depends(topics_of)]
