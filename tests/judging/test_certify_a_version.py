@@ -19,6 +19,8 @@ from workers.jobs.checks import run
 from workers.jobs.registry import JobContext
 from workers.judging.checks.examine import CHECKS
 
+pytestmark = pytest.mark.slow
+
 QueueCheck = Callable[[dict[str, str]], uuid.UUID]
 
 

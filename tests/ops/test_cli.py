@@ -18,9 +18,11 @@ from backend.cli.main import main
 from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunStatus
-from backend.environments.library import library_names
-from backend.preparation import furnish
+from backend.environments.library import load_package
+from backend.environments.service import import_package
+from backend.evaluations.service import ensure_scripted_policies
 from backend.settings import get_settings
+from backend.team.service import issue_local_token
 from tests.factories import make_flag, make_rollouts, make_run
 
 
@@ -53,8 +55,10 @@ def server(installation: None) -> Iterator[str]:
 @pytest.fixture
 def proctor(server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Proctor]:
     """Runs a command as an administrator and says how it went."""
-    token = furnish(is_local=True)["token"]
-    assert token is not None
+    with transaction() as session:
+        token = issue_local_token(session)
+        ensure_scripted_policies(session)
+        import_package(session, "tictactoe", load_package("tictactoe"))
     monkeypatch.setenv("PROCTOR_URL", server)
     monkeypatch.setenv("PROCTOR_TOKEN", token)
     get_settings.cache_clear()
@@ -83,7 +87,7 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor,
     assert (pushed.status, pushed.json["problems"], pushed.json["version"]["number"]) == (0, [], 1)
 
     names = {environment["name"] for environment in proctor("env", "list", "--json").json}
-    assert names == {"dice", *library_names()}
+    assert names == {"dice", "tictactoe"}
     assert proctor("env", "pull", "dice@1", "--folder", str(tmp_path / "again")).status == 0
     assert (tmp_path / "again" / "openenv.yaml").read_text() == (folder / "openenv.yaml").read_text()
     changed = folder / "README.md"
