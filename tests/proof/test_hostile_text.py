@@ -33,6 +33,8 @@ from backend.domain.vocabulary import (
 from tests import factories
 from tests.environments.packages import make_files
 
+pytestmark = pytest.mark.slow
+
 MARKUP = "<script>alert('pt')</script>\"'><img src=x onerror=alert(1)></td></textarea><hx-partial hx-get='/x'>"
 CONTROLS = "\u202e\u2066\u200f\x1b[31m\x08\x7f\x85\u2028"
 HOSTILE = f"{MARKUP}{{{{ 7*7 }}}}{{% raw %}}{CONTROLS}"
