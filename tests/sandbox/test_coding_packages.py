@@ -12,8 +12,9 @@ from workers.judging.checks.examine import examine
 from workers.judging.checks.subject import Subject
 
 
-def test_submissions_are_run_the_same_way_everywhere() -> None:
-    copies = {path.read_text() for path in PACKAGES.rglob("server/submissions.py")}
+@pytest.mark.parametrize("file", ["submissions.py", "inspection.py"])
+def test_submissions_are_run_the_same_way_everywhere(file: str) -> None:
+    copies = {path.read_text() for path in PACKAGES.rglob(f"server/{file}")}
     assert len(copies) == 1
     assert len({path.read_text() for path in PACKAGES.rglob("server/inspection.py")}) == 1
 
