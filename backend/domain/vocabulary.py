@@ -35,6 +35,8 @@ class PolicyKind(StrEnum):
     """Any endpoint that speaks the OpenAI chat completions API."""
     SCRIPTED = "scripted"
     HUMAN = "human"
+    EXTERNAL = "external"
+    """Played by another tool; its rollouts were imported."""
 
 
 class RunKind(StrEnum):
@@ -42,6 +44,10 @@ class RunKind(StrEnum):
     TRAINING = "training"
     CHECK = "check"
     PLAY = "play"
+    RESCORE = "rescore"
+    """Other rewards over the stored rollouts of a run, without sampling."""
+    REPLAY = "replay"
+    """The stored actions of a run on another version."""
 
 
 class RunStatus(StrEnum):
@@ -126,6 +132,12 @@ class Severity(StrEnum):
     NOTE = "note"
     WARNING = "warning"
     ALERT = "alert"
+
+
+class JudgementStatus(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """The judge gave no usable verdict; the score is null."""
 
 
 class ExportStatus(StrEnum):

@@ -1,14 +1,22 @@
 """All tables. Models hold columns, relationships and pure properties only."""
 
 from backend.db.models.base import Base
-from backend.db.models.environments import Certificate, DraftTrial, Environment, EnvironmentDraft, EnvironmentVersion
+from backend.db.models.environments import (
+    Certificate,
+    DraftTrial,
+    Environment,
+    EnvironmentDraft,
+    EnvironmentVersion,
+    NetworkGrant,
+)
 from backend.db.models.exports import Export
 from backend.db.models.imports import EnvironmentImport
-from backend.db.models.judging import Fixture, Flag, VerdictRecord
+from backend.db.models.judging import Fixture, Flag, Judge, Judgement, VerdictRecord
 from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
+from backend.db.models.views import SavedView
 
 __all__ = [
     "ApiToken",
@@ -26,12 +34,16 @@ __all__ = [
     "Flag",
     "Group",
     "Job",
+    "Judge",
+    "Judgement",
     "MetricPoint",
+    "NetworkGrant",
     "Person",
     "Policy",
     "Rollout",
     "Run",
     "RunLogLine",
+    "SavedView",
     "SignInAttempt",
     "SignInLink",
     "Task",

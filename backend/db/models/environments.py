@@ -115,3 +115,13 @@ EnvironmentVersion.certificate = column_property(
     .correlate_except(Certificate)
     .scalar_subquery()
 )
+
+
+class NetworkGrant(Base):
+    """An administrator lets servers of this content reach the network."""
+
+    __tablename__ = "network_grants"
+
+    content_hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    granted_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]

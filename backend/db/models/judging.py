@@ -1,17 +1,19 @@
-"""Flags, verdicts and fixtures."""
+"""Flags, verdicts, fixtures, and judges with their judgements."""
 
 import uuid
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
-from sqlalchemy.dialects.postgresql import REAL
+from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint
+from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
+from backend.db.models.policies import Policy
 from backend.db.models.rollouts import Rollout
 from backend.db.models.runs import Run
 from backend.db.models.team import Person
-from backend.domain.vocabulary import Severity, Verdict
+from backend.domain.vocabulary import JudgementStatus, Severity, Verdict
 
 
 class Flag(Base):
@@ -75,4 +77,49 @@ class Fixture(Base):
     highest: Mapped[float | None]
     comment: Mapped[str] = mapped_column(Text, default="")
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+
+
+class Judge(Base):
+    """A policy that is asked for a verdict on rollouts, and how it is asked."""
+
+    __tablename__ = "judges"
+
+    id: Mapped[Id]
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    """Names the judge's column."""
+    policy_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("policies.id", ondelete="RESTRICT"), index=True)
+    configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """`domain.judges.JudgeConfiguration` as JSON."""
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    deleted_at: Mapped[datetime | None]
+
+    policy: Mapped[Policy] = relationship(lazy="raise")
+
+
+class Judgement(Base):
+    """What one judge says of one rollout."""
+
+    __tablename__ = "judgements"
+    __table_args__ = (
+        UniqueConstraint("judge_id", "rollout_id"),
+        Index("ix_judgements_run_id_judge_id", "run_id", "judge_id"),
+    )
+
+    id: Mapped[Id]
+    judge_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("judges.id", ondelete="CASCADE"))
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
+    status: Mapped[JudgementStatus] = mapped_column(text_enum(JudgementStatus))
+    score: Mapped[float | None] = mapped_column(REAL)
+    """Mean of the repeats, in [0, 1]."""
+    spread: Mapped[float | None] = mapped_column(REAL)
+    """Standard deviation of the repeats."""
+    verdicts: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
+    """Each repeat as the judge gave it; of a step-level judge with scores by step."""
+    error_message: Mapped[str | None] = mapped_column(Text)
+    tokens_in: Mapped[int] = mapped_column(Integer, default=0)
+    tokens_out: Mapped[int] = mapped_column(Integer, default=0)
+    cost: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
     created_at: Mapped[CreatedAt]

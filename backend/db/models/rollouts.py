@@ -4,8 +4,8 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint, false
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REAL
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, SmallInteger, String, Text, UniqueConstraint, false, text
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, JSONB, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -88,6 +88,12 @@ class Rollout(Base):
     advantage: Mapped[float | None] = mapped_column(REAL)
     policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
+    queue_seconds: Mapped[float] = mapped_column(REAL, default=0.0, server_default=text("0"))
+    """Waited for a place at the policy or the environment, and for retries."""
+    cost: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
+    """In US dollars by the policy's price; null where no price is known."""
+    source_id: Mapped[uuid.UUID | None]
+    """The rollout that was re-scored or replayed. No foreign key: runs are deleted whole, and quickly."""
     is_demonstration: Mapped[bool] = mapped_column(default=False, server_default=false())
     """A person wants it learned from: the SFT warm-up may take it."""
     started_at: Mapped[datetime | None]

@@ -51,6 +51,8 @@ class Run(Base):
     """Next number for a rollout of this run, taken under the row's lock: readers follow it without gaps."""
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     """How often a worker took it up."""
+    source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
+    """The run that this one re-scores, replays or does again."""
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     started_at: Mapped[datetime | None]
