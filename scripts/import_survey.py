@@ -29,6 +29,7 @@ from workers.environments.probing import play, start
 
 BEGIN, END = "<!-- survey -->", "<!-- end of survey -->"
 HEAD = "| package | kind | played | what it needed | sessions | seed | reward seen | columns | step | answer |"
+_TOLD = ("names no `app`", "adapter", "from source")
 RULE = "|---|---|---|---|---|---|---|---|---|---|"
 
 
@@ -163,7 +164,7 @@ def _needed(entry: Entry) -> str:
     needed = ["own virtual environment" if entry.report.own_environment else "nothing"]
     if entry.added:
         needed.append("given by hand: " + ", ".join(f"`{added}`" for added in entry.added))
-    needed += [note for note in entry.report.notes if "names no `app`" in note or "adapter" in note]
+    needed += [note for note in entry.report.notes if any(word in note for word in _TOLD)]
     if entry.report.left_out:
         needed.append(f"{len(entry.report.left_out)} files left out")
     return _cut("; ".join(needed), 220)

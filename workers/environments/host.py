@@ -28,9 +28,11 @@ from workers.environments.api import Api
 from workers.environments.containers import Engine, connect
 from workers.environments.launchers import Launcher, Offer, make_offer
 from workers.environments.packages import PackageStore
+from workers.environments.pip import Pip
 from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
 from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS
+from workers.environments.sources import Sources
 from workers.environments.starting import Grants, Starter, container_user
 from workers.environments.virtual_environments import VirtualEnvironments
 
@@ -88,7 +90,9 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
         python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher, engine=engine
     )
     _announce(offer)
-    runtimes = Runtimes(VirtualEnvironments(python, settings.data / "environments"), offer, folder)
+    pip = Pip(python)
+    sources = Sources(pip, folder / "root") if offer.launcher is Launcher.JAIL else None
+    runtimes = Runtimes(VirtualEnvironments(pip, settings.data / "environments", sources), offer, folder)
     granted = frozenset(filter(None, settings.allow_network.replace(",", " ").split()))
     grants = Grants(granted, settings.allow_private_endpoints)
     pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)

@@ -13,6 +13,7 @@ from backend.domain.packages import MANIFEST_PATH, content_hash
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
 from workers.environments.packages import resources_of
 from workers.environments.sample_actions import plain_schema, properties_of, sample_action
+from workers.environments.sources import built_from_source
 
 RESET_SECONDS = 60.0
 STEP_SECONDS = 30.0
@@ -37,7 +38,9 @@ async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -
         return
     report.starts = True
     report.start_seconds = round(time.monotonic() - began, 2)
-    report.own_environment = (await host.build_log(digest))[1]
+    log, report.own_environment = await host.build_log(digest)
+    if built := built_from_source(log):
+        report.notes.append(f"Built from source, in the sandbox, for lack of a wheel: {', '.join(built)}.")
 
 
 async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import re
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from packaging.version import InvalidVersion, Version
 from backend.domain.errors import SandboxError
 from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 from workers.environments.packages import StoredPackage
+from workers.environments.pip import LOG_CHARACTERS, Pip, append
+from workers.environments.sources import ROUNDS, Sources
 
 BUILD_SECONDS = 600.0
-LOG_CHARACTERS = 100_000
 _SITE_PACKAGES = "import site; print(site.getsitepackages()[0])"
 _STANDS_ALONE = "stands-alone"
 """A file in a virtual environment that does not look into the shared runtime."""
@@ -29,8 +31,6 @@ _SERVES = "openenv>=0.2"
 _SERVERS = {"openenv", "openenv-core", "uvicorn"}
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """What the runtime has with all the extras that packages ask for."""
-_CREDENTIALS = re.compile(r"(https?://)[^/\s@]+@")
-_INDEX = re.compile(r"^(Looking in (indexes|links):|WARNING: Location ).*$", re.MULTILINE)
 _VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
 
 
@@ -44,8 +44,9 @@ class Plan:
 
 
 class VirtualEnvironments:
-    def __init__(self, runtime_python: Path, folder: Path) -> None:
-        self._runtime, self._folder = runtime_python, folder
+    def __init__(self, pip: Pip, folder: Path, sources: Sources | None = None) -> None:
+        """Without `sources`, what has no wheel cannot be installed."""
+        self._pip, self._runtime, self._folder, self._sources = pip, pip.python, folder, sources
         self._building: dict[str, asyncio.Lock] = {}
         self._provided: dict[str, Version] | None = None
 
@@ -125,65 +126,64 @@ class VirtualEnvironments:
         try:
             async with asyncio.timeout(BUILD_SECONDS):
                 if plan.stands_alone or not await self._stands_on_the_runtime(unfinished, log, plan):
-                    await self._make(unfinished, log)
                     await self._install(unfinished, log, self._alone(package))
                     (unfinished / _STANDS_ALONE).touch()
         except TimeoutError:
             raise SandboxError(f"the package's virtual environment was not built in {BUILD_SECONDS:g} s") from None
+        finally:
+            shutil.rmtree(unfinished.with_suffix(".wheels"), ignore_errors=True)
         unfinished.rename(home)
 
     async def _stands_on_the_runtime(self, unfinished: Path, log: Path, plan: Plan) -> bool:
         """Install on top of the shared runtime; False when that would need other versions of what it has."""
-        await self._make(unfinished, log)
-        below = (await self._run(log, "-c", _SITE_PACKAGES)).strip().splitlines()[-1]
-        site_packages = next(unfinished.glob("lib/python*/site-packages"))
-        inside = Path(ENVIRONMENTS_FOLDER, "1", site_packages.relative_to(unfinished))
-        (site_packages / "runtime.pth").write_text(f"{below}\n{inside}\n")  # the one that exists is taken
-        constraints = unfinished / "constraints.txt"
+        below = (await self._pip.run(log, "-c", _SITE_PACKAGES)).strip().splitlines()[-1]
         provided = self._provided or {}
+        constraints = unfinished.with_suffix(".constraints")
         constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(provided.items())))
+
+        def prepare(home: Path) -> None:
+            site_packages = next(home.glob("lib/python*/site-packages"))
+            inside = Path(ENVIRONMENTS_FOLDER, "1", site_packages.relative_to(home))
+            (site_packages / "runtime.pth").write_text(f"{below}\n{inside}\n")  # the one that exists is taken
+
         try:
-            await self._install(unfinished, log, plan.requirements, "--constraint", str(constraints))
+            await self._install(unfinished, log, plan.requirements, "--constraint", str(constraints), prepare=prepare)
         except SandboxError as error:
             if "ResolutionImpossible" not in str(error) and "conflict" not in str(error):
                 raise
-            with log.open("a") as file:
-                file.write("\n# the shared runtime does not fit: building a virtual environment that stands alone\n")
+            append(log, "\n# the shared runtime does not fit: building a virtual environment that stands alone\n")
             return False
+        finally:
+            constraints.unlink()
         return True
 
-    async def _make(self, unfinished: Path, log: Path) -> None:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        await self._run(log, "-m", "venv", "--without-pip", str(unfinished))
+    async def _install(
+        self,
+        home: Path,
+        log: Path,
+        requirements: tuple[str, ...],
+        *more: str,
+        prepare: Callable[[Path], None] = lambda home: None,
+    ) -> None:
+        """Make the virtual environment and fill it, once more for every distribution that had to be built."""
+        wheels = home.with_suffix(".wheels")
+        for _ in range(ROUNDS):
+            shutil.rmtree(home, ignore_errors=True)
+            await self._pip.make_environment(home, log)
+            prepare(home)
+            said = log.stat().st_size
+            try:
+                return await self._pip.install(home, log, "--find-links", str(wheels), *more, *requirements)
+            except SandboxError:
+                if not await self._supply(log.read_bytes()[said:].decode(errors="replace"), wheels, log):
+                    raise
+        raise SandboxError(f"the package needs more than {ROUNDS} distributions that have no wheel")
 
-    async def _install(self, home: Path, log: Path, requirements: tuple[str, ...], *more: str) -> None:
-        # wheels only: building a source distribution would run foreign code outside the sandbox
-        options = ("--only-binary", ":all:", "--no-input", "--disable-pip-version-check", "--no-compile", *more)
-        python = str(home / "bin" / "python")
-        await self._run(log, "-m", "pip", "--python", python, "install", *options, *requirements)
-
-    async def _run(self, log: Path, *arguments: str) -> str:
-        """Run the runtime's Python; its output goes to the log, bounded."""
-        process = await asyncio.create_subprocess_exec(
-            str(self._runtime),
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            output = (await process.communicate())[0].decode(errors="replace")[-LOG_CHARACTERS:]
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        output = _CREDENTIALS.sub(r"\1", _INDEX.sub("", output))
-        with log.open("a") as file:
-            file.write(output)
-        if process.returncode:
-            last = "\n".join(line for line in output.strip().splitlines() if line.strip()).splitlines()[-15:]
-            raise SandboxError("\n".join(["the package's virtual environment could not be built:", *last]))
-        return output
+    async def _supply(self, said: str, wheels: Path, log: Path) -> bool:
+        if self._sources is not None:
+            return await self._sources.supply(said, wheels, log)
+        append(log, "\n# what has no wheel is built in the sandbox, which is not in force here\n")
+        return False
 
 
 def _installed(python: Path) -> dict[str, Version]:
