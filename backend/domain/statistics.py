@@ -1,4 +1,4 @@
-"""Means with intervals and paired differences. The statistics themselves are scipy's.
+"""Means with intervals, paired differences and their tests. The statistics themselves are scipy's.
 
 numpy and scipy are imported where they are used: they take longer than the web's own start.
 """
@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
-MAX_BOOTSTRAP = 2000
+MAX_BOOTSTRAP = 1000
 """Pairs beyond which the mean is normal enough and the bootstrap's memory (pairs squared) is not worth it."""
+MAX_PERMUTED = 500
+"""Pairs beyond which the mean difference is tested as a normal one; the permutations would take seconds."""
+PERMUTATIONS = 1999
+TIE = 1e-6
+"""Values that differ by less are the same: they are stored in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,38 @@ class Estimate:
     @property
     def excludes_zero(self) -> bool:
         return self.count > 1 and (self.low > 0 or self.high < 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How many of the rollouts that were to be played have a reward: part of every average."""
+
+    completed: int
+    total: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.completed >= self.total
+
+    @property
+    def share(self) -> float:
+        return self.completed / self.total if self.total else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.completed:,} of {self.total:,} completed"
+
+
+@dataclass(frozen=True, slots=True)
+class PairedTest:
+    """How often the second of a pair is the higher one, and how likely chance alone would be as uneven."""
+
+    wins: int
+    losses: int
+    ties: int
+    sign: float | None
+    """Two-sided p of the exact sign test; None where all are ties."""
+    permutation: float | None
+    """Two-sided p of the mean difference when the signs of the differences are drawn at random."""
 
 
 def estimate_mean(values: Sequence[float] | NDArray[np.float64]) -> Estimate | None:
@@ -78,3 +115,36 @@ def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estima
     )
     interval = result.confidence_interval
     return Estimate(mean, float(interval.low), float(interval.high), len(differences))
+
+
+def paired_test(
+    before: Sequence[float] | NDArray[np.float64], after: Sequence[float] | NDArray[np.float64]
+) -> PairedTest:
+    """Exact sign test on the pairs that differ, and a sign-flip permutation test of the mean; fixed seed."""
+    import numpy as np
+    from scipy import stats
+
+    differences = np.asarray(after, dtype=float) - np.asarray(before, dtype=float)
+    wins, losses = int((differences > TIE).sum()), int((differences < -TIE).sum())
+    sign = float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else None
+    return PairedTest(wins, losses, len(differences) - wins - losses, sign, _permuted(differences))
+
+
+def _permuted(differences: NDArray[np.float64]) -> float | None:
+    import numpy as np
+    from scipy import stats
+
+    if len(differences) < 2 or not np.abs(differences).max() > TIE:
+        return None
+    if len(differences) > MAX_PERMUTED:  # there it is the test of a normal mean
+        return float(stats.ttest_1samp(differences, 0.0).pvalue) if np.ptp(differences) > TIE else 0.0
+    result = stats.permutation_test(
+        (differences,),
+        lambda sample, axis: sample.mean(axis=axis),
+        permutation_type="samples",
+        n_resamples=PERMUTATIONS,
+        batch=500,
+        vectorized=True,
+        rng=np.random.default_rng(0),
+    )
+    return float(result.pvalue)

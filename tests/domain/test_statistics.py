@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from backend.domain.statistics import estimate_mean, paired_difference
+from backend.domain.statistics import Coverage, estimate_mean, paired_difference, paired_test
 
 
 def test_no_values_have_no_mean():
@@ -41,3 +42,31 @@ def test_no_difference_does_not_exclude_zero():
     estimate = paired_difference([0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 0.0, 1.0])
     assert estimate is not None
     assert not estimate.excludes_zero
+
+
+def test_the_sign_test_leaves_ties_out():
+    found = paired_test([0.0] * 12, [1.0] * 9 + [-1.0] + [0.0, 1e-9])
+    assert (found.wins, found.losses, found.ties) == (9, 1, 2)
+    assert found.sign == pytest.approx(22 / 1024)  # 2 (C(10,0) + C(10,1)) / 2^10
+
+
+def test_a_small_permutation_test_is_exact():
+    found = paired_test([0.0] * 5, [1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.permutation == pytest.approx(2 / 2**5)
+
+
+def test_many_pairs_are_tested_as_a_normal_mean():
+    random = np.random.default_rng(3)
+    differences = random.normal(0.02, 1.0, 5000)
+    found = paired_test(np.zeros(5000), differences)
+    assert found.permutation == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def test_equal_pairs_have_nothing_to_test():
+    found = paired_test([1.0, 2.0], [1.0, 2.0])
+    assert (found.ties, found.sign, found.permutation) == (2, None, None)
+
+
+def test_coverage_says_how_many_of_how_many():
+    assert str(Coverage(396, 400)) == "396 of 400 completed"
+    assert not Coverage(396, 400).is_whole
