@@ -1,10 +1,13 @@
 """What the env host costs: a new server of a known package, a new session on a warm one, frames through our client.
 
+Beside it, on one plain server: our client and OpenEnv's own GenericEnvClient in turn, as a ratio.
+
 python -m benchmarks.envhost [--frames 4000] [--package tictactoe]
 """
 
 import argparse
 import asyncio
+import os
 import statistics
 import time
 from collections.abc import Awaitable, Callable
@@ -18,6 +21,7 @@ from backend.domain.vocabulary import Split
 from backend.environments.library import load_package
 from backend.settings import get_settings
 from benchmarks.installation import installation
+from benchmarks.side_by_side import rates
 from workers.environments.client import EnvHost, EnvServer, EnvSession
 
 console = Console(soft_wrap=True)
@@ -39,6 +43,7 @@ async def _measure(files: dict[str, str], frames: int) -> None:
         begun = time.perf_counter()
         await host.prepare(hash_, files)
         console.print(f"first package, interpreter not yet warm   {time.perf_counter() - begun:8.2f} s")
+        console.print(f"load average at the start                 {os.getloadavg()[0]:8.2f}")
         fresh = [await _seconds(lambda n=n: _prepare_variant(host, files, n)) for n in range(7)]
         console.print(f"new server of the shared runtime, median  {statistics.median(fresh):8.2f} s")
         async with host.lease(hash_, manifest.proctor.resources) as server:
@@ -46,6 +51,10 @@ async def _measure(files: dict[str, str], frames: int) -> None:
             console.print(f"new session with its reset, median        {statistics.median(opened):8.2f} ms")
             for sessions in (1, 8, 32):
                 await _report_frames(server, manifest, sessions, frames)
+    for sessions in (1, 32):
+        ours, theirs = await rates(files, manifest, sessions, frames)
+        beside = f"GenericEnvClient {theirs:8,.0f}   ratio {ours / theirs:.2f}"
+        console.print(f"{sessions:3} sessions   {ours:8,.0f} frames/s   {beside}")
 
 
 async def _seconds(work: Callable[[], Awaitable[None]]) -> float:
