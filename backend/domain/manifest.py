@@ -131,6 +131,19 @@ class ActionSpec(_Block):
         return {name for name in names if name}
 
 
+class ContextSpec(_Block):
+    """How much of a conversation the policy reads at each turn."""
+
+    kind: Literal["full", "last"] = "full"
+    """last: the system prompt, the first turn, and the last `turns` turns. What lies between is left out."""
+    turns: int = Field(default=4, ge=1, le=1000)
+    """last: an observation and the reply to it are a turn; the observation to be answered now counts."""
+
+    def cuts(self, max_turns: int) -> bool:
+        """Can an episode of so many turns be longer than what is read?"""
+        return self.kind == "last" and max_turns > self.turns + 1
+
+
 class AgentSpec(_Block):
     """How text becomes an action and an observation becomes text."""
 
@@ -142,6 +155,10 @@ class AgentSpec(_Block):
     on_unparsable: Literal["retry", "end", "pass"] = "retry"
     """retry: tell the policy, costs a turn. end: the episode is over. pass: hand the raw text to the environment."""
     unparsable_message: str = "Your reply could not be read. {{ problem }}"
+    context: ContextSpec = ContextSpec()
+    reasoning: Literal["inline", "think"] = "inline"
+    """think: what a reply says up to `</think>` is reasoning, kept apart from the answer. inline: it is all answer.
+    What an endpoint tells as reasoning in a field of its own is apart in both."""
 
     @model_validator(mode="after")
     def _can_pass(self) -> "AgentSpec":

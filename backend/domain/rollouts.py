@@ -1,6 +1,7 @@
 """One episode as data: the task, its steps, its messages and its reward columns."""
 
 import math
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -57,6 +58,11 @@ class Step:
     """Why an action was not taken, in the words told to the policy."""
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    """Waited for a place at the policy, and between its tries; no part of `policy_seconds`."""
+    calls: list[dict[str, Any]] | None = None
+    """Where a reply made several tool calls: each `{action, note, text, rewards, done}` in their order. The step's own
+    fields then hold the first action, the last observation and the rewards of all."""
 
 
 @dataclass(slots=True)
@@ -83,7 +89,8 @@ class Rollout:
     """The observation of reset."""
     steps: list[Step] = field(default_factory=list)
     messages: list[dict[str, Any]] = field(default_factory=list)
-    """The conversation: {"role", "content"} in order, exactly what the policy saw and wrote."""
+    """The conversation: {"role", "content"} in order. A reply may carry `reasoning`, which is no part of its content;
+    what the environment answered to several calls, `results`. Where the context is limited, the policy saw a part."""
     tokens_in: int = 0
     tokens_out: int = 0
     is_truncated: bool = False
@@ -94,13 +101,23 @@ class Rollout:
     completion_mask: list[int] | None = None
     """1 where the policy wrote the token, 0 where the environment did."""
     logprobs: list[float] | None = None
-    """Natural log-probabilities of completion tokens; 0.0 where the mask is 0."""
+    """Natural log-probabilities of completion tokens, or of `token_texts`; 0.0 where the mask is 0."""
+    token_texts: list[str] | None = None
+    """The tokens of all replies as text, from endpoints that tell no ids."""
+    token_turns: list[int] | None = None
+    """Where in `token_texts` each reply begins."""
     advantage: float | None = None
     training_step: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
+    queue_seconds: float = 0.0
+    """Waited for a place at the policy or the environment, and for retries."""
+    cost: float | None = None
+    """US dollars of all attempts; None where the policy has no price."""
+    source_id: uuid.UUID | None = None
+    """The rollout that was re-scored or replayed."""
 
     @property
     def is_completed(self) -> bool:

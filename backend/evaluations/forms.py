@@ -4,8 +4,10 @@ import uuid
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from backend.domain.manifest import ContextSpec
+from backend.domain.filters import MAX_LENGTH, OR, quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 
@@ -29,32 +31,20 @@ class EvaluationRequest(BaseModel):
     """Left out: what the environment declares."""
     concurrency: Annotated[int | None, Field(ge=1, le=1024)] = None
     """Episodes in flight; left out: what policy and environment bear."""
+    task_indexes: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=100_000)
+    """These tasks instead of `tasks` from `first_task` on."""
+    workers: int = Field(default=1, ge=1, le=16)
+    """Jobs that share the groups, each with `concurrency` episodes in flight."""
+    retries: int = Field(default=2, ge=0, le=10)
+    """Further attempts at a rollout that failed."""
+    context: ContextSpec | None = None
+    """Left out: what the environment declares."""
+    judge_ids: list[uuid.UUID] = Field(default=[], max_length=16)
+    """Judges that look at the rollouts once the run is over."""
     seed: int = Field(default=0, ge=0, le=2**53)
     name: Annotated[str | None, Field(max_length=200)] = None
     key: Annotated[str | None, Field(max_length=100)] = None
     """Any text of the sender's; the same key again gives the run that it started first."""
-
-
-class PolicyRequest(BaseModel):
-    """A policy to add."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    kind: Literal["openai_api", "scripted"]
-    name: str = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")
-    description: str = Field(default="", max_length=2000)
-    base_url: Annotated[str | None, Field(max_length=500)] = None
-    """openai_api: up to and without `/chat/completions`, e.g. `http://127.0.0.1:11434/v1`."""
-    model: Annotated[str | None, Field(max_length=200)] = None
-    """openai_api: the model's name at that endpoint."""
-    secret: SecretStr = SecretStr("")
-    """openai_api: the endpoint's key. Stored encrypted, bound to the base URL, never shown."""
-    text_calls: bool = False
-    """openai_api: the endpoint has no tool calls; the tools stand in the system prompt, and a call is text."""
-    script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = None
-    """scripted: `gold`, `random`, `constant`, … or the name of a script that environments offer."""
-    constant: Annotated[str | None, Field(max_length=10_000)] = None
-    """scripted `constant`: the reply; left out: the first legal action."""
 
 
 class _Filter(BaseModel):
@@ -95,23 +85,53 @@ class RunFilter(_Filter):
 class RolloutFilter(_Filter):
     """Which rollouts of a run a list shows, and in which order."""
 
+    where: str | None = Field(default=None, max_length=MAX_LENGTH)
+    """A filter: `has flag and win = 0 and tokens > 200`. The shorter parameters below are added to it by `and`."""
+    before: str | None = None
+    """The `previous` of a page; `end` is the last page."""
+    columns: str | None = Field(default=None, max_length=1000)
+    """Which columns a page shows, by comma."""
     status: RolloutStatus | None = None
     phase: Phase | None = None
     step: int | None = None
     """Training step."""
     level: int | None = None
     stop_reason: StopReason | None = None
-    min_reward: float | None = None
-    max_reward: float | None = None
+    min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    max_reward: float | None = Field(default=None, allow_inf_nan=False)
     column: str | None = None
     """A reward column for `min_column` and `max_column`."""
-    min_column: float | None = None
-    max_column: float | None = None
+    min_column: float | None = Field(default=None, allow_inf_nan=False)
+    max_column: float | None = Field(default=None, allow_inf_nan=False)
     flagged: bool = False
     text: str | None = Field(default=None, max_length=500)
     """Somewhere in the conversation."""
-    sort: str = "-seq"
-    """`seq`, `reward`, `advantage`, `tokens`, `turns`, `level`, `step`, `seconds` or a reward column; `-`: falling."""
+    sort: str = Field(default="-seq", max_length=200)
+    """`seq` or any field with one value, such as `reward`, `tokens` or a reward column; `-` in front: falling."""
+
+    @property
+    def expression(self) -> str:
+        """All that is asked for, as one filter."""
+        column = f"column.{self.column}"
+        equal = {"status": self.status, "phase": self.phase, "step": self.step, "level": self.level}
+        bounds = (("reward", ">=", self.min_reward), ("reward", "<=", self.max_reward))
+        if self.column:
+            bounds += ((column, ">=", self.min_column), (column, "<=", self.max_column))
+        parts = [f"({self.where})" if self.where and OR.search(self.where) else self.where or ""]
+        parts += [f"{name} = {value}" for name, value in equal.items() if value is not None]
+        parts += [f"stop_reason = {self.stop_reason}"] if self.stop_reason else []
+        parts += [f"{name} {sign} {bound:.9g}" for name, sign, bound in bounds if bound is not None]
+        parts += ["has flag"] if self.flagged else []
+        parts += [f"text ~ {quoted(self.text)}"] if self.text else []
+        return " and ".join(part for part in parts if part)
+
+    def as_expression(self) -> "RolloutFilter":
+        """The same with everything in `where`."""
+        kept = {name: getattr(self, name) for name in ("after", "before", "columns", "limit", "sort")}
+        return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
+
+    def query(self, **changes: Any) -> str:
+        return super().query(**({"before": None} | changes))
 
 
 class GroupFilter(_Filter):
@@ -122,3 +142,5 @@ class GroupFilter(_Filter):
     level: int | None = None
     spread: Literal["mixed", "same"] | None = None
     """mixed: the members' rewards differ, so there is something to learn from. same: they do not."""
+    sort: str = ""
+    """`mean` (the hardest first), `spread`, `tokens` or `failed`, `-` in front falls; left out: as they were played."""

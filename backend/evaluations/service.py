@@ -7,11 +7,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Run
+from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
-from backend.evaluations.starting import start_evaluation
+from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
 from backend.queue import JUDGING_JOB, enqueue
 
@@ -83,18 +84,25 @@ def request_stop(session: Session, actor: Asker, run: Run) -> None:
 
 
 def resume_run(session: Session, actor: Asker, run: Run) -> Job:
-    """Queue a stopped, paused or failed run again with the job it had; it goes on where its rows stand."""
+    """Queue a run again with the job it had; it goes on where its rows stand, and failed rollouts are played again."""
     _may_steer(actor, run)
     _lock(session, run)
-    if run.status not in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}:
-        raise RunIsNotOver(f"This run is {run.status}; only a stopped, paused or failed run can be resumed.")
+    if not run.can_resume:
+        raise RunIsNotOver(
+            f"This run is {run.status}; what can be resumed is a stopped, paused or failed run,"
+            " and an evaluation of which rollouts failed."
+        )
     own = select(Job).where(Job.run_id == run.id, Job.name != JUDGING_JOB)
     last = session.scalars(own.order_by(Job.id.desc()).limit(1)).first()
     if last is None:
         raise RunIsNotOver("This run was not started as a job, so there is nothing to resume.")
     run.status = RunStatus.QUEUED
     run.stop_requested_at = run.reason = run.ended_at = None
-    job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
+    if run.kind is RunKind.EVALUATION:
+        workers = EvaluationPlan.model_validate(run.configuration).workers
+        job = enqueue_shares(session, run, last.name, last.queue, workers)
+    else:
+        job = enqueue(session, last.name, queue=last.queue, run_id=run.id, arguments=last.arguments)
     note(session, actor, "run.resume", "run", run.id, name=run.name)
     _changed(session, run)
     return job

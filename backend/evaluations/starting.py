@@ -2,14 +2,16 @@
 
 import uuid
 from importlib.metadata import version as package_version
+from platform import python_version
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Policy, Run
+from backend.db.models import Checkpoint, EnvironmentVersion, Job, Policy, Run
 from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
 from backend.domain.plans import EvaluationPlan, Sampling
+from backend.domain.prices import Limits
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus, Split
 from backend.errors import InvalidInput
 from backend.evaluations.forms import EvaluationRequest
@@ -20,6 +22,8 @@ from backend.queue import enqueue
 
 JOB = "evaluations.run"
 MAX_ROLLOUTS = 1_000_000
+ENGINE = ("aiohttp", "orjson", "jinja2", "jsonschema")
+"""Distributions that decide what an endpoint is sent and how its answers are read."""
 
 
 def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest) -> Run:
@@ -39,10 +43,18 @@ def start_evaluation(session: Session, actor: Asker, request: EvaluationRequest)
     run.weights = [column.weight for column in manifest.columns]
     session.add(run)
     session.flush()
-    enqueue(session, JOB, queue=Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU, run_id=run.id)
+    enqueue_shares(session, run, JOB, Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU, plan.workers)
     note(session, actor, "evaluation.start", "run", run.id, name=run.name, **plan.model_dump(mode="json"))
     announce(session, RUNS)
     return run
+
+
+def enqueue_shares(session: Session, run: Run, name: str, queue: Queue, workers: int) -> Job:
+    """A job for each worker that is to share the run. What belongs together is known by its batch."""
+    batch = str(new_id())
+    shares = range(workers)
+    jobs = [enqueue(session, name, queue=queue, run_id=run.id, arguments={"batch": batch}) for _ in shares]
+    return jobs[-1]
 
 
 def _version(session: Session, version_id: uuid.UUID) -> EnvironmentVersion:
@@ -65,6 +77,8 @@ def _policy(session: Session, policy_id: uuid.UUID) -> Policy:
         raise PolicyIsDeleted(f"The policy {policy.name} was deleted; choose another one.")
     if policy.kind is PolicyKind.HUMAN:
         raise InvalidInput(fields={"policy_id": "A person plays in the browser, not in an evaluation."})
+    if policy.kind is PolicyKind.EXTERNAL:
+        raise InvalidInput(fields={"policy_id": f"{policy.name} played elsewhere; its rollouts were imported."})
     return policy
 
 
@@ -96,25 +110,38 @@ def _check_script(policy: Policy, manifest: Manifest) -> None:
 
 
 def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> EvaluationPlan:
+    given = tuple(dict.fromkeys(request.task_indexes))
+    tasks = len(given) or request.tasks
     available = manifest.proctor.tasks.heldout if request.split is Split.HELDOUT else manifest.proctor.tasks.train
-    if request.first_task + request.tasks > available:
+    if (max(given) if given else request.first_task + request.tasks - 1) >= available:
         raise InvalidInput(fields={"tasks": f"{manifest.name} has {available:,} {request.split} tasks, from 0 on."})
-    total = request.tasks * request.group_size
+    total = tasks * request.group_size
     if total > MAX_ROLLOUTS:
         raise InvalidInput(fields={"group_size": f"{total:,} rollouts; an evaluation has at most {MAX_ROLLOUTS:,}."})
-    most = 32 if policy.kind is PolicyKind.OPENAI_API else max(64, manifest.proctor.resources.sessions)
     return EvaluationPlan(
         split=request.split,
-        tasks=request.tasks,
-        first_task=request.first_task,
+        tasks=tasks,
+        first_task=min(given) if given else request.first_task,
+        task_indexes_given=given,
         group_size=request.group_size,
         sampling=Sampling(
             temperature=request.temperature,
             top_p=request.top_p,
             max_tokens_per_turn=request.max_tokens_per_turn or manifest.proctor.episode.max_tokens_per_turn,
         ),
-        concurrency=request.concurrency or min(most, total, 1024),
+        concurrency=request.concurrency or min(_concurrency(policy, manifest), total, 1024),
+        workers=min(request.workers, tasks),
+        retries=request.retries,
+        context=request.context or manifest.proctor.agent.context,
+        judge_ids=[str(judge_id) for judge_id in request.judge_ids],
     )
+
+
+def _concurrency(policy: Policy, manifest: Manifest) -> int:
+    """How many episodes at a time are tried when nobody says: what the policy's limits say, else a modest number."""
+    if policy.kind is not PolicyKind.OPENAI_API:
+        return max(64, manifest.proctor.resources.sessions)
+    return Limits.model_validate(policy.configuration.get("limits") or {}).concurrency or 32
 
 
 def _run(
@@ -140,6 +167,7 @@ def _run(
             "content_hash": version.content_hash,
             "policy": {"kind": str(policy.kind), **policy.configuration},
             "proctor": package_version("proctor"),
+            "engine": {"python": python_version(), **{name: package_version(name) for name in ENGINE}},
         },
         seed=request.seed,
         progress={"phase": "waiting for a worker", "done": 0, "total": plan.rollouts},

@@ -69,6 +69,12 @@ def _check_choices(session: Session, configuration: TrainingConfiguration, manif
         raise InvalidInput(" ".join(problems), {"configuration": " ".join(problems)})
     if configuration.heldout.tasks > tasks.heldout:
         raise InvalidInput(fields={"heldout.tasks": f"{manifest.name} has {tasks.heldout:,} held-out tasks."})
+    if manifest.proctor.agent.context.cuts(manifest.proctor.episode.max_turns):
+        raise InvalidInput(
+            f"{manifest.name} shows a policy only the last turns (`agent.context`). Training needs whole episodes as"
+            " one sequence of tokens: publish a version with `context: {kind: full}`.",
+            {"version_id": "This version cuts the conversation (`agent.context`), so that it cannot be trained on."},
+        )
     wanted = configuration.model.checkpoint
     if configuration.model.source == "checkpoint" and (wanted is None or session.get(Checkpoint, wanted) is None):
         raise InvalidInput(fields={"model.checkpoint": "There is no such checkpoint."})

@@ -44,6 +44,8 @@ def test_a_rollout_comes_back_as_it_was(recorder: RunRecorder) -> None:
         "note": None,
         "policy_seconds": 0.01,
         "environment_seconds": 0.001,
+        "queue_seconds": 0.0,
+        "calls": None,
     }
     assert row.messages == rollout.messages
     assert row.opening == {"board": "........."}
@@ -52,6 +54,19 @@ def test_a_rollout_comes_back_as_it_was(recorder: RunRecorder) -> None:
     with transaction() as session:
         task = session.get_one(Group, group).task_id
         assert session.get_one(Task, task).seed == 5
+
+
+def test_waiting_cost_and_origin_are_kept(recorder: RunRecorder) -> None:
+    origin = uuid.uuid4()
+    recorder.store([make_rollout(queue_seconds=1.5, cost=0.25, source_id=origin)])
+    [row] = _rows(recorder.run_id)
+    assert (row.queue_seconds, row.cost, row.source_id) == (1.5, 0.25, origin)
+
+
+def test_log_probabilities_of_an_endpoint_are_kept_as_text(recorder: RunRecorder) -> None:
+    recorder.store([make_rollout(token_texts=["<move>", "4"], logprobs=[-0.1, -0.2], token_turns=[0])])
+    [row] = _rows(recorder.run_id)
+    assert row.tokens == {"texts": ["<move>", "4"], "logprobs": [-0.1, -0.2], "turns": [0]}
 
 
 def test_columns_follow_the_runs_order(start_run: Callable[..., uuid.UUID]) -> None:

@@ -43,6 +43,9 @@ COLUMNS = (
     "advantage",
     "policy_seconds",
     "environment_seconds",
+    "queue_seconds",
+    "cost",
+    "source_id",
     "started_at",
     "ended_at",
 )
@@ -95,6 +98,9 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         real(rollout.advantage),
         rollout.policy_seconds,
         rollout.environment_seconds,
+        rollout.queue_seconds,
+        rollout.cost,
+        rollout.source_id,
         rollout.started_at,
         rollout.ended_at,
     ]
@@ -128,6 +134,9 @@ def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _tokens(rollout: Rollout) -> str | None:
+    if rollout.token_texts is not None:
+        texts = {"texts": rollout.token_texts, "logprobs": rollout.logprobs, "turns": rollout.token_turns}
+        return json_text(texts)
     if rollout.completion_token_ids is None:
         return None
     return json_text(
