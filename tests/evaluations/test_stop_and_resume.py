@@ -83,3 +83,12 @@ def test_a_viewer_may_not(session: Session, viewer: TestClient) -> None:
 def test_a_missing_run_is_not_found(author: TestClient) -> None:
     assert author.post(f"/runs/{uuid.UUID(int=1)}/stop").status_code == 404
     assert author.post("/runs/nonsense/stop").status_code == 404
+
+
+def test_what_failed_in_a_completed_evaluation_is_played_again(session: Session, author: TestClient) -> None:
+    run = queued(session, status=RunStatus.COMPLETED)
+    run.summary = {"completed": 396, "failed": 4}
+    session.flush()
+    assert "Play the 4 that failed again" in author.get(f"/runs/{run.id}").text
+    assert author.post(f"/api/v1/runs/{run.id}/resume").status_code == 200
+    assert run.status is RunStatus.QUEUED

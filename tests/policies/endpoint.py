@@ -27,11 +27,26 @@ class FakeEndpoint:
         self.bodies: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""
+        self.runner: web.AppRunner | None = None
+        self.site: web.TCPSite | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.bodies.append(orjson.loads(await request.read()))
         self.headers.append(dict(request.headers))
         return await self.answers[min(len(self.bodies), len(self.answers)) - 1](request)
+
+    async def listen(self) -> None:
+        """Take connections, after a while of being down at the same address."""
+        assert self.runner is not None
+        port = int(self.url.rsplit(":", 1)[1].split("/")[0]) if self.url else 0
+        self.loop = asyncio.get_running_loop()
+        self.site = web.TCPSite(self.runner, "127.0.0.1", port)
+        await self.site.start()
+        self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}/v1"
+
+
+FAKE = web.AppKey("fake", FakeEndpoint)
 
 
 @asynccontextmanager
@@ -39,15 +54,14 @@ async def serving(*answers: Answer) -> AsyncIterator[FakeEndpoint]:
     endpoint = FakeEndpoint(*answers)
     app = web.Application()
     app.router.add_post("/v1/chat/completions", endpoint.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    endpoint.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    app[FAKE] = endpoint
+    endpoint.runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await endpoint.runner.setup()
+    await endpoint.listen()
     try:
         yield endpoint
     finally:
-        await runner.cleanup()
+        await endpoint.runner.cleanup()
 
 
 def completion(content: Any = "<move>1</move>", *, finish: str = "stop", **message: Any) -> Answer:
@@ -79,6 +93,17 @@ def error(status: int, message: str = "not now", **headers: str) -> Answer:
 async def hang(request: web.Request) -> web.StreamResponse:
     await asyncio.sleep(30)
     raise AssertionError
+
+
+async def go_down(request: web.Request) -> web.StreamResponse:
+    """Answers nobody from now on: what is open is cut, what comes is refused."""
+    endpoint = request.app[FAKE]
+    site, endpoint.site = endpoint.site, None
+    assert request.transport is not None
+    request.transport.abort()
+    if site is not None:
+        await site.stop()
+    return web.Response()
 
 
 async def break_off(request: web.Request) -> web.StreamResponse:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -45,15 +46,15 @@ def endpoint(*answers: Answer) -> Iterator[FakeEndpoint]:
         loop.close()
 
 
-def add_model(ada: TestClient, url: str) -> str:
+def add_model(ada: TestClient, url: str, **patience: Any) -> str:
     """A policy at this endpoint that loses patience soon."""
     policy_id = add_policy(ada, "model", kind="openai_api", base_url=url, model="small")
-    _set(base_url=url)
+    _set(base_url=url, **patience)
     return policy_id
 
 
-def _set(base_url: str) -> None:
-    impatient = {"base_url": base_url, "model": "small", "attempts": 2, "timeout_seconds": 0.2}
+def _set(base_url: str, **patience: Any) -> None:
+    impatient = {"base_url": base_url, "model": "small", "attempts": 2, "timeout_seconds": 0.2, **patience}
     with transaction() as session:
         session.execute(update(Policy).where(Policy.kind == PolicyKind.OPENAI_API).values(configuration=impatient))
 

@@ -63,6 +63,17 @@ class Run(Base):
     checkpoint: Mapped[Checkpoint | None] = relationship(lazy="raise", foreign_keys=[checkpoint_id])
     creator: Mapped[Person | None] = relationship(lazy="raise")
 
+    @property
+    def missing(self) -> int:
+        """Rollouts of a finished evaluation that failed: resuming plays them again."""
+        return int(self.summary.get("failed") or 0) if self.kind is RunKind.EVALUATION else 0
+
+    @property
+    def can_resume(self) -> bool:
+        """It ended before everything was played, or without some of it."""
+        stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
+        return self.status in stopped or (self.status is RunStatus.COMPLETED and self.missing > 0)
+
 
 class Job(Base):
     """One piece of work for a worker. The row is the truth; its message is a wake-up."""

@@ -7,7 +7,7 @@ from fastapi import Request
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
-from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.domain.vocabulary import Role, RunKind
 from backend.evaluations import queries
 from backend.web.pages import render_block
 
@@ -35,8 +35,7 @@ class RunHeader:
 
     @property
     def can_resume(self) -> bool:
-        over = self.run.status in {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
-        return over and self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.CHECK}
+        return self.run.can_resume and self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.CHECK}
 
     @property
     def done(self) -> int:
