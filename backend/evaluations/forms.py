@@ -6,8 +6,9 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from backend.domain.filter_tokens import OR, field_name, quoted
+from backend.domain.filters import MAX_LENGTH
 from backend.domain.manifest import ContextSpec
-from backend.domain.filters import MAX_LENGTH, OR, quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 
@@ -112,11 +113,11 @@ class RolloutFilter(_Filter):
     @property
     def expression(self) -> str:
         """All that is asked for, as one filter."""
-        column = f"column.{self.column}"
+        column = field_name("column", self.column or "")
         equal = {"status": self.status, "phase": self.phase, "step": self.step, "level": self.level}
-        bounds = (("reward", ">=", self.min_reward), ("reward", "<=", self.max_reward))
+        bounds = [("reward", ">=", self.min_reward), ("reward", "<=", self.max_reward)]
         if self.column:
-            bounds += ((column, ">=", self.min_column), (column, "<=", self.max_column))
+            bounds += [(column, ">=", self.min_column), (column, "<=", self.max_column)]
         parts = [f"({self.where})" if self.where and OR.search(self.where) else self.where or ""]
         parts += [f"{name} = {value}" for name, value in equal.items() if value is not None]
         parts += [f"stop_reason = {self.stop_reason}"] if self.stop_reason else []

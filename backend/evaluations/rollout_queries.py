@@ -1,22 +1,23 @@
 """Reading rollouts: filtered, sorted lists with a cursor; one rollout whole; its neighbours."""
 
-import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Double, Text, and_, cast, func, literal, or_, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
+from backend.domain.filter_tree import FilterError
+from backend.domain.filters import parse
 from backend.errors import InvalidInput, NotFound
+from backend.evaluations.filter_fields import FilterScope, scope_of
+from backend.evaluations.filter_sql import condition_of
 from backend.evaluations.forms import RolloutFilter
-from backend.web.paging import Slice, make_cursor, read_cursor
-
-SORTS = ("seq", "reward", "advantage", "tokens", "turns", "level", "step", "seconds")
-"""Orders that every run has; its reward columns come besides. `-` in front: descending."""
+from backend.evaluations.rollout_order import END, order_of
+from backend.web.cursors import Slice, make_cursor, read_cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +29,75 @@ class Listed:
     is_flagged: bool = False
 
 
-def rollouts(session: Session, run: Run, wanted: RolloutFilter) -> Slice[Listed]:
+class WrongFilter(InvalidInput):
+    """A filter that cannot be understood."""
+
+    def __init__(self, expression: str, error: FilterError) -> None:
+        super().__init__(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
+        self.expression = expression
+        self.start, self.end = error.start, error.end
+
+
+def condition(scope: FilterScope, expression: str) -> list[ColumnElement[bool]]:
+    """What the expression asks of a rollout of the scope's run; nothing for a blank one. Raises WrongFilter."""
+    try:
+        tree = parse(expression, scope.fields)
+    except FilterError as error:
+        raise WrongFilter(expression, error) from error
+    return [condition_of(tree, scope)] if tree else []
+
+
+def matching(session: Session, run: Run, expression: str) -> Select[Any]:
+    """The ids of the run's rollouts that pass a filter (`has flag and win = 0`), to be used in other statements."""
+    asked = condition(scope_of(session, run), expression) if expression.strip() else []
+    return select(Rollout.id).where(Rollout.run_id == run.id, *asked)
+
+
+def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope | None = None) -> Slice[Listed]:
     """A run's rollouts in the wanted order; those without a value come last."""
+    scope = scope or scope_of(session, run)
+    order = order_of(scope, wanted.sort)
+    backwards = wanted.before is not None
+    cursor = wanted.before if backwards else wanted.after
+    found = order.joined(select(Rollout.id, Rollout.seq, order.key.label("key")))
+    found = found.where(Rollout.run_id == run.id, *condition(scope, wanted.expression))
+    if cursor and cursor != END:
+        found = found.where(order.past(read_cursor(cursor, (order.key, Rollout.seq)), backwards=backwards))
+    found = found.order_by(*order.by(order.key, Rollout.seq.expression, backwards=backwards)).limit(wanted.limit + 1)
+    rows = session.execute(found).all()
+    shown = rows[: wanted.limit][:: -1 if backwards else 1]
+    return _slice(listed(session, run, [row.id for row in shown]), shown, wanted, has_more=len(rows) > wanted.limit)
+
+
+def _slice(items: list[Listed], rows: Sequence[Row[Any]], wanted: RolloutFilter, *, has_more: bool) -> Slice[Listed]:
+    """With cursors to where there is more: whoever came from one side can go back there."""
+    ends = [make_cursor(row.key, row.seq) for row in (rows[0], rows[-1])] if rows else [None, None]
+    if wanted.before is not None:
+        return Slice(items, None if wanted.before == END else ends[1], ends[0] if has_more else None)
+    return Slice(items, ends[1] if has_more else None, ends[0] if wanted.after else None)
+
+
+def listed(session: Session, run: Run, ids: Sequence[uuid.UUID]) -> list[Listed]:
+    """These rollouts with their tasks, in the order given."""
     is_flagged = select(Flag.id).where(Flag.rollout_id == Rollout.id).exists()
-    key, is_descending = _order(run, wanted.sort)
-    found = select(Rollout.id, Rollout.seq, key.label("key")).where(Rollout.run_id == run.id, *_conditions(run, wanted))
-    if wanted.flagged:
-        found = found.where(is_flagged)
-    if wanted.after:
-        found = found.where(_behind(key, is_descending, read_cursor(wanted.after, (key, Rollout.seq))))
-    order = (key.desc(), Rollout.seq.desc()) if is_descending else (key.asc(), Rollout.seq.asc())
-    part = found.order_by(*order).limit(wanted.limit + 1).subquery()  # the page first, its tasks after
     statement = (
-        select(Rollout, is_flagged, part.c.key)
-        .join(part, part.c.id == Rollout.id)
+        select(Rollout, is_flagged)
         .join(Rollout.group)
         .join(Group.task)
         .options(contains_eager(Rollout.group).contains_eager(Group.task))
+        .where(Rollout.id.in_(ids))
     )
-    ends = (part.c.key, part.c.seq)
-    rows = session.execute(statement.order_by(*(end.desc() if is_descending else end.asc() for end in ends))).all()
-    shown = rows[: wanted.limit]
-    items = [Listed(rollout, columns_of(run, rollout), flagged) for rollout, flagged, _ in shown]
-    last = shown[-1] if len(rows) > wanted.limit else None
-    return Slice(items, make_cursor(last[2], last[0].seq) if last else None)
+    found = {
+        rollout.id: Listed(rollout, columns_of(run, rollout), flagged)
+        for rollout, flagged in session.execute(statement)
+    }
+    return [found[id] for id in ids if id in found]
+
+
+def count(session: Session, run: Run, expression: str = "", scope: FilterScope | None = None) -> int:
+    """How many rollouts of the run pass the filter."""
+    asked = condition(scope or scope_of(session, run), expression) if expression.strip() else []
+    return session.scalar(select(func.count()).select_from(Rollout).where(Rollout.run_id == run.id, *asked)) or 0
 
 
 def columns_of(run: Run, rollout: Rollout) -> dict[str, float]:
@@ -138,71 +184,3 @@ def verdicts_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Ver
         .order_by(VerdictRecord.id.desc())
     )
     return session.scalars(statement).all()
-
-
-def _conditions(run: Run, wanted: RolloutFilter) -> list[ColumnElement[bool]]:
-    equal = {
-        Rollout.status: wanted.status,
-        Rollout.phase: wanted.phase,
-        Rollout.training_step: wanted.step,
-        Rollout.level: wanted.level,
-        Rollout.stop_reason: wanted.stop_reason,
-    }
-    conditions: list[ColumnElement[bool]] = [column == value for column, value in equal.items() if value is not None]
-    conditions += _between(_double(Rollout.reward), wanted.min_reward, wanted.max_reward)
-    if wanted.column:
-        conditions += _between(_column(run, wanted.column), wanted.min_column, wanted.max_column)
-    if wanted.text:
-        # as JSON writes it: a line break in the text is \n in the stored message
-        written = json.dumps(wanted.text, ensure_ascii=False)[1:-1]
-        conditions.append(cast(Rollout.messages, Text).icontains(written, autoescape=True))
-    return conditions
-
-
-def _between(value: ColumnElement[float], low: float | None, high: float | None) -> list[ColumnElement[bool]]:
-    """Bounds widened by a hair: stored values are single precision, so that 0.1 is not 0.1."""
-    bounds = []
-    if low is not None:
-        bounds.append(value >= low - abs(low) * 1e-6)
-    if high is not None:
-        bounds.append(value <= high + abs(high) * 1e-6)
-    return bounds
-
-
-def _double(column: Any) -> ColumnElement[float]:
-    return cast(column, Double)
-
-
-def _column(run: Run, name: str) -> ColumnElement[float]:
-    if name not in run.columns:
-        raise InvalidInput(fields={"column": f"This run has no reward column `{name}`: {', '.join(run.columns)}."})
-    return _double(Rollout.columns[run.columns.index(name) + 1])
-
-
-def _order(run: Run, sort: str) -> tuple[ColumnElement[Any], bool]:
-    """The expression to sort by, never null, and whether it falls."""
-    name = sort.removeprefix("-")
-    is_descending = sort.startswith("-")
-    if name == "seq":
-        return Rollout.seq.expression, is_descending
-    known: dict[str, ColumnElement[float]] = {
-        "reward": _double(Rollout.reward),
-        "advantage": _double(Rollout.advantage),
-        "tokens": _double(Rollout.tokens_out),
-        "turns": _double(Rollout.turns),
-        "level": _double(Rollout.level),
-        "step": _double(Rollout.training_step),
-        "seconds": _double(Rollout.policy_seconds + Rollout.environment_seconds),
-    }
-    if name not in known and name not in run.columns:
-        raise InvalidInput(fields={"sort": f"Sort by one of {', '.join([*SORTS, *run.columns])}; `-` in front falls."})
-    value = known[name] if name in known else _column(run, name)
-    last = cast(literal("-infinity" if is_descending else "infinity"), Double)
-    return func.coalesce(value, last), is_descending
-
-
-def _behind(key: ColumnElement[Any], is_descending: bool, cursor: list[Any]) -> ColumnElement[bool]:
-    value, seq = cursor
-    if is_descending:
-        return or_(key < value, and_(key == value, Rollout.seq < seq))
-    return or_(key > value, and_(key == value, Rollout.seq > seq))

@@ -1,12 +1,7 @@
 """Cursor paging for lists and the JSON API: stable while rows are added, without counting."""
 
-import base64
-import json
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
@@ -14,7 +9,9 @@ from pydantic import BaseModel
 from sqlalchemy import ColumnElement, Select, and_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from backend.errors import InvalidInput
+from backend.web.cursors import Slice, make_cursor, read_cursor
+
+__all__ = ["After", "Key", "Limit", "Page", "Slice", "make_cursor", "read_cursor", "slice_of"]
 
 T = TypeVar("T")
 LIMIT = 50
@@ -30,14 +27,8 @@ class Page(BaseModel, Generic[T]):
     items: list[T]
     next: str | None = None
     """Pass it as `after` for the next page; null on the last."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slice(Generic[T]):
-    """One page of a query."""
-
-    items: list[T]
-    next: str | None
+    previous: str | None = None
+    """Pass it as `before` for the page before, where the list can be read both ways; null on the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,49 +60,3 @@ def _behind(keys: Sequence[Key], values: Sequence[Any]) -> ColumnElement[bool]:
         past = key.column < values[position] if key.descending else key.column > values[position]
         branches.append(and_(*same, past))
     return or_(*branches)
-
-
-def make_cursor(*values: Any) -> str:
-    text = json.dumps([_encode(value) for value in values], separators=(",", ":"))
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def read_cursor(cursor: str, columns: Sequence[ColumnElement[Any] | InstrumentedAttribute[Any]]) -> list[Any]:
-    """One value for each of the columns that the list is ordered by."""
-    try:
-        parts = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        values = [_decode(part) for part in parts]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InvalidInput("This page link is damaged; start from the first page.", {"after": "Unknown."}) from error
-    if len(values) != len(columns) or not all(map(_fits, columns, values)):
-        raise InvalidInput("This page link belongs to another list.", {"after": "Unknown."})
-    return values
-
-
-def _fits(column: ColumnElement[Any] | InstrumentedAttribute[Any], value: object) -> bool:
-    wanted = column.type.python_type
-    if issubclass(wanted, str):  # also enums, which are stored as text
-        return isinstance(value, str)
-    return isinstance(value, int | float if issubclass(wanted, float | Decimal) else wanted)
-
-
-def _encode(value: Any) -> Any:
-    match value:
-        case datetime():
-            return {"t": value.isoformat()}
-        case uuid.UUID():
-            return {"u": value.hex}
-        case _:
-            return value
-
-
-def _decode(part: Any) -> Any:
-    match part:
-        case {"t": text}:
-            return datetime.fromisoformat(text)
-        case {"u": text}:
-            return uuid.UUID(text)
-        case str() | int() | float():
-            return part
-        case _:
-            raise ValueError("not a cursor")

@@ -1,0 +1,97 @@
+"""What a filter may ask about the rollouts of one run: what every run has, its reward columns, metrics and judges."""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Judge, Rollout, Run
+from backend.domain.filter_tree import Field, FieldKind
+from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
+
+SAMPLED = 200
+"""Rollouts at either end of a run that are looked at for the names of its metrics."""
+GROUP_KINDS = ("mixed", "all_good", "all_bad")
+
+_NUMBERS = {
+    "reward": "weighted sum of the columns",
+    "advantage": "reward minus its group's mean",
+    "tokens": "tokens written by the policy",
+    "tokens_in": "tokens read by the policy",
+    "turns": "replies of the policy",
+    "level": "difficulty of the task",
+    "step": "training step",
+    "task": "number of the task in its split",
+    "member": "place in its group, from 0",
+    "attempts": "how often it was tried",
+    "seconds": "policy and environment together",
+    "policy_seconds": "time at the policy",
+    "environment_seconds": "time in the environment",
+    "queue": "seconds waited for a place and for retries",
+    "cost": "US dollars by the policy's price",
+}
+_CHOICES: Mapping[str, tuple[str, Iterable[str]]] = {
+    "status": ("how it came out", RolloutStatus),
+    "stop_reason": ("why the episode ended", StopReason),
+    "error_kind": ("where a failed one broke", ErrorKind),
+    "phase": ("why it was played", Phase),
+    "split": ("of its task", Split),
+    "verdict": ("the newest verdict on it", Verdict),
+    "group": ("how the rewards of its group differ", GROUP_KINDS),
+}
+_OTHERS = (
+    Field("truncated", FieldKind.YES_NO, "a reply was cut at its limit"),
+    Field("demonstration", FieldKind.YES_NO, "marked to be learned from"),
+    Field("text", FieldKind.TEXT, "somewhere in the conversation"),
+    Field("error", FieldKind.TEXT, "in the message of what failed"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterScope:
+    """One run and the names by which its rollouts can be asked for."""
+
+    run: Run
+    fields: Mapping[str, Field]
+    judges: Mapping[str, uuid.UUID]
+    """By name."""
+    metrics: tuple[str, ...] = ()
+
+
+def scope_of(session: Session, run: Run) -> FilterScope:
+    """One statement: metrics are sampled, detectors are those with flags in the run."""
+    ends = [
+        select(Rollout.metrics).where(Rollout.run_id == run.id).order_by(order).limit(SAMPLED).subquery()
+        for order in (Rollout.seq.asc(), Rollout.seq.desc())
+    ]
+    names = [select(func.jsonb_object_keys(end.c.metrics)) for end in ends]
+    found = session.execute(
+        select(
+            func.array(names[0].union(names[1]).scalar_subquery()),
+            func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()),
+            select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None)).scalar_subquery(),
+        )
+    ).one()
+    judges = {name: uuid.UUID(id) for name, id in (found[2] or {}).items()}
+    fields = _fields(run, sorted(found[0]), tuple(sorted(found[1])), judges)
+    return FilterScope(run, {field.name: field for field in fields}, judges, tuple(sorted(found[0])))
+
+
+def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: Iterable[str]) -> Iterator[Field]:
+    """Later ones replace earlier ones of the same name: what every run has wins, `column.…` reaches the rest."""
+    yield from (Field(name, FieldKind.NUMBER, "metric, without weight") for name in metrics)
+    yield from (Field(name, FieldKind.NUMBER, "reward column") for name in run.columns)
+    yield Field("tokens_out", FieldKind.NUMBER, "the same as tokens")
+    yield from (Field(name, FieldKind.NUMBER, help) for name, help in _NUMBERS.items())
+    yield from (Field(name, FieldKind.CHOICE, help, tuple(map(str, all))) for name, (help, all) in _CHOICES.items())
+    yield Field("flag", FieldKind.WORD, "a detector's flag on it", detectors)
+    yield from _OTHERS
+    yield from (Field(f"column.{name}", FieldKind.NUMBER, "reward column") for name in run.columns)
+    yield from (Field(f"judge.{name}", FieldKind.NUMBER, "score of a judge, 0 to 1") for name in judges)
+
+
+def is_reserved(name: str) -> bool:
+    """Does every run have a field of this name, so that a column of the same name needs `column.` in front?"""
+    return name in _NUMBERS or name in _CHOICES or name in {"flag", "tokens_out", *(field.name for field in _OTHERS)}
