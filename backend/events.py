@@ -40,6 +40,16 @@ def import_topic(import_id: uuid.UUID) -> str:
     return f"import:{import_id}"
 
 
+def job_topic(job_id: uuid.UUID) -> str:
+    """A job that is a question was answered."""
+    return f"job:{job_id}"
+
+
+def judging_topic(run_id: uuid.UUID, judge_id: uuid.UUID) -> str:
+    """How a judge's work on a run is coming along."""
+    return f"judging:{run_id}:{judge_id}"
+
+
 def announce(session: Session, *topics: str) -> None:
     """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
     for topic in topics:

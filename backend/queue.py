@@ -10,12 +10,15 @@ from sqlalchemy.orm import Session
 from backend.db.models import Job
 from backend.db.session import after_commit
 from backend.domain.vocabulary import Queue
+from backend.events import announce, job_topic
 from backend.settings import get_settings
 
 EXECUTE = "proctor.execute"
 """The one Celery task: it takes a job's id and carries the job out."""
 JUDGING_JOB = "judging.detect"
 """Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
+JUDGE_JOB = "judging.judge"
+"""Has one judge say what it thinks of a run's rollouts."""
 
 
 @lru_cache(maxsize=1)
@@ -56,6 +59,14 @@ def enqueue(
     session.flush()
     after_commit(session, lambda: send_wake_up(job.id, queue))
     return job
+
+
+def keep_answer(session: Session, job_id: uuid.UUID, answer: dict[str, Any]) -> None:
+    """Keep what a job that was a question found, in its row, for the page that asked."""
+    job = session.get(Job, job_id, with_for_update=True)
+    if job is not None:
+        job.arguments = {**job.arguments, "answer": answer}
+        announce(session, job_topic(job_id))
 
 
 def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:

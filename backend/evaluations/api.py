@@ -1,4 +1,4 @@
-"""The JSON API of policies, evaluations, runs, rollouts and comparisons."""
+"""The JSON API of evaluations, runs, rollouts and comparisons."""
 
 import uuid
 from typing import Annotated, Any
@@ -11,7 +11,6 @@ from backend.evaluations import points, queries, rollout_queries, service
 from backend.evaluations.answers import (
     ComparisonAnswer,
     LogLineAnswer,
-    PolicyAnswer,
     RolloutAnswer,
     RolloutDetailAnswer,
     RunAnswer,
@@ -19,39 +18,15 @@ from backend.evaluations.answers import (
 )
 from backend.evaluations.baselines import baselines
 from backend.evaluations.comparison import compare, problem, side_of
-from backend.evaluations.forms import EvaluationRequest, PolicyRequest, RolloutFilter, RunFilter
-from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
-from backend.web.paging import After, Limit, Page
+from backend.evaluations.forms import EvaluationRequest, RolloutFilter, RunFilter
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.paging import Page
 
 router = APIRouter(prefix="/api/v1")
 
 
 class NotComparable(Conflict):
     """These two runs cannot be compared."""
-
-
-@router.get("/policies", tags=["policies"])
-def list_policies(session: SessionDep, _: Viewer, after: After = None, limit: Limit = 100) -> Page[PolicyAnswer]:
-    """Policies that were not deleted, by name."""
-    found = queries.policies(session, after=after, limit=limit)
-    return Page(items=[PolicyAnswer.of(policy) for policy in found.items], next=found.next)
-
-
-@router.post("/policies", status_code=201, tags=["policies"])
-def add_policy(session: SessionDep, actor: Trainer, request: PolicyRequest) -> PolicyAnswer:
-    """Add a model endpoint or a script as a policy."""
-    return PolicyAnswer.of(service.add_policy(session, actor, request))
-
-
-@router.get("/policies/{policy_id}", tags=["policies"])
-def get_policy(policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> PolicyAnswer:
-    return PolicyAnswer.of(queries.get_policy(session, policy_id))
-
-
-@router.delete("/policies/{policy_id}", status_code=204, tags=["policies"])
-def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> None:
-    """What it played stays; its key is forgotten and its name is free again."""
-    service.delete_policy(session, actor, queries.get_policy(session, policy_id))
 
 
 @router.post("/evaluations", status_code=201, tags=["runs"])

@@ -48,6 +48,7 @@ BODIES = {
     "environments.play": Entry("workers.jobs.play:run"),
     "environments.try": Entry("workers.jobs.trying:run", owns_run=False),
     "evaluations.run": Entry("workers.jobs.evaluation:run"),
+    "policies.test": Entry("workers.jobs.policies:look", owns_run=False),
     "training.run": Entry("workers.jobs.training:run"),
     "exports.run": Entry("workers.jobs.exports:run", owns_run=False),
     "judging.detect": Entry("workers.jobs.judging:run", owns_run=False),

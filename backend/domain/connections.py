@@ -1,0 +1,48 @@
+"""What a look at a model endpoint found: can it be reached, does it know the key and the model, what does it take."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.domain.vocabulary import CheckStatus
+
+
+class Finding(BaseModel):
+    """One thing that was tried."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    check: str
+    """`reach`, `key`, `model`, `completion`, `seed`, `tools`, `logprobs` or `schema`."""
+    status: CheckStatus
+    sentence: str
+    """What was seen."""
+    advice: str = ""
+    """What to do about it."""
+
+
+class ConnectionReport(BaseModel):
+    """All findings of one look, in order."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    base_url: str
+    model: str
+    findings: list[Finding] = Field(default_factory=list)
+    models: list[str] = Field(default_factory=list)
+    """What the endpoint lists; at most MAX_MODELS."""
+    seconds: float = 0.0
+
+    @property
+    def status(self) -> CheckStatus:
+        """The worst."""
+        found = {finding.status for finding in self.findings}
+        order = (CheckStatus.FAILED, CheckStatus.WARNED)
+        return next((status for status in order if status in found), CheckStatus.PASSED)
+
+    def is_about(self, configuration: dict[str, Any]) -> bool:
+        """False once the policy was changed."""
+        return (self.base_url, self.model) == (configuration.get("base_url"), configuration.get("model"))
+
+
+MAX_MODELS = 2000
