@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Run
 from backend.domain.plans import EvaluationPlan
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.evaluations.notes import Asker, note
@@ -58,6 +59,7 @@ def finish_run(
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
     _lock(session, run)
+    reason = plain_text(reason) if reason else None  # it may hold what a model or an endpoint said
     run.status = status
     run.summary = {**run.summary, **(summary or {})}
     run.reason = reason

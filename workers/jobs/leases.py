@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Job, Run
 from backend.db.session import after_commit, transaction
 from backend.domain.ids import new_id
+from backend.domain.text import plain_text
 from backend.domain.vocabulary import JobStatus, RunStatus
 from backend.evaluations.service import finish_run
 from backend.queue import send_wake_up
@@ -73,7 +74,7 @@ def failed(job_id: uuid.UUID, owner: str, error: str, *, is_final: bool = False)
         if is_final or job.attempts >= job.max_attempts:
             give_up(session, job, error)
         else:
-            job.error = error
+            job.error = plain_text(error)
             queue_again(session, job)
 
 
@@ -91,7 +92,7 @@ def send_after_commit(session: Session, job: Job) -> None:
 def give_up(session: Session, job: Job, reason: str) -> None:
     """The job failed for good: its run, or whatever it was for, must not stay `running` for ever."""
     logger.error("job given up", job=job.name, job_id=str(job.id), attempts=job.attempts, reason=reason)
-    job.error = reason
+    job.error = plain_text(reason)
     _lay_down(session, job, JobStatus.FAILED)
     if afterword := find_afterword(job.name):
         afterword(session, JobContext(job.id, job.run_id, dict(job.arguments), job.attempts), reason)
