@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     docker_runtime: str = ""
     """Of the docker launcher, e.g. `runsc`; empty: the engine's own."""
     allow_network: str = ""
-    """Content hashes of the versions whose servers may use the network, separated by commas."""
+    """Empty: what administrators grant. `none`: nobody. Content hashes, separated by commas: these need no grant."""
     worker_name: str = ""
 
     # command line

@@ -70,7 +70,8 @@ def import_package(
 def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str, Any]:
     """What travels: the files, or the address of a server."""
     from backend.domain.packages import PackageInvalid
-    from backend.environments.importing_sources import clone, read_tree
+    from backend.environments.importing_git import read_repository
+    from backend.environments.importing_sources import read_tree
 
     if running:
         return {"kind": "remote", "url": source}
@@ -82,7 +83,7 @@ def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str,
             return {"archive": _zipped(read_tree(local)), "source": local.resolve().name}
         if "://" not in source and not source.startswith("git@"):
             fail(f"there is no folder or zip {source!r}, and it is no address of a repository")
-        return {"archive": _zipped(clone(source, reference, path, web_only=False)), "source": source}
+        return {"archive": _zipped(read_repository(source, reference, path, is_own=True)), "source": source}
     except PackageInvalid as error:
         fail(str(error))
 

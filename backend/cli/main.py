@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from backend.cli import environments, exports, importing, judging, policies, runs, starting, tokens
+from backend.cli import environments, exports, importing, judging, network, policies, runs, starting, tokens
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serving import demo_command, up_command
 from backend.client import Refused
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command("up")(up_command)
 app.command("demo")(demo_command)
 environments.app.command("import")(importing.import_package)
+environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
 app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)

@@ -1,11 +1,8 @@
-"""Where a foreign package comes from: a zip, a git repository, an address of a running server."""
+"""Where a foreign package comes from: a zip, a folder, an address. Repositories are read in `importing_git`."""
 
 import io
 import ipaddress
-import shutil
 import socket
-import subprocess
-import tempfile
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
@@ -19,10 +16,6 @@ MAX_UPLOAD_BYTES = 30_000_000
 MAX_UNPACKED_BYTES = 80_000_000
 MAX_FILE_BYTES = 20_000_000
 """Larger ones are not even looked at."""
-CLONE_SECONDS = 120.0
-_QUIET = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "LC_ALL": "C"}
-_CAREFUL = ("-c", "core.hooksPath=/dev/null", "-c", "core.symlinks=false")
-_WEB_ONLY = ("protocol.allow=never", "protocol.https.allow=always", "protocol.http.allow=always")
 
 
 def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
@@ -60,47 +53,6 @@ def read_tree(folder: Path) -> dict[str, bytes]:
     return files
 
 
-def clone(url: str, reference: str = "", path: str = "", *, web_only: bool = True) -> dict[str, bytes]:
-    """The files of a repository's newest commit, or of a branch or tag. Raises PackageInvalid.
-
-    `web_only`: what a server may do for others; on their own side people use any address that their git knows.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="proctor-clone-"))
-    branch = ("--branch", reference) if reference and not reference.startswith("-") else ()
-    command = [
-        "git",
-        *_CAREFUL,
-        "clone",
-        "--quiet",
-        "--depth",
-        "1",
-        "--no-tags",
-        *branch,
-        "--",
-        url,
-        str(folder / "it"),
-    ]
-    try:
-        subprocess.run(
-            command,
-            env={**_QUIET, "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)},
-            check=True,
-            capture_output=True,
-            timeout=CLONE_SECONDS,
-        )
-        files = read_tree(folder / "it" / path if path else folder / "it")
-        return {f"{path}/{name}": data for name, data in files.items()} if path else files
-    except FileNotFoundError as error:
-        raise PackageInvalid("git is not installed here; upload the package as a zip") from error
-    except subprocess.TimeoutExpired as error:
-        raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace").strip().splitlines()
-        raise PackageInvalid(f"{url} cannot be cloned: {said[-1][:300] if said else 'git failed'}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def checked_url(text: str) -> str:
     """An address that this server may ask: http(s), and not private where that is refused. Raises PackageInvalid."""
     url = text.strip().rstrip("/")
@@ -116,15 +68,18 @@ def checked_url(text: str) -> str:
     if any(character.isspace() or ord(character) < 32 for character in url):
         raise PackageInvalid("an address has no spaces")
     if not get_settings().allow_private_endpoints:
-        _refuse_private(parts.hostname, port)
+        public_addresses(parts.hostname, port)
     return url
 
 
-def _refuse_private(host: str, port: int) -> None:
+def public_addresses(host: str, port: int) -> list[str]:
+    """Where a name leads to. Raises PackageInvalid when any of it is private."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise PackageInvalid(f"{host} cannot be found: {error}") from error
-    for *_, address in found:
-        if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_global:
+    addresses = list(dict.fromkeys(str(address[0]).split("%")[0] for *_, address in found))
+    for address in addresses:
+        if not ipaddress.ip_address(address).is_global:
             raise PackageInvalid(f"{host} lies in a private network; an administrator has not allowed that")
+    return addresses

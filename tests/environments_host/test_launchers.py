@@ -1,4 +1,4 @@
-"""Which launcher is in force, what containers are asked for, servers that somebody else runs, who gets a network."""
+"""Which launcher is in force, what containers are asked for, and servers that somebody else runs."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 
 from backend.domain.errors import RolloutError, SandboxError
-from backend.domain.manifest import NetworkSpec, ResourcesSpec
+from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import pack
 from backend.settings import get_settings
 from tests.envhost_fixture import package_files, prepared, start_host
@@ -277,50 +277,5 @@ async def test_a_remote_address_that_is_private_or_dead_is_refused(folder: Path)
                 )
                 with pytest.raises(RolloutError, match="private"):
                     await prepared(client, files)
-    finally:
-        host.stop()
-
-
-# the network
-
-_CONNECT = """
-import socket
-try:
-    socket.create_connection(("127.0.0.1", int(action.command)), timeout=2).close()
-    observation.text = "reached"
-except OSError as error:
-    observation.text = str(error)
-"""
-
-
-@pytest.mark.slow
-async def test_a_network_is_for_versions_that_an_administrator_named(folder: Path) -> None:
-    from backend.domain.packages import content_hash
-
-    files = package_files("talker", in_step=_CONNECT)
-    files["openenv.yaml"] = files["openenv.yaml"].replace(
-        "sessions: 64", "sessions: 64, network: {hosts: [example.org]}"
-    )
-    resources = ResourcesSpec(memory_mb=256, sessions=64, network=NetworkSpec(hosts=["example.org"]))
-    host = await asyncio.to_thread(start_host, folder / "closed")
-    try:
-        async with EnvHost(host.address) as client:
-            with pytest.raises(SandboxError, match=r"asks for the network \(example.org\).*PROCTOR_ALLOW_NETWORK="):
-                await prepared(client, files)
-    finally:
-        host.stop()
-    granted = f"{'0' * 64}, {content_hash(files)}"
-    host = await asyncio.to_thread(start_host, folder / "open", PROCTOR_ALLOW_NETWORK=granted)
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = str(listener.getsockname()[1])
-            async with EnvHost(host.address) as client:
-                quiet = package_files("quiet", in_step=_CONNECT)
-                for wanted, asked, told in ((files, resources, "reached"), (quiet, ResourcesSpec(), "[Errno 101]")):
-                    hash_ = await prepared(client, wanted)
-                    async with client.lease(hash_, asked) as server, server.session() as session:
-                        await session.reset({}, timeout=SECONDS)
-                        answer = await session.step({"command": port}, timeout=SECONDS)
-                        assert answer.fields["text"].startswith(told)
     finally:
         host.stop()

@@ -22,6 +22,7 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from backend.domain.errors import SandboxError
+from backend.domain.network import NetworkRule
 from backend.logs import configure_logging
 from backend.settings import Settings
 from workers.environments.api import Api
@@ -93,14 +94,13 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
     pip = Pip(python)
     sources = Sources(pip, folder / "root") if offer.launcher is Launcher.JAIL else None
     runtimes = Runtimes(VirtualEnvironments(pip, settings.data / "environments", sources), offer, folder)
-    granted = frozenset(filter(None, settings.allow_network.replace(",", " ").split()))
-    grants = Grants(granted, settings.allow_private_endpoints)
+    grants = Grants(NetworkRule.read(settings.allow_network), settings.allow_private_endpoints)
     pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
     store = PackageStore(settings.data / "packages")
     upkeep = asyncio.create_task(pool.keep_house())
     warming = asyncio.create_task(_warm_up(runtimes, python, offer))
     try:
-        yield Api(store, pool, offer, _token(settings))
+        yield Api(store, pool, offer, grants, _token(settings))
     finally:
         for task in (upkeep, warming):
             task.cancel()

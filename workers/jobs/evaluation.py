@@ -23,9 +23,9 @@ from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunStatu
 from backend.errors import Conflict
 from backend.evaluations.secrets import secret_of
 from backend.evaluations.service import begin_run, finish_run
-from backend.settings import get_settings
-from workers.environments.client import EnvHost, HostRefused
+from workers.environments.client import HostRefused
 from workers.jobs.children import must_run_child
+from workers.jobs.env_host import open_env_host
 from workers.jobs.loops import run_async
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
@@ -141,8 +141,7 @@ class _Evaluation:
             self.recorder.log(f"{assignment.kept} of {self.total} rollouts are there already and are kept")
         if self.done >= self.total:
             return
-        settings = get_settings()
-        async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+        async with open_env_host() as host:
             self._tell("preparing the environment")
             await host.prepare(assignment.content_hash, assignment.files)
             async with (

@@ -18,8 +18,8 @@ from backend.domain.packages import PackageInvalid, content_hash
 from backend.domain.proposals import propose
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
+from backend.environments.importing_git import read_repository
 from backend.environments.importing_intake import REMOTE, Wishes, take_in, understand
-from backend.environments.importing_sources import clone
 from backend.events import announce, import_topic
 from backend.settings import get_settings
 from workers.environments.client import EnvHost
@@ -72,7 +72,7 @@ def _clone(import_id: uuid.UUID, arguments: dict[str, Any]) -> bool:
     _say(import_id, "cloning the repository")
     wishes = Wishes(**arguments["wishes"])
     try:
-        files = clone(str(arguments["url"]), str(arguments["reference"]), wishes.path)
+        files = read_repository(str(arguments["url"]), str(arguments["reference"]), wishes.path)
         ready, report = understand(files, str(arguments["url"]).rpartition("/")[2].removesuffix(".git"), wishes)
     except PackageInvalid as error:
         with transaction() as session:

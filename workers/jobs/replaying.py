@@ -10,8 +10,7 @@ from backend.domain.errors import PolicyError, RolloutError
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
-from backend.settings import get_settings
-from workers.environments.client import EnvHost
+from workers.jobs.env_host import open_env_host
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 from workers.rollouts.episode import Episode, Rules
 
@@ -84,13 +83,12 @@ class Seat:
 
 async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None) -> Played:
     """Reset the environment and play the scene. `on_turn` sees the rollout between two moves of `mover`."""
-    settings = get_settings()
     rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
     start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
     seat = Seat(scene, mover, moves, partial(on_turn, rollout) if on_turn else None)
     schema: dict[str, Any] = {}
     try:
-        async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+        async with open_env_host() as host:
             await host.prepare(scene.content_hash, scene.files)
             async with host.lease(scene.content_hash, scene.manifest.proctor.resources) as server:
                 schema = server.action_schema

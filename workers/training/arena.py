@@ -12,8 +12,8 @@ import structlog
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import Phase
-from backend.settings import get_settings
-from workers.environments.client import EnvHost, EnvServer
+from workers.environments.client import EnvServer
+from workers.jobs.env_host import open_env_host
 from workers.jobs.recording import RunRecorder
 from workers.jobs.writer import RolloutWriter
 from workers.models.policy import LocalPolicy
@@ -34,8 +34,7 @@ async def leased_server(
     content_hash: str, files: Mapping[str, str], manifest: Manifest, servers: int
 ) -> AsyncIterator[EnvServer]:
     """The package made ready, and its servers for ourselves."""
-    settings = get_settings()
-    async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+    async with open_env_host() as host:
         await host.prepare(content_hash, files)
         async with host.lease(content_hash, manifest.proctor.resources, servers=servers) as server:
             yield server

@@ -1,0 +1,217 @@
+"""Reading a foreign git repository: fetched without a working tree, its files taken out as plain data.
+
+Nothing is checked out, so links, hooks, filters, submodules and trees that unfold without end do nothing here.
+"""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from urllib.parse import urlsplit
+
+from backend.domain.foreign import MAX_NAMES
+from backend.domain.packages import PackageInvalid
+from backend.environments.importing_sources import (
+    MAX_FILE_BYTES,
+    MAX_UNPACKED_BYTES,
+    checked_url,
+    public_addresses,
+)
+from backend.settings import get_settings
+
+CLONE_SECONDS = 120.0
+READ_SECONDS = 60.0
+MAX_PACK_BYTES = 500_000_000
+SLOW_BYTES, SLOW_SECONDS = 1000, 20
+"""A server that sends less for so long is given up."""
+_ALONE = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ALLOW_PROTOCOL": "http:https",
+}
+"""For a server that clones for others: nothing of its own configuration, and the web only."""
+_CAREFUL = {
+    "core.hooksPath": "/dev/null",
+    "fetch.fsckObjects": "true",
+    "http.lowSpeedLimit": str(SLOW_BYTES),
+    "http.lowSpeedTime": str(SLOW_SECONDS),
+}
+_ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<size>\d+|-)\t(?P<path>.+)$", re.DOTALL)
+_FILE_MODES = {b"100644", b"100755"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    id: str
+    size: int
+
+
+def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bool = False) -> dict[str, bytes]:
+    """The files below `path` of the newest commit, or of a branch or tag. Raises PackageInvalid.
+
+    `is_own`: on one's own side, with one's own git configuration and any address that it knows.
+    """
+    if reference.startswith("-") or "\0" in reference:
+        raise PackageInvalid(f"no branch or tag is called {reference[:80]!r}")
+    inside = _checked_path(path)
+    with tempfile.TemporaryDirectory(prefix="proctor-clone-") as folder:
+        git = _Git(Path(folder), is_own=is_own)
+        git.fetch(url, reference)
+        entries = git.entries(inside)
+        files = git.contents(entries)
+    return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
+
+
+def _checked_path(path: str) -> str:
+    inside = PurePosixPath(path.strip().strip("/"))
+    if ".." in inside.parts or "\0" in path:
+        raise PackageInvalid(f"the path {path[:100]!r} leads outside of the repository")
+    return "" if str(inside) == "." else str(inside)
+
+
+class _Git:
+    """One bare repository in a folder that is thrown away."""
+
+    def __init__(self, folder: Path, *, is_own: bool) -> None:
+        self._folder, self._is_own = folder, is_own
+        self._home = folder / "it"
+
+    def fetch(self, url: str, reference: str) -> None:
+        options = {**_CAREFUL, **({} if self._is_own else _web_options(url))}
+        branch = ("--branch", reference) if reference else ()
+        shallow = ("--bare", "--quiet", "--depth", "1", "--no-tags", "--single-branch")
+        try:
+            self._run(options, ("clone", *shallow, *branch, "--", url, str(self._home)), CLONE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
+        except subprocess.CalledProcessError as error:
+            raise PackageInvalid(f"{url} cannot be cloned: {_why(error.stderr)}") from error
+
+    def entries(self, path: str) -> list[_Entry]:
+        """The plain files below a folder; links and submodules are left out. Raises PackageInvalid."""
+        found: list[_Entry] = []
+        with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
+            for count, line in enumerate(_split(process)):
+                match = _ENTRY.match(line)
+                if count >= MAX_NAMES:
+                    raise PackageInvalid(
+                        f"the repository holds more than {MAX_NAMES} files: name the package's folder in it"
+                    )
+                if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
+                    name = match["path"].decode(errors="replace")
+                    found.append(_Entry(name, match["id"].decode(), int(match["size"])))
+        if process.returncode:
+            raise PackageInvalid(self._why_no_folder(path))
+        if sum(entry.size for entry in found) > MAX_UNPACKED_BYTES:
+            raise PackageInvalid(
+                f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
+            )
+        return found
+
+    def _why_no_folder(self, path: str) -> str:
+        shown = self._run({}, ("ls-tree", "--end-of-options", "HEAD", f":(literal){path}"), READ_SECONDS)
+        if shown.startswith(b"160000"):
+            return f"{path} is a submodule: import the repository that it points to"
+        return f"the repository has no folder {path!r}" if path else "the repository has no commit"
+
+    def contents(self, entries: Sequence[_Entry]) -> dict[str, bytes]:
+        asked = "".join(f"{entry.id}\n" for entry in entries).encode()
+        output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, asked)
+        files, at = {}, 0
+        for entry in entries:
+            at = output.index(b"\n", at) + 1
+            files[entry.path] = output[at : at + entry.size]
+            at += entry.size + 1
+        return files
+
+    def _command(self, options: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
+        told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        where = ["--git-dir", str(self._home)] if arguments[0] != "clone" else []
+        return ["git", *told, *where, *arguments]
+
+    def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        environment = None if self._is_own else {**_ALONE, "HOME": str(self._folder)}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        try:
+            process = subprocess.Popen(command, env=environment, cwd=self._folder, start_new_session=True, **pipes)
+        except FileNotFoundError as error:
+            raise PackageInvalid("git is not installed here; upload the package as a zip") from error
+        if hasattr(resource, "prlimit"):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MAX_PACK_BYTES, MAX_PACK_BYTES))
+        return process
+
+    def _run(self, options: Mapping[str, str], arguments: Sequence[str], seconds: float, given: bytes = b"") -> bytes:
+        process = self._start(self._command(options, arguments))
+        try:
+            output, errors = process.communicate(given, timeout=seconds)
+        finally:
+            _end(process)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, arguments[0], output, errors)
+        return output
+
+    @contextmanager
+    def _reading(self, arguments: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
+        process = self._start(self._command({}, arguments))
+        try:
+            yield process
+            process.wait(READ_SECONDS)
+        finally:
+            _end(process)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it started: its helper for http may hang on by itself."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
+    """What it prints, cut at zeros."""
+    assert process.stdout is not None
+    rest = b""
+    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+        *whole, rest = (rest + part).split(b"\0")
+        yield from whole
+
+
+def _web_options(url: str) -> dict[str, str]:
+    """No redirect is followed, and the name leads where it led when it was checked. Raises PackageInvalid."""
+    parts = urlsplit(checked_url(url))
+    options = {"http.followRedirects": "false"}
+    if not get_settings().allow_private_endpoints:
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        addresses = public_addresses(str(parts.hostname), port)
+        options["http.curloptResolve"] = f"{parts.hostname}:{port}:{','.join(addresses)}"
+    return options
+
+
+def _why(errors: bytes) -> str:
+    """git's own words, or what they mean."""
+    said = errors.decode(errors="replace").strip()
+    if "signal 25" in said or "File too large" in said:
+        return f"it is larger than {MAX_PACK_BYTES:,} bytes"
+    if "Operation too slow" in said:
+        return f"its server sent next to nothing for {SLOW_SECONDS} s"
+    if re.search(r"redirect|returned error: 30\d", said):
+        return "its server sends elsewhere (a redirect); give the address where it leads to"
+    lines = [
+        line for line in said.splitlines() if line.startswith(("fatal:", "remote:", "error:"))
+    ] or said.splitlines()
+    return lines[-1][:300] if lines else "git failed"
