@@ -38,7 +38,8 @@ def init(
 @app.command("push")
 def push(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(),
-    publish: Annotated[bool, typer.Option("--publish", help="Publish the next version as well.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Publish the next version, and run its checks.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="With --publish: leave the checks for later.")] = False,
     notes: Annotated[str, typer.Option(help="What is new in this version.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that went on in the meantime.")] = False,
     to_hub: Annotated[str, typer.Option("--to-hub", metavar="OWNER/NAME", help="Send it as a Space instead.")] = "",
@@ -56,6 +57,8 @@ def push(
         return
     if dry_run or private:
         fail("--dry-run and --private belong to --to-hub")
+    if no_check and not publish:
+        fail("--no-check belongs to --publish")
     from backend.cli import pushing
 
     client = connect()
@@ -63,11 +66,12 @@ def push(
     name, problems = draft["environment"], draft["validation"]["problems"]
     version = None
     if publish and draft["validation"]["is_publishable"]:
-        version = client.post(f"/environments/{name}/publish", {"notes": notes, "revision": draft["revision"]})
+        sent = {"notes": notes, "revision": draft["revision"], "check": not no_check}
+        version = client.post(f"/environments/{name}/publish", sent)
     if as_json:
         write_json({"environment": name, "revision": draft["revision"], "problems": problems, "version": version})
     else:
-        _tell_pushed(name, problems, version)
+        _tell_pushed(name, problems, version, is_checked=not no_check)
     raise typer.Exit(OK if draft["validation"]["is_publishable"] else BAD_RESULT)
 
 
@@ -123,6 +127,9 @@ def list_environments(as_json: AsJson = False) -> None:
 def check(
     environment: EnvironmentName,
     show: Annotated[bool, typer.Option("--show", help="Show the newest certificate; run nothing.")] = False,
+    policy: Annotated[
+        str, typer.Option(help="Measure the tasks with this policy too (name or id): does it succeed sometimes?")
+    ] = "",
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -131,7 +138,7 @@ def check(
     version = version_of(client, environment)
     address = f"/environments/{version['environment']}/versions/{version['number']}"
     if not show:
-        started = client.post(f"{address}/checks")
+        started = client.post(f"{address}/checks", {"policy": policy})
         if no_wait:
             write_json(started)
             return
@@ -152,13 +159,38 @@ def play(
     level: Annotated[int | None, typer.Option(min=0, help="Difficulty.")] = None,
     index: Annotated[int | None, typer.Option(min=0, help="Number of the task.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task.")] = None,
+    policy: Annotated[str, typer.Option(help="Let this policy (name or id) play; watch it.")] = "",
+    turns: Annotated[int | None, typer.Option(min=1, help="With --policy: so many turns, then you go on.")] = None,
 ) -> None:
-    """Play an episode by hand in the terminal; it is stored as a rollout of the policy `human`."""
-    from backend.cli.play import play_episode
+    """Play an episode in the terminal, by hand or by a policy; it is stored as a rollout."""
+    from backend.cli.play import Table, play_episode
 
+    if turns is not None and not policy:
+        fail("--turns belongs to --policy")
     client = connect()
     version = version_of(client, environment)
-    play_episode(client, version, {"level": level, "index": index, "seed": seed})
+    table = Table(client, version["environment"], {"level": level, "index": index, "seed": seed})
+    play_episode(table, version["number"], policy=policy, turns=turns)
+
+
+@app.command("try")
+def try_draft(
+    environment: Annotated[str, typer.Argument(help="An environment, or a package's folder: it is pushed first.")],
+    level: Annotated[int | None, typer.Option(min=0, help="Difficulty.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Number of the task.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task.")] = None,
+    script: Annotated[str, typer.Option(help="Let this script of the package play to the end, e.g. `gold`.")] = "",
+    reply: Annotated[list[str] | None, typer.Option(help="Give this reply instead of asking; may be repeated.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Push over a draft that went on in the meantime.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try a draft: reset it, act, see the columns. Nothing of it becomes a rollout; ends with 1 when it breaks."""
+    from backend.cli.play import Table
+    from backend.cli.trying import draft_of, try_episode
+
+    client = connect()
+    table = Table(client, draft_of(client, environment, force=force), {"level": level, "index": index, "seed": seed})
+    try_episode(table, script=script, replies=reply or [], as_json=as_json)
 
 
 def certificate_of(client: Client, version: dict[str, Any]) -> str | None:
@@ -195,12 +227,20 @@ def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, no
     say(f"would be sent to the {what}. Nothing was sent." if dry_run else f"sent to the {what}: {address}")
 
 
-def _tell_pushed(name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None) -> None:
+def _tell_pushed(
+    name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None, *, is_checked: bool
+) -> None:
+    """What happened, and the step that comes next."""
     shown = console()
     for problem in problems:
         key = f"{problem['key']}: " if problem["key"] else ""
         shown.print(f"{problem['path']}:{problem['line']}: {key}{problem['message']}", markup=False)
     if version:
         shown.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
+        after = f"its checks run: `proctor env check {name}` waits for them" if is_checked else "it is not checked yet"
     else:
         shown.print(f"the draft of {name} is saved", markup=False)
+        after = (
+            "nothing is published" if problems else f"`proctor env try {name}` plays it, `--publish` makes a version"
+        )
+    shown.print(after, style="dim", markup=False)

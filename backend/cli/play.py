@@ -1,6 +1,7 @@
-"""Playing an episode in the terminal, one reply a line."""
+"""Playing an episode in the terminal, one reply a line; or watching a policy play it."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
@@ -13,36 +14,73 @@ POLL_SECONDS = 0.15
 _BROKEN = {"failed", "stuck"}
 
 
-def play_episode(client: Client, version: dict[str, Any], task: dict[str, int | None]) -> None:
-    """Until the episode is done or left by Ctrl-C or Ctrl-D."""
-    shown = console()
-    name = version["environment"]
-    chosen = {key: value for key, value in task.items() if value is not None}
-    view = client.post(f"/environments/{name}/play", {"version": version["number"], **chosen})
-    address = f"/environments/{name}/play/{view['run_id']}"
-    shown.print(f"[dim]{name} v{view['version']}, task {view['index']}, level {view['level']}. Ctrl-D leaves.[/]")
-    while True:
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where an episode is played."""
+
+    client: Client
+    environment: str
+    task: dict[str, int | None]
+    """What was chosen of it; what is None is drawn at random."""
+
+    @property
+    def chosen(self) -> dict[str, int]:
+        return {key: value for key, value in self.task.items() if value is not None}
+
+
+def play_episode(table: Table, version: int, *, policy: str = "", turns: int | None = None) -> None:
+    """Until the episode is done or left by Ctrl-C or Ctrl-D. `policy` plays first: `turns` of it, or to the end."""
+    shown, client = console(), table.client
+    view = client.post(f"/environments/{table.environment}/play", {"version": version, **table.chosen})
+    address = f"/environments/{table.environment}/play/{view['run_id']}"
+    where = f"task {view['index']}, level {view['level']}"
+    shown.print(f"[dim]{table.environment} v{view['version']}, {where}. Ctrl-D leaves.[/]")
+    told = 0
+    try:
         view = _when_answered(client, address, view)
-        _show(shown, view)
-        if view["phase"] in _BROKEN:
-            fail(view["message"] or "the environment failed", BAD_RESULT)
-        if view["status"] != "playing":
-            shown.print(f"[bold]{view['stop_reason']}[/]: reward {view['reward']}")
-            return
-        try:
+        if policy and view["phase"] == "yours":
+            told = _show_turns(shown, view, told)
+            asked = {"policy": policy, "moves": turns, "revision": view["revision"]}
+            view = _when_answered(client, address, client.post(f"{address}/policy", asked), shown, told)
+        while _is_open(shown, view):
             reply = Prompt.ask("[bold]you[/]", console=shown)
-        except (EOFError, KeyboardInterrupt):
-            client.post(f"{address}/leave")
-            shown.print("left without a reward")
-            return
-        view = client.post(f"{address}/reply", {"reply": reply, "revision": view["revision"]})
+            view = client.post(f"{address}/reply", {"reply": reply, "revision": view["revision"]})
+            view = _when_answered(client, address, view)
+    except (EOFError, KeyboardInterrupt):
+        client.post(f"{address}/leave")
+        shown.print("left without a reward")
 
 
-def _when_answered(client: Client, address: str, view: dict[str, Any]) -> dict[str, Any]:
-    while view["status"] == "playing" and view["phase"] not in {"yours", *_BROKEN}:
+def _is_open(shown: Console, view: dict[str, Any]) -> bool:
+    """Show where it stands; ends the command with 1 when it broke."""
+    _show(shown, view)
+    if view["phase"] in _BROKEN:
+        fail(view["message"] or "the environment failed", BAD_RESULT)
+    if view["status"] != "playing":
+        shown.print(f"[bold]{view['stop_reason']}[/]: reward {view['reward']}")
+    return bool(view["status"] == "playing")
+
+
+def _when_answered(
+    client: Client, address: str, view: dict[str, Any], shown: Console | None = None, told: int = 0
+) -> dict[str, Any]:
+    """The view once it is somebody's turn. With `shown`, turns are told as they are played."""
+    while True:
+        if shown is not None:
+            told = _show_turns(shown, view, told)
+        if view["status"] != "playing" or view["phase"] in {"yours", *_BROKEN}:
+            return view
         time.sleep(POLL_SECONDS)
         view = client.get(address)
-    return view
+
+
+def _show_turns(shown: Console, view: dict[str, Any], told: int) -> int:
+    """Turns after the first `told`; how many are told now."""
+    for number, step in enumerate(view["steps"][told:], start=told + 1):
+        author = (view["authors"] + [""] * number)[number - 1] or "you"
+        shown.print(f"{number} {author}: {step['reply']}", markup=False, style="bold")
+        shown.print(step["text"] or "the episode is over", markup=False)
+    return max(told, len(view["steps"]))
 
 
 def _show(shown: Console, view: dict[str, Any]) -> None:

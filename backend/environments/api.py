@@ -7,9 +7,10 @@ from sqlalchemy.orm import Session
 from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash, pack
-from backend.environments import drafts, importing_api, play_api, queries, service, try_api
+from backend.environments import drafts, importing_api, network_api, play_api, queries, service, try_api
 from backend.environments.api_models import (
     CertificateOut,
+    CheckIn,
     CheckRunOut,
     DraftIn,
     DraftOut,
@@ -26,7 +27,7 @@ from backend.environments.api_models import (
     Weighted,
 )
 from backend.environments.exporting import complete_package
-from backend.environments.queries import VersionRow
+from backend.environments.queries import CheckRun, VersionRow
 from backend.environments.starting import starting_files
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
@@ -141,12 +142,15 @@ def export_version(name: str, number: int, session: SessionDep, _: Viewer) -> Ex
 
 
 @router.post("/environments/{name}/versions/{number}/checks", status_code=201)
-def start_checks(name: str, number: int, session: SessionDep, actor: Author) -> CheckRunOut:
+def start_checks(
+    name: str, number: int, session: SessionDep, actor: Author, request: CheckIn | None = None
+) -> CheckRunOut:
     """Queue the checks; while some are running, theirs is the answer."""
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number)
-    run = service.start_check(session, actor, version, environment.name)
-    return CheckRunOut(run_id=run.id, status=run.status, version=version.number)
+    policy = request.policy if request else ""
+    run = service.start_check(session, actor, version, environment.name, policy=policy)
+    return _check_run(CheckRun(run, None, version.number))
 
 
 @router.get("/environments/{name}/versions/{number}/checks")
@@ -154,18 +158,7 @@ def list_checks(name: str, number: int, session: SessionDep, _: Viewer) -> Page[
     """The newest runs of the checks, newest first."""
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, number)
-    found = queries.check_runs_of(session, environment, version=version)
-    return Page(
-        items=[
-            CheckRunOut(
-                run_id=check.run.id,
-                status=check.run.status,
-                version=check.version_number,
-                certificate=check.status,
-            )
-            for check in found
-        ]
-    )
+    return Page(items=[_check_run(check) for check in queries.check_runs_of(session, environment, version=version)])
 
 
 @router.get("/environments/{name}/versions/{number}/certificate")
@@ -185,6 +178,14 @@ def list_certificates(name: str, number: int, session: SessionDep, _: Viewer) ->
     return Page(items=[_certificate(version, row) for row in queries.certificates_of(session, version)])
 
 
+def _check_run(check: CheckRun) -> CheckRunOut:
+    run = check.run
+    policy = run.configuration.get("reference", {}).get("name")
+    return CheckRunOut(
+        run_id=run.id, status=run.status, version=check.version_number, policy=policy, certificate=check.status
+    )
+
+
 def _certificate(version: EnvironmentVersion, certificate: Certificate) -> CertificateOut:
     return CertificateOut(
         id=certificate.id,
@@ -199,6 +200,7 @@ def _certificate(version: EnvironmentVersion, certificate: Certificate) -> Certi
 router.include_router(play_api.router)
 router.include_router(try_api.router)
 router.include_router(importing_api.router)
+router.include_router(network_api.router)
 
 
 def _environment(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentOut:

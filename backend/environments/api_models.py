@@ -116,10 +116,20 @@ class PublishIn(BaseModel):
     check: bool = Field(default=True, description="Run the checks of the new version.")
 
 
+class CheckIn(BaseModel):
+    policy: str = Field(
+        default="",
+        max_length=120,
+        description="Measure the tasks with this policy too: its name or id, or `<policy id>:<checkpoint id>`.",
+    )
+
+
 class CheckRunOut(BaseModel):
     run_id: uuid.UUID
     status: RunStatus
     version: int
+    policy: str | None = None
+    """That the tasks are measured with too; null: the package's scripts only."""
     certificate: CheckStatus | None = None
 
 

@@ -46,6 +46,8 @@ class EditPage:
     """What the author has seen; publishing something else is refused."""
     mode: str
     notes: str
+    is_checking: bool
+    """The box beside Publish."""
     problems: Sequence[FileProblem]
     problem_counts: Mapping[str, int]
     """By file."""
@@ -200,6 +202,7 @@ def _refused(
         text=text,
         mark=form.mark,
         notes=form.notes,
+        is_checking=form.check,
         message=message,
         conflict=conflict,
         status=error.status,
@@ -216,6 +219,7 @@ def _edit_page(
     text: str | None = None,
     mark: str | None = None,
     notes: str = "",
+    is_checking: bool = True,
     message: str = "",
     conflict: FileDiff | None = None,
     revision: int | None = None,
@@ -237,6 +241,7 @@ def _edit_page(
         revision=draft.revision if revision is None else revision,
         mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
         notes=notes,
+        is_checking=is_checking,
         problems=validation.problems,
         problem_counts=Counter(problem.path for problem in validation.problems),
         manifest=validation.manifest,

@@ -50,7 +50,11 @@ class BroughtBack(BaseModel):
 
 
 class ChosenVersion(BaseModel):
+    """A version to be checked."""
+
     version: int = Field(ge=1, lt=2**31)
+    policy: str = Field(default="", max_length=120)
+    """That the tasks are measured with too; empty: the package's scripts only."""
 
 
 class ChosenTask(BaseModel):
@@ -73,7 +77,9 @@ class PlayReply(BaseModel):
 class LetPlay(BaseModel):
     """A policy is to play on in a hand-played episode."""
 
-    policy: str = Field(min_length=1, max_length=80, description="A policy's id, or `<policy id>:<checkpoint id>`.")
+    policy: str = Field(
+        min_length=1, max_length=120, description="A policy's id or name, or `<policy id>:<checkpoint id>`."
+    )
     moves: int | None = Field(default=None, ge=1, le=1000, description="Null: to the end.")
     revision: int | None = None
 

@@ -1,17 +1,18 @@
 """What hand play leads to: another policy plays on, an episode is branched, kept as a fixture, or learned from."""
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Group, Policy, Rollout, Run
+from backend.db.models import Environment, EnvironmentVersion, Group, Rollout, Run
 from backend.domain.fixtures import Fixture, FixtureKind, FixtureTask, fixture_path, write_fixture
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import TaskSpec, columns_over_episode, task_of
-from backend.domain.vocabulary import PolicyKind, Queue, RolloutStatus, Split
+from backend.domain.vocabulary import PolicyKind, RolloutStatus, Split
 from backend.environments.drafts import locked_draft, write_draft
+from backend.environments.movers import chosen_mover
 from backend.environments.play import ask, replies_of, start_play, state_in_hand
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
@@ -29,74 +30,16 @@ class TaskIsHeldOut(Conflict):
     """This task is held out: what is learned from it could no longer be examined on it. Play a training task."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mover:
-    """A policy that may play on: a script, an endpoint or a checkpoint."""
-
-    key: str
-    """`<policy id>` or `<policy id>:<checkpoint id>`"""
-    label: str
-
-
-def movers(session: Session, manifest: Manifest) -> list[Mover]:
-    """Scripts that this environment offers and baselines first, then endpoints, then checkpoints, the best first."""
-    found = session.scalars(
-        select(Policy)
-        .where(Policy.deleted_at.is_(None), Policy.kind.in_([PolicyKind.SCRIPTED, PolicyKind.OPENAI_API]))
-        .order_by(Policy.kind.desc(), Policy.name)
-    )
-    offered = set(manifest.proctor.scripts) | _BASELINES
-    plain = [
-        Mover(str(row.id), row.name)
-        for row in found
-        if row.kind is not PolicyKind.SCRIPTED or row.configuration.get("script") in offered
-    ]
-    checkpoints = session.scalars(
-        select(Checkpoint)
-        .join(Checkpoint.policy)
-        .options(contains_eager(Checkpoint.policy))
-        .where(Policy.deleted_at.is_(None))
-        .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
-        .limit(40)
-    )
-    return plain + [Mover(f"{row.policy_id}:{row.id}", checkpoint_label(row)) for row in checkpoints]
-
-
-_BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
-
-
-def checkpoint_label(row: Checkpoint) -> str:
-    return f"{row.policy.name}, {row.stage} step {row.step}{' (best)' if row.is_best else ''}"
-
-
 def let_play(session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None) -> None:
     """The policy plays the next `moves` turns, or to the end; the person may go on by hand after them."""
     state = state_in_hand(session, actor, run, revision)
-    policy_id, _, checkpoint_id = key.partition(":")
-    mover = _mover(session, _uuid(policy_id), _uuid(checkpoint_id) if checkpoint_id else None)
+    mover = chosen_mover(session, key)
     wanted = state.total if moves is None else max(1, min(moves, state.total))
     replies = replies_of(session, run)
     audit(session, actor, "play.let_play", "run", run.id, policy=mover["name"], moves=wanted)
     authors = state.authors[: len(replies)]
     run.configuration = {**run.configuration, "mover": key}  # chosen again on the page
     ask(session, run, replace(state, replies=replies, authors=authors, mover=mover, moves=wanted))
-
-
-def _mover(session: Session, policy_id: uuid.UUID, checkpoint_id: uuid.UUID | None) -> dict[str, str | None]:
-    policy = session.get(Policy, policy_id)
-    if policy is None or policy.deleted_at is not None or policy.kind is PolicyKind.HUMAN:
-        raise InvalidInput(fields={"policy": "Choose a policy that can play."})
-    name = policy.name
-    if checkpoint_id is not None:
-        checkpoint = session.get(Checkpoint, checkpoint_id, options=[joinedload(Checkpoint.policy)])
-        if checkpoint is None or checkpoint.policy_id != policy.id:
-            raise InvalidInput(fields={"policy": "There is no such checkpoint."})
-        name = checkpoint_label(checkpoint)
-    elif policy.kind is PolicyKind.LOCAL and not policy.configuration.get("base"):
-        raise InvalidInput(fields={"policy": f"{name} has no weights of its own: choose one of its checkpoints."})
-    queue = Queue.GPU if policy.kind is PolicyKind.LOCAL else Queue.CPU
-    shown = str(checkpoint_id) if checkpoint_id else None
-    return {"policy_id": str(policy.id), "checkpoint_id": shown, "name": name, "queue": str(queue)}
 
 
 def play_from(session: Session, actor: Actor, environment: Environment, rollout_id: uuid.UUID, *, turns: int) -> Run:
@@ -210,10 +153,3 @@ def _columns(manifest: Manifest, rollout: Rollout) -> dict[str, float]:
     if "format" in stored:
         exact["format"] = round(stored["format"] * turns) / turns
     return {name: value for name, value in exact.items() if name not in UNSAVED_COLUMNS}
-
-
-def _uuid(text: str) -> uuid.UUID:
-    try:
-        return uuid.UUID(text)
-    except ValueError as error:
-        raise InvalidInput(fields={"policy": "Choose a policy that can play."}) from error

@@ -12,6 +12,7 @@ from backend.domain.manifest import Manifest
 from backend.environments import (
     edit_routes,
     importing_routes,
+    network_routes,
     play_on_routes,
     play_routes,
     queries,
@@ -125,7 +126,7 @@ def start_check(
 ) -> Response:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, form.version)
-    service.start_check(session, actor, version, environment.name)
+    service.start_check(session, actor, version, environment.name, policy=form.policy)
     return see_other(f"/environments/{name}/versions/{version.number}", "The checks are queued.")
 
 
@@ -160,3 +161,4 @@ router.include_router(version_routes.router)
 router.include_router(play_routes.router)
 router.include_router(play_on_routes.router)
 router.include_router(importing_routes.router)
+router.include_router(network_routes.router)

@@ -14,6 +14,7 @@ from backend.domain.packages import content_hash
 from backend.domain.vocabulary import Queue, RunKind
 from backend.environments.drafts import checked_files, locked_draft, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package
+from backend.environments.movers import chosen_mover
 from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
 from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
@@ -34,6 +35,10 @@ class NameIsTaken(Conflict):
 
 class NothingToPublish(Conflict):
     """This content is published already."""
+
+
+class ChecksAreRunning(Conflict):
+    """The checks of this version are running with another policy. Wait for their end, or stop them."""
 
 
 class PackageHasProblems(InvalidInput):
@@ -153,24 +158,34 @@ def import_builtins(session: Session) -> list[str]:
     return published
 
 
-def start_check(session: Session, actor: Actor | None, version: EnvironmentVersion, name: str) -> Run:
-    """Queue the checks of a version; asked for again while they run, the same run comes back."""
+def start_check(
+    session: Session, actor: Actor | None, version: EnvironmentVersion, name: str, *, policy: str = ""
+) -> Run:
+    """Queue the checks of a version; asked for again while they run, the same run comes back.
+
+    `policy`: a stored policy that the tasks are measured with too (`movers.chosen_mover`); empty: scripts only.
+    """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
+    reference = chosen_mover(session, policy) if policy else {}
     if run := find_open_check(session, version):
+        if reference and run.configuration.get("reference") != reference:
+            raise ChecksAreRunning
         return run
     manifest = Manifest.model_validate(version.manifest)
     run = Run(
         kind=RunKind.CHECK,
         name=f"Checks of {name} v{version.number}",
         version_id=version.id,
+        configuration={"reference": reference} if reference else {},
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
         created_by=_id(actor),
     )
     session.add(run)
     session.flush()
-    audit(session, actor, "environment.check", "run", run.id, environment=name, version=version.number)
-    enqueue(session, CHECK_JOB, queue=Queue.CPU, run_id=run.id)
+    by = reference.get("name", "")
+    audit(session, actor, "environment.check", "run", run.id, environment=name, version=version.number, policy=by)
+    enqueue(session, CHECK_JOB, queue=Queue(reference.get("queue") or Queue.CPU), run_id=run.id)
     announce(session, RUNS)
     return run
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
 from backend.domain.manifest import Manifest
@@ -27,6 +27,10 @@ class TrialOut(BaseModel):
     replies: list[str]
     answer: dict[str, Any]
     """`opening`, `steps`, `messages`, `columns` [name, value, weight], `reward`, `status`, `error` and traceback."""
+
+
+class ScriptIn(BaseModel):
+    script: str = Field(default="gold", min_length=1, max_length=40)
 
 
 @router.post("/environments/{name}/try", status_code=201)
@@ -59,6 +63,20 @@ def act(name: str, request: ReplyIn, session: SessionDep, actor: Author) -> Tria
 def replay(name: str, session: SessionDep, actor: Author) -> TrialOut:
     """The same task and replies on the draft as it is saved now."""
     trying.replay(session, actor, queries.get_environment(session, name))
+    return _shown(session, actor, name)
+
+
+@router.post("/environments/{name}/try/script")
+def follow_script(name: str, request: ScriptIn, session: SessionDep, actor: Author) -> TrialOut:
+    """A script of the environment plays on to the end."""
+    trying.follow_script(session, actor, queries.get_environment(session, name), request.script)
+    return _shown(session, actor, name)
+
+
+@router.post("/environments/{name}/try/back")
+def take_back(name: str, session: SessionDep, actor: Author) -> TrialOut:
+    """Undo the last reply."""
+    trying.take_back(session, actor, queries.get_environment(session, name))
     return _shown(session, actor, name)
 
 

@@ -70,6 +70,62 @@ def salted() -> dict[str, str]:
     return bent_again(files, NUMBERS, "import random\n", "import os\nimport random\n")
 
 
+def unordered() -> dict[str, str]:
+    """A hint in the order of a set of strings, which is another one in a process with other string hashes."""
+    return bent_guess('return "Higher."', 'return "Higher." + "".join(set("abcdefghijkl"))')
+
+
+def interrupted() -> dict[str, str]:
+    """Pays only while nobody else moves in between: a game alone is scored otherwise than a game beside others."""
+    files = bent_guess("self._attempts += 1", "alone, MOVED[0] = MOVED[0] is self, self\n        self._attempts += 1")
+    files = bent_again(files, NUMBERS, "return self.rewarded(self._observe(message))", PAID_ALONE)
+    files = bent_again(files, NUMBERS, "self.begin_rewards()", "self.begin_rewards()\n        MOVED[0] = self")
+    return bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nMOVED = [None]\n")
+
+
+PAID_ALONE = "self._is_consistent = self._is_consistent and alone\n        return self.rewarded(self._observe(message))"
+
+
+def resuming() -> dict[str, str]:
+    """A game that is left after one legal guess is taken up by the next player of that number."""
+    files = bent_guess("    @column\n    def win", CLOSE + "    @column\n    def win")
+    files = bent_again(files, NUMBERS, "self._attempts += 1", "self._attempts += 1 + (self._seed in LEFT)")
+    return bent_again(files, NUMBERS, "ATTEMPTS = 10\n", "ATTEMPTS = 10\nLEFT = set()\n")
+
+
+CLOSE = """\
+    def close(self) -> None:
+        if self._attempts == 1 and not self._outcome and (self._low, self._high) != (1, HIGHEST):
+            LEFT.add(self._seed)
+
+"""
+
+
+def dawdling() -> dict[str, str]:
+    """Each step takes a third of what it is allowed."""
+    files = bent_text(
+        "self._answer = action.text\n", 'self._answer = action.text\n        __import__("time").sleep(0.3)\n'
+    )
+    return bent_again(files, "openenv.yaml", "step_timeout_seconds: 10", "step_timeout_seconds: 0.9")
+
+
+def asking_for_more() -> dict[str, str]:
+    """A tool's schema wants what nobody gives."""
+    return bent(
+        "flight_desk",
+        "openenv.yaml",
+        "required: [origin, destination, day]",
+        "required: [origin, destination, day, hour]",
+    )
+
+
+def lost_tool() -> dict[str, str]:
+    """The action class takes other names than the manifest's tools."""
+    old = 'tool: str = Field(description="Name of a tool; openenv.yaml lists them")'
+    files = bent("flight_desk", "models.py", old, 'tool: Literal["search", "close_case"] = "search"')
+    return bent_again(files, "models.py", "from typing import Any", "from typing import Any, Literal")
+
+
 LIE = 'return self.rewarded(self._observe(message)).model_copy(update={"attempts_left": "many"})'
 
 FAULTS = {
@@ -123,6 +179,11 @@ FAULTS = {
     ),
     "a column that fades with every play": (fading(), "group_noise"),
     "a process of its own mind": (salted(), "step_deterministic"),
+    "an order that hashes decide": (unordered(), "step_deterministic"),
+    "a score that others decide": (interrupted(), "rescore_equal"),
+    "a late step that the next one feels": (resuming(), "timeouts_enforced"),
+    "a tool that asks for more than it is given": (asking_for_more(), "agent_fits"),
+    "a tool that the action does not take": (lost_tool(), "agent_fits"),
     "the answer in the prompt": (leaking_prompt(), "answer_hidden"),
     "the answer in the metadata": (
         bent_text(
@@ -171,6 +232,15 @@ FAULTS = {
     "a fixture that cannot be read": (load_package("reverse_text") | {"fixtures/odd.json": "{"}, "fixtures_hold"),
 }
 """A package and the check that must fail. Many faults show in several checks."""
+
+WARNINGS = {
+    "steps that take a third of their time": (dawdling(), "step_latency"),
+    "pays after the end": (
+        bent_game('raise RuntimeError("the game is over: reset first")', "return self.rewarded(self._observe(''))"),
+        "step_after_done",
+    ),
+}
+"""A package and the check that must warn."""
 
 FIRST = set(list(FAULTS)[:15])
 """Faults that are met by their own check before any other."""

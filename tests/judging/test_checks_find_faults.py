@@ -7,17 +7,17 @@ from backend.domain.manifest import read_manifest
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package
-from tests.judging.bent import FAULTS, FIRST, bent, bent_game
+from tests.judging.bent import FAULTS, FIRST, WARNINGS, bent, bent_game
 from tests.library.conftest import Serve
 from workers.judging.checks.examine import CHECKS, does_not_start, examine
-from workers.judging.checks.subject import Subject
+from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
 
 pytestmark = pytest.mark.slow
 
 
 async def look_at(serve: Serve, files: dict[str, str], **subject) -> dict[str, CheckResult]:
     async with serve(files) as server:
-        twin = {"twin": lambda: serve(files)}
+        twin = {"twin": lambda: serve(files, TWIN_HASH_SEED)}
         examined = Subject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
         results = await examine(examined, on_begin=lambda check: None, on_result=lambda result: None)
     return {result.check: result for result in results}
@@ -65,11 +65,17 @@ async def test_a_package_that_takes_its_server_with_it_is_found_in_bounded_time(
     assert sum(result.seconds for result in results.values()) < 30
 
 
-async def test_a_package_that_pays_after_the_end_is_warned(serve: Serve):
-    files = bent_game('raise RuntimeError("the game is over: reset first")', "return self.rewarded(self._observe(''))")
-    result = (await look_at(serve, files))["step_after_done"]
-    assert result.status is CheckStatus.WARNED
-    assert "Proctor refuses" in result.evidence
+@pytest.mark.parametrize("fault", WARNINGS)
+async def test_the_right_check_warns(serve: Serve, fault: str):
+    files, check = WARNINGS[fault]
+    results = await look_at(serve, files)
+    assert results[check].status is CheckStatus.WARNED, results[check].evidence
+    assert not [name for name, result in results.items() if result.status is CheckStatus.FAILED]
+
+
+def test_every_check_was_seen_to_find_its_fault():
+    found = {check for _, check in [*FAULTS.values(), *WARNINGS.values()]}
+    assert {check.id for check in CHECKS} == found
 
 
 async def test_rollouts_are_handed_over_and_named_in_the_evidence(serve: Serve):

@@ -9,17 +9,17 @@ from backend.domain.manifest import read_manifest
 from tests.envhost_fixture import prepared
 from workers.environments.client import EnvHost, EnvServer
 
-Serve = Callable[[dict[str, str]], AbstractAsyncContextManager[EnvServer]]
+Serve = Callable[..., AbstractAsyncContextManager[EnvServer]]
 
 
 @pytest.fixture
 def serve(env_host: EnvHost) -> Serve:
-    """A leased server of a package."""
+    """A leased server of a package; `hash_seed` of its string hashes."""
 
     @asynccontextmanager
-    async def serve(files: dict[str, str]) -> AsyncIterator[EnvServer]:
+    async def serve(files: dict[str, str], hash_seed: int = 0) -> AsyncIterator[EnvServer]:
         resources = read_manifest(files["openenv.yaml"]).proctor.resources
-        async with env_host.lease(await prepared(env_host, files), resources) as server:
+        async with env_host.lease(await prepared(env_host, files), resources, hash_seed=hash_seed) as server:
             yield server
 
     return serve

@@ -8,7 +8,7 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.library.conftest import Serve
 from workers.judging.checks.examine import examine
-from workers.judging.checks.subject import Subject
+from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 async def certify(serve: Serve, files: dict[str, str]):
     manifest = read_manifest(files["openenv.yaml"])
     async with serve(files) as server:
-        subject = Subject(manifest, server, files=files, twin=lambda: serve(files))
+        subject = Subject(manifest, server, files=files, twin=lambda: serve(files, TWIN_HASH_SEED))
         return await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
 
 

@@ -112,12 +112,15 @@ class Engine:
         if self._client is not None:
             self._client.close()
 
-    async def start(self, package: StoredPackage, resources: ResourcesSpec, shared: Path, log: LogTail) -> Container:
+    async def start(
+        self, package: StoredPackage, resources: ResourcesSpec, shared: Path, log: LogTail, *, hash_seed: int = 0
+    ) -> Container:
         """Raises SandboxError with the end of the build's log."""
         image = f"proctor-env:{package.hash[:32]}"
         async with self._building.setdefault(package.hash, asyncio.Lock()):
             await asyncio.to_thread(self._build, package, image)
         options = container_options(package, resources, image, shared, user=self._user, runtime=self._runtime)
+        options["environment"]["PYTHONHASHSEED"] = str(hash_seed)
         try:
             container = Container(await asyncio.to_thread(lambda: self._client.containers.run(**options)))
         except _engine_error() as error:

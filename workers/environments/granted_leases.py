@@ -28,6 +28,7 @@ class Lease:
     package: StoredPackage
     resources: ResourcesSpec
     count: int
+    hash_seed: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     state: LeaseState = LeaseState.QUEUED
     servers: list[RunningServer] = field(default_factory=list)

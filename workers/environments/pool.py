@@ -62,9 +62,9 @@ class Pool:
 
     # leases
 
-    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int) -> Lease:
+    def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> Lease:
         """A place in the queue. Raises SandboxError for what will never fit."""
-        lease = Lease(package, resources, count)
+        lease = Lease(package, resources, count, hash_seed)
         if count > self._capacity.servers or lease.memory_mb > self._capacity.memory_mb:
             raise SandboxError(
                 f"{count} servers of {resources.memory_mb} MB will never fit: this env host has room for "
@@ -107,7 +107,7 @@ class Pool:
         old = next((server for server in lease.servers if server.id == server_id), None)
         if old is None:
             raise SandboxError("this lease has no such server")
-        fresh = await self._start(lease.package, lease.resources)
+        fresh = await self._start(lease)
         if old not in lease.servers or lease.state is not LeaseState.GRANTED:
             await fresh.stop()
             raise SandboxError("the lease ended in the meantime")
@@ -160,7 +160,8 @@ class Pool:
 
     @staticmethod
     def _matches(server: RunningServer, lease: Lease) -> bool:
-        return server.package.hash == lease.package.hash and server.resources == lease.resources and server.is_alive
+        is_alike = server.resources == lease.resources and server.hash_seed == lease.hash_seed
+        return is_alike and server.package.hash == lease.package.hash and server.is_alive
 
     def _take_idle(self, lease: Lease) -> list[RunningServer]:
         taken = [server for server in reversed(self._idle) if self._matches(server, lease)][: lease.count]
@@ -174,7 +175,7 @@ class Pool:
         try:
             missing += await self._drop_hung(lease)
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._start(lease.package, lease.resources)) for _ in range(missing)]
+                tasks = [group.create_task(self._start(lease)) for _ in range(missing)]
             started = [task.result() for task in tasks]
         except* SandboxError as errors:
             for task in tasks:
@@ -201,9 +202,13 @@ class Pool:
             await server.stop()
         return len(hung)
 
-    async def _start(self, package: StoredPackage, resources: ResourcesSpec) -> RunningServer:
+    async def _start(self, lease: Lease) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
-            return await self._starter.start(package, resources, self._start_seconds)
+            server = await self._starter.start(
+                lease.package, lease.resources, self._start_seconds, hash_seed=lease.hash_seed
+            )
+        server.hash_seed = lease.hash_seed
+        return server
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

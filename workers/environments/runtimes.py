@@ -32,15 +32,17 @@ class Runtimes:
         """Start the shared runtime's interpreter before somebody waits for it."""
         await self._zygote("", [runtime_python])
 
-    async def zygote_for(self, package: StoredPackage, *, has_network: bool = False) -> Zygote:
+    async def zygote_for(self, package: StoredPackage, *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
         """Raises SandboxError when this machine may not run foreign code or the interpreter does not start."""
         if self._offer.launcher is Launcher.NONE:
             raise SandboxError(self._offer.refusal)
         await self._environments.build(package)
         key, pythons = self._environments.key_of(package), self._environments.pythons_of(package)
-        return await self._zygote(f"{key} network" if has_network else key, pythons, has_network=has_network)
+        key += " network" if has_network else ""
+        key += f" hashes {hash_seed}" if hash_seed else ""
+        return await self._zygote(key, pythons, has_network=has_network, hash_seed=hash_seed)
 
-    async def _zygote(self, key: str, pythons: list[Path], *, has_network: bool = False) -> Zygote:
+    async def _zygote(self, key: str, pythons: list[Path], *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
         async with self._starting.setdefault(key, asyncio.Lock()):
             self._used_at[key] = time.monotonic()
             zygote = self._zygotes.get(key)
@@ -54,6 +56,7 @@ class Runtimes:
                 new_root=self._folder / "root",
                 uid=_FIRST_UID + next(self._uids) % _UIDS,
                 has_network=has_network,
+                hash_seed=hash_seed,
             )
             await zygote.start()
             self._zygotes[key] = zygote

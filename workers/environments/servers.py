@@ -66,6 +66,8 @@ class RunningServer:
     """Asked for health too."""
     family: int = 0
     """The process above it and above the sibling that runs its programs, where there is one."""
+    hash_seed: int = 0
+    """Of Python's string hashes in it."""
     sessions: int = 0
     action_schema: dict[str, Any] | None = None
     observation_schema: dict[str, Any] | None = None

@@ -28,7 +28,6 @@ _ENVIRONMENT = {
     "PATH": "/usr/bin:/bin",
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
-    "PYTHONHASHSEED": "0",  # sets of strings in the same order every time: environments have to be repeatable
     **dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1"),  # no threads before the fork
     "GRADIO_ANALYTICS_ENABLED": "False",
     "HF_HUB_OFFLINE": "1",
@@ -58,10 +57,17 @@ class Zygote:
     """One warm interpreter of one virtual environment."""
 
     def __init__(
-        self, pythons: list[Path], *, is_jailed: bool, new_root: Path, uid: int, has_network: bool = False
+        self,
+        pythons: list[Path],
+        *,
+        is_jailed: bool,
+        new_root: Path,
+        uid: int,
+        has_network: bool = False,
+        hash_seed: int = 0,
     ) -> None:
         self._pythons, self._is_jailed, self._new_root, self._uid = pythons, is_jailed, new_root, uid
-        self._has_network = has_network
+        self._has_network, self._hash_seed = has_network, hash_seed
         self._process: asyncio.subprocess.Process | None = None
         self._control: socket.socket | None = None
         self._forks: dict[str, ForkedProcess] = {}
@@ -95,7 +101,7 @@ class Zygote:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=self.log.writer,
             stderr=self.log.writer,
-            env=_ENVIRONMENT,
+            env=_ENVIRONMENT | {"PYTHONHASHSEED": str(self._hash_seed)},
             start_new_session=True,
         )
         theirs.close()

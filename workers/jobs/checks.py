@@ -1,5 +1,6 @@
 """The job `environments.check`: examine a version, store what was played, write its certificate."""
 
+import asyncio
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import structlog
 from sqlalchemy import delete
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from backend.db.models import Certificate, EnvironmentVersion, Run
 from backend.db.session import transaction
@@ -18,16 +19,22 @@ from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import begin_run, finish_run
-from backend.settings import get_settings
-from workers.environments.client import EnvHost, HostRefused
+from workers.environments.client import HostRefused
+from workers.jobs.children import must_run_child
+from workers.jobs.env_host import open_env_host
 from workers.jobs.loops import run_async
+from workers.jobs.movers import make_mover
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
 from workers.jobs.writer import RolloutWriter
 from workers.judging.checks.base import Check
 from workers.judging.checks.examine import CHECKS, does_not_start, examine
-from workers.judging.checks.subject import Subject
+from workers.judging.checks.subject import TWIN_HASH_SEED, Reference, Subject
+from workers.policies.base import Policy
+
+LOCAL_MODULE = "workers.models.check"
+"""Examines with a local model in a process of its own."""
 
 logger = structlog.get_logger(__name__)
 
@@ -42,31 +49,57 @@ class _Assignment:
     content_hash: str
     manifest: Manifest
     files: dict[str, str] = field(repr=False)
+    reference: str = ""
+    """The name of the policy that the tasks are measured with too."""
 
 
 def run(context: JobContext) -> None:
     """The job's body. Begun again after a crash it plays the same rollouts, which meet their first rows."""
-    assignment = _take_up(context.need_run())
-    if assignment is None:
-        return
-    recorder = RunRecorder(assignment.run_id)
-    results = run_async(_examine(assignment, recorder))
-    _finish(assignment, results)
+    run_id = context.need_run()
+    with transaction() as session:
+        asked = asked_reference(session, run_id)
+        policy = make_mover(session, asked) if asked else None
+    if asked and policy is None:
+        must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
+    else:
+        check(run_id, policy)
+
+
+def asked_reference(session: Session, run_id: uuid.UUID) -> dict[str, Any]:
+    """The policy that the tasks are to be measured with too; empty: none."""
+    known: dict[str, Any] = session.get_one(Run, run_id).configuration.get("reference", {})
+    return known
+
+
+def check(run_id: uuid.UUID, policy: Policy | None) -> None:
+    """Examine the run's version. `policy` is the one that was asked for, and is closed at the end."""
+    run_async(_certify(run_id, policy))
+
+
+async def _certify(run_id: uuid.UUID, policy: Policy | None) -> None:
+    try:
+        assignment = await asyncio.to_thread(_take_up, run_id)
+        if assignment is None:
+            return
+        recorder = RunRecorder(assignment.run_id)
+        reference = Reference(assignment.reference, policy) if policy else None
+        results = await _examine(assignment, recorder, reference)
+    finally:
+        if policy is not None:
+            await policy.aclose()
+    await asyncio.to_thread(_finish, assignment, results)
     recorder.log(f"certificate: {certificate_status(results)}")
 
 
-async def _examine(assignment: _Assignment, recorder: RunRecorder) -> list[CheckResult]:
-    settings = get_settings()
+async def _examine(assignment: _Assignment, recorder: RunRecorder, reference: Reference | None) -> list[CheckResult]:
     recorder.progress(phase="preparing the environment", done=0, total=len(CHECKS))
-    async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
+    async with open_env_host() as host:
         try:
             await host.prepare(assignment.content_hash, assignment.files)
         except HostRefused as error:
             return does_not_start(str(error))
-        async with (
-            host.lease(assignment.content_hash, assignment.manifest.proctor.resources) as server,
-            RolloutWriter(recorder) as writer,
-        ):
+        order = assignment.content_hash, assignment.manifest.proctor.resources
+        async with host.lease(*order) as server, RolloutWriter(recorder) as writer:
             subject = Subject(
                 assignment.manifest,
                 server,
@@ -74,7 +107,8 @@ async def _examine(assignment: _Assignment, recorder: RunRecorder) -> list[Check
                 seed=assignment.seed,
                 on_rollout=writer.put,
                 should_stop=recorder.should_stop,
-                twin=lambda: host.lease(assignment.content_hash, assignment.manifest.proctor.resources),
+                twin=lambda: host.lease(*order, hash_seed=TWIN_HASH_SEED),
+                reference=reference,
             )
             return await _look(subject, assignment, recorder)
 
@@ -129,6 +163,7 @@ def _take_up(run_id: uuid.UUID) -> _Assignment | None:
             content_hash=version.content_hash,
             manifest=Manifest.model_validate(version.manifest),
             files=version.files,
+            reference=asked_reference(session, run_id).get("name", ""),
         )
 
 

@@ -12,24 +12,21 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Group, Run
-from backend.db.models import Policy as PolicyRow
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest
 from backend.domain.play import PlayPhase, PlayState
 from backend.domain.rollouts import Rollout, TaskSpec
-from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
+from backend.domain.vocabulary import RolloutStatus, RunStatus
 from backend.errors import AppError
-from backend.evaluations.secrets import secret_of
 from backend.evaluations.service import begin_run, finish_run
 from backend.events import announce, run_topic
 from workers.jobs.children import ChildFailed, must_run_child
-from workers.jobs.evaluation import PolicyIsGone
 from workers.jobs.loops import run_async
+from workers.jobs.movers import make_mover
 from workers.jobs.registry import JobContext
 from workers.jobs.replaying import OutOfReplies, Played, Scene, replay
 from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, json_text, real
-from workers.policies import make_policy
 from workers.policies.base import Policy
 
 LOCAL_MODULE = "workers.models.play"
@@ -71,12 +68,8 @@ def _mover(run_id: uuid.UUID) -> tuple[bool, Policy | None]:
         asked = PlayState.from_json(session.get_one(Run, run_id).progress).mover
         if not asked:
             return False, None
-        row = session.get(PolicyRow, uuid.UUID(asked["policy_id"]))
-        if row is None or row.deleted_at is not None:
-            raise PolicyIsGone(f"The policy {asked['name']} was deleted; choose another one.")
-        if row.kind is PolicyKind.LOCAL:
-            return True, None
-        return False, make_policy(row.kind, row.configuration, secret_of(row))
+        policy = make_mover(session, asked)
+        return policy is None, policy
 
 
 def _read(run_id: uuid.UUID) -> Work | None:

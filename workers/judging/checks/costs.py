@@ -2,9 +2,11 @@
 
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from backend.domain.rollouts import Rollout
+from backend.domain.vocabulary import ErrorKind
 from workers.judging.checks.base import Check, Finding, failed, passed, skipped, warned
 from workers.judging.checks.policies import CHARACTERS_PER_TOKEN
 from workers.judging.checks.subject import Subject
@@ -17,8 +19,8 @@ LONG_PROMPT = 16_000
 
 
 async def _errors(subject: Subject) -> Finding:
-    """Over everything that the checks before have played."""
-    played = {name: rollouts for name, rollouts in subject.played().items() if rollouts}
+    """Over everything that the checks before have played, but where the chosen policy itself did not answer."""
+    played = {name: found for name, rollouts in subject.played().items() if (found := _answered(name, rollouts))}
     everything = [rollout for rollouts in played.values() for rollout in rollouts]
     broken = [rollout for rollout in everything if not rollout.is_completed]
     share = len(broken) / max(1, len(everything))
@@ -33,6 +35,10 @@ async def _errors(subject: Subject) -> Finding:
     if share > ERRORS_FAIL:
         return failed(told, broken, share=share)
     return (warned if share > ERRORS_WARN else passed)(told, broken, share=share)
+
+
+def _answered(name: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
+    return [rollout for rollout in rollouts if name != "chosen" or rollout.error_kind is not ErrorKind.POLICY]
 
 
 async def _latency(subject: Subject) -> Finding:

@@ -11,6 +11,7 @@ from backend.domain.vocabulary import CheckStatus
 from workers.judging.checks import (
     costs,
     determinism,
+    fitting,
     grading,
     leaks,
     misuse,
@@ -18,6 +19,7 @@ from workers.judging.checks import (
     schemas,
     sharing,
     starting,
+    success,
     tasks,
     trying,
 )
@@ -25,7 +27,7 @@ from workers.judging.checks.base import Check, Finding, failed, listed
 from workers.judging.checks.subject import Subject
 
 THEMES: dict[str, tuple[Check, ...]] = {
-    "start": (starting.STARTS, starting.FITS, rewards.FINITE, starting.ENDS, schemas.SCHEMA),
+    "start": (starting.STARTS, fitting.FITS, rewards.FINITE, starting.ENDS, schemas.SCHEMA),
     "determinism": (
         determinism.RESETS_ALIKE,
         determinism.STEPS_ALIKE,
@@ -44,7 +46,7 @@ THEMES: dict[str, tuple[Check, ...]] = {
         rewards.ADD_UP,
         rewards.IN_RANGE,
     ),
-    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, tasks.MIXED_GROUPS),
+    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, success.MIXED_GROUPS),
     "misuse": (misuse.AFTER_DONE, misuse.MALFORMED, misuse.TIMEOUTS),
     "cost": (costs.ERRORS, costs.LATENCY, costs.TOKENS),
 }

@@ -1,10 +1,11 @@
 """What happens when the environment is used wrongly: after the end, or with an action that is none."""
 
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 from backend.domain.errors import EnvError, LimitExceeded, RolloutError
-from backend.domain.rollouts import TaskSpec, columns_over_episode, weighted_reward
+from backend.domain.rollouts import Rollout, TaskSpec, columns_over_episode, weighted_reward
 from workers.environments.client import EnvSession, Observation
 from workers.judging.checks.base import Check, Finding, failed, passed, skipped, warned
 from workers.judging.checks.bounds import TOLERANCE, floor_limit
@@ -93,34 +94,51 @@ def _odd_actions(subject: Subject) -> dict[str, dict[str, Any]]:
 
 
 async def _timeouts(subject: Subject) -> Finding:
-    """Give up on an answer, then see that nobody gets it later and that the next session goes as it should."""
+    """Give up on an answer: its session takes no other step, and neither a neighbour nor the next session feels it."""
     late = [rollout for rollout in subject.all_rollouts() if rollout.environment_seconds > _allowed(subject)]
     if late:
         return failed(f"{len(late)} episodes took longer than the manifest allows and were not cut.", late)
-    samples = [rollout for rollout in await subject.completed("random") if actions_of(rollout)][:1]
+    samples = [rollout for rollout in await subject.completed("random") if actions_of(rollout)]
     if not samples:
         return skipped("No episode of random legal play came as far as one step.")
-    [sample] = samples
+    sample = max(samples, key=lambda rollout: len(rollout.steps))
     expected = await subject.alone(sample)
-    began = time.perf_counter()
-    async with subject.server.session() as session:
-        await subject.open(session, sample.task)
-        try:
-            await session.step(actions_of(sample)[0], timeout=GIVEN_UP)
-        except LimitExceeded:
-            cut = time.perf_counter() - began
-        else:
-            return failed(f"A step that was given {GIVEN_UP * 1000:g} ms was waited for.", samples)
-        if not await _is_refused(session, actions_of(sample)[0], subject.timeout):
-            return failed("A session whose step timed out took another step.", samples)
+    async with AsyncExitStack() as stack:
+        beside = None
+        if subject.server.sessions > 1:
+            beside = await stack.enter_async_context(subject.server.session())
+            opening = await subject.open(beside, sample.task)
+        problem, seconds = await _give_up(subject, sample)
+        if problem:
+            return failed(problem, [sample])
+        if beside is not None:
+            answers = [opening, *await subject.go_on(beside, opening, actions_of(sample))]
+            if difference := difference_of(expected, answers, subject.manifest.proctor.checks.noise):
+                return failed(f"A session beside a step that timed out went differently: {difference}.", [sample])
     async with subject.server.session() as session:
         answers = await subject.replay(session, sample.task, actions_of(sample))
     if difference := difference_of(expected, answers, subject.manifest.proctor.checks.noise):
-        return failed(f"After a step that timed out the next session went differently: {difference}.", samples)
+        return failed(f"After a step that timed out the next session went differently: {difference}.", [sample])
     return passed(
-        f"A step that was given too little time was cut within {cut * 1000:.0f} ms, its session refused, and the next"
-        f" one went as it should; no episode took longer than {_allowed(subject):g} s."
+        f"A step that was given too little time was cut within {seconds * 1000:.0f} ms and its session refused; the one"
+        f" beside it and the next one went as they should; no episode took longer than {_allowed(subject):g} s."
     )
+
+
+async def _give_up(subject: Subject, sample: Rollout) -> tuple[str, float]:
+    """(what is wrong, seconds until the step was cut)"""
+    began, action = time.perf_counter(), actions_of(sample)[0]
+    async with subject.server.session() as session:
+        await subject.open(session, sample.task)
+        try:
+            await session.step(action, timeout=GIVEN_UP)
+        except LimitExceeded:
+            seconds = time.perf_counter() - began
+        else:
+            return f"A step that was given {GIVEN_UP * 1000:g} ms was waited for.", 0.0
+        if not await _is_refused(session, action, subject.timeout):
+            return "A session whose step timed out took another step.", seconds
+    return "", seconds
 
 
 def _allowed(subject: Subject) -> float:
@@ -146,7 +164,7 @@ MALFORMED = Check(
 )
 TIMEOUTS = Check(
     "timeouts_enforced",
-    "A step that takes too long is cut, and its late answer reaches nobody.",
+    "A step that takes too long is cut; its late answer reaches nobody, and no other session feels it.",
     _timeouts,
     needs=("steps_and_ends", "step_deterministic"),
 )

@@ -50,27 +50,27 @@ def _problems(schema: Mapping[str, Any], answer: Observation, *, is_opening: boo
         if name in fields and name not in answer.fields and not is_opening:
             yield f"`{name}` is missing"
     for name, found in fields.items():
-        if name in answer.fields and not _fits(found, answer.fields[name], schema, 0):
+        if name in answer.fields and not fits(found, answer.fields[name], schema):
             yield f"`{name}` is {clipped(answer.fields[name])}, not {_told(found)}"
 
 
-def _fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int) -> bool:
+def fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
     """By type, choice and enum; what cannot be told so fits."""
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return True
     if isinstance(reference := schema.get("$ref"), str):
-        return _fits(root.get("$defs", {}).get(reference.rpartition("/")[2]), value, root, depth + 1)
+        return fits(root.get("$defs", {}).get(reference.rpartition("/")[2]), value, root, depth + 1)
     if isinstance(branches := schema.get("anyOf"), list):
-        return any(_fits(branch, value, root, depth + 1) for branch in branches)
+        return any(fits(branch, value, root, depth + 1) for branch in branches)
     if isinstance(options := schema.get("enum"), list):
         return value in options
     if not _is_of(schema.get("type"), value):
         return False
     if isinstance(value, list):
-        return all(_fits(schema.get("items"), item, root, depth + 1) for item in itertools.islice(value, MAX_ITEMS))
+        return all(fits(schema.get("items"), item, root, depth + 1) for item in itertools.islice(value, MAX_ITEMS))
     if isinstance(value, dict):
         inner = schema.get("properties", {})
-        return all(_fits(inner.get(name), item, root, depth + 1) for name, item in value.items())
+        return all(fits(inner.get(name), item, root, depth + 1) for name, item in value.items())
     return True
 
 

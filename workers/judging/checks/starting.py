@@ -1,13 +1,11 @@
-"""Does it start, does the manifest fit it, does an episode go to its end?"""
+"""Does it start, and does an episode go to its end?"""
 
 import time
 from collections import Counter
 
-from backend.domain.prompts import render_observation
 from backend.domain.rollouts import task_of
 from backend.domain.vocabulary import Split, StopReason
-from workers.environments.client import Observation
-from workers.judging.checks.base import Check, Finding, failed, listed, passed, warned
+from workers.judging.checks.base import Check, Finding, failed, passed, warned
 from workers.judging.checks.subject import Subject
 
 
@@ -27,52 +25,6 @@ async def _starts(subject: Subject) -> Finding:
         slowest_seconds=max(seconds),
         sessions=subject.server.sessions,
     )
-
-
-async def _fits(subject: Subject) -> Finding:
-    """The manifest's agent block against the action's schema and a real observation."""
-    async with subject.server.session() as session:
-        task = subject.tasks(2)[0]
-        opening = await subject.open(session, task)
-    problems = [*_action_problems(subject), *_observation_problems(subject, opening)]
-    if problems:
-        return failed(" ".join(problems), problems=problems)
-    text = render_observation(subject.manifest.proctor.agent.observation, opening.fields)
-    if not text.strip():
-        return warned("The template renders, but the first observation is an empty text.")
-    return passed(f"The template renders ({len(text)} characters) and the action's fields exist.", text=text[:500])
-
-
-def _action_problems(subject: Subject) -> list[str]:
-    spec, schema = subject.manifest.proctor.agent.action, subject.server.action_schema
-    fields = [name for name in schema.get("properties", {}) if name != "metadata"]
-    filled = spec.filled_fields
-    if filled is None:
-        return []
-    if missing := sorted(filled - set(fields)):
-        named = (
-            f"`agent.action.field` is `{spec.field}`" if spec.field in missing else f"Replies fill {listed(missing)}"
-        )
-        return [f"{named}, but the action class has no such field; it has: {listed(fields)}."]
-    others = [name for name in schema.get("required", []) if name not in {*filled, "metadata"}]
-    if others:
-        return [f"The action class also requires {listed(others)}, which a `{spec.format}` reply never fills."]
-    return []
-
-
-def _observation_problems(subject: Subject, opening: Observation) -> list[str]:
-    agent = subject.manifest.proctor.agent
-    problems = []
-    try:
-        render_observation(agent.observation, opening.fields)
-    except ValueError as error:
-        problems.append(f"{error}. The observation has: {listed(opening.fields, 20)}.")
-    if agent.action.choices and not isinstance(opening.fields.get(agent.action.choices), list):
-        problems.append(
-            f"`agent.action.choices` is `{agent.action.choices}`, but the observation has no list of that name;"
-            f" it has: {listed(opening.fields, 20)}."
-        )
-    return problems
 
 
 async def _ends(subject: Subject) -> Finding:
@@ -99,12 +51,6 @@ def _count(ends: Counter[str]) -> str:
 
 
 STARTS = Check("starts_and_resets", "It starts, and every level of both splits can be reset.", _starts)
-FITS = Check(
-    "agent_fits",
-    "The manifest's agent block fits: the template renders, and the action's field exists.",
-    _fits,
-    needs=("starts_and_resets",),
-)
 ENDS = Check(
     "steps_and_ends",
     "Random legal play goes through whole episodes without an error.",

@@ -28,7 +28,21 @@ REPLAY_SECONDS = 8.0
 GROUPS_PER_POLICY = 10_000
 """Ordinals of groups that are reserved for one policy, so that a repeated check meets its first rollouts."""
 
+TWIN_HASH_SEED = 1
+"""Seed of Python's string hashes in the second process; the first has 0, as all servers of the host have."""
+REFERENCE_GROUPS, REFERENCE_MEMBERS = 24, 4
+REFERENCE_SECONDS = 120.0
+"""For all groups of the chosen policy: a model answers slowly, and a certificate comes in minutes."""
+
 Twin = Callable[[], AbstractAsyncContextManager[EnvServer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The stored policy that somebody chose to measure the tasks with."""
+
+    name: str
+    policy: Policy
 
 
 @dataclass(slots=True)
@@ -45,6 +59,7 @@ class Subject:
     should_stop: Callable[[], bool] = lambda: False
     twin: Twin | None = None
     """Another process of the same package, for as long as it is needed."""
+    reference: Reference | None = None
     episodes: int = 0
     """Begun so far."""
     _played: dict[str, list[Rollout]] = field(default_factory=dict)
@@ -81,6 +96,20 @@ class Subject:
             count = max(2 * self.levels, int(SECONDS_PER_POLICY / seconds * CONCURRENCY))
             await self.play(policy, acting, tasks[first:count], offset=first)
         return self._played[policy]
+
+    async def reference_rollouts(self) -> list[Rollout]:
+        """Groups that the chosen policy played, as many as time allows; failed ones included."""
+        if self.reference is not None and "chosen" not in self._played:
+            tasks = [(task, REFERENCE_MEMBERS) for task in self.tasks(max(2, REFERENCE_GROUPS // self.levels))][
+                :REFERENCE_GROUPS
+            ]
+            first = CONCURRENCY // REFERENCE_MEMBERS
+            began = time.perf_counter()
+            await self.play("chosen", self.reference.policy, tasks[:first])
+            seconds = time.perf_counter() - began
+            count = int(REFERENCE_SECONDS / seconds * first)
+            await self.play("chosen", self.reference.policy, tasks[first:count], offset=first)
+        return self._played.get("chosen", [])
 
     async def completed(self, policy: str) -> list[Rollout]:
         return [rollout for rollout in await self.rollouts(policy) if rollout.is_completed]
@@ -141,11 +170,17 @@ class Subject:
 
     async def open(self, session: EnvSession, task: TaskSpec) -> Observation:
         """Reset, and have the tools listed where that takes an action."""
+        return (await self.begin(session, task))[0]
+
+    async def begin(self, session: EnvSession, task: TaskSpec) -> tuple[Observation, Any]:
+        """The same, with the tools that were listed; None where the opening itself lists them."""
         self.episodes += 1
         opening = await session.reset(task.reset_arguments(), timeout=self.timeout)
-        if discover := self.manifest.proctor.agent.action.discover:
-            await session.step(discover, timeout=self.timeout)
-        return opening
+        spec = self.manifest.proctor.agent.action
+        if not spec.discover:
+            return opening, None
+        listing = await session.step(spec.discover, timeout=self.timeout)
+        return opening, listing.fields.get(str(spec.tools))
 
     async def go_on(
         self, session: EnvSession, newest: Observation, actions: Sequence[dict[str, Any]]

@@ -1,7 +1,10 @@
 """The rules of the word game, and play that only knows what was told."""
 
+import math
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
+from operator import eq
 
 from .words import LENGTH, OPEN, WORDS
 
@@ -14,20 +17,25 @@ FEW = 12
 """Up to so many candidates, words that cannot be the answer are worth a thought too."""
 
 
-@lru_cache(maxsize=400_000)
 def mark(guess: str, word: str) -> str:
     """One sign a letter: in its place, elsewhere in the word, or not (again) in the word."""
-    left = Counter(letter for letter, other in zip(word, guess, strict=True) if letter != other)
+    left = [letter for letter, other in zip(word, guess, strict=True) if letter != other]
     signs = []
     for letter, other in zip(guess, word, strict=True):
         if letter == other:
             signs.append(GREEN)
-        elif left[letter] > 0:
-            left[letter] -= 1
+        elif letter in left:
+            left.remove(letter)
             signs.append(YELLOW)
         else:
             signs.append(GREY)
     return "".join(signs)
+
+
+@lru_cache(maxsize=len(WORDS))
+def _marks(guess: str) -> dict[str, str]:
+    """The signs of a guess against every word of the list."""
+    return {word: mark(guess, word) for word in WORDS}
 
 
 def in_words(guess: str, signs: str) -> str:
@@ -77,7 +85,8 @@ def _that_show(shown: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=20_000)
 def _that_remain(left: tuple[str, ...], guess: str, signs: str) -> tuple[str, ...]:
-    return tuple(word for word in left if mark(guess, word) == signs)
+    marks = _marks(guess)
+    return tuple(word for word in left if marks[word] == signs)
 
 
 @lru_cache(maxsize=20_000)
@@ -85,15 +94,30 @@ def best_guess(left: tuple[str, ...]) -> str:
     """The guess that leaves the fewest candidates on average; a candidate where that is equal."""
     if len(left) > MANY:
         return FIRST_GUESS
-    pool = dict.fromkeys([*left, *WORDS]) if 2 < len(left) <= FEW else left
-    return min(pool, key=lambda guess: _left_over(guess, left))
+    best, fewest = _best_of(left, left, len(left) - 0.5)
+    if 2 < len(left) <= FEW and fewest > len(left):
+        best, _ = _best_of([best, *WORDS], left, len(left))
+    return best
+
+
+def _best_of(pool: Sequence[str], left: tuple[str, ...], bound: float) -> tuple[str, float]:
+    """The first of the pool that leaves the fewest, and how many; nothing can leave fewer than the bound."""
+    best, fewest = "", math.inf
+    for guess in pool:
+        count = _left_over(guess, left)
+        if count < fewest:
+            best, fewest = guess, count
+        if fewest <= bound:
+            break
+    return best, fewest
 
 
 def _left_over(guess: str, left: tuple[str, ...]) -> float:
+    marks = _marks(guess)
     groups: defaultdict[str, int] = defaultdict(int)
     for word in left:
-        groups[mark(guess, word)] += 1
-    return sum(size * size for size in groups.values()) - 0.5 * (guess in left)
+        groups[marks[word]] += 1
+    return sum([size * size for size in groups.values()]) - 0.5 * (guess in left)
 
 
 def far_guess(word: str, used: list[str]) -> str:
@@ -106,10 +130,11 @@ def near_guess(word: str, used: list[str]) -> str:
     return next(other for other in reversed(_from_far_to_near(word)) if other != word and other not in used)
 
 
-@lru_cache(maxsize=2_000)
+@lru_cache(maxsize=len(WORDS))
 def _from_far_to_near(word: str) -> tuple[str, ...]:
+    letters = set(word)
+
     def nearness(other: str) -> tuple[int, int, str]:
-        signs = mark(other, word)
-        return signs.count(GREEN), len(set(other) & set(word)), other
+        return sum(map(eq, other, word)), len(letters.intersection(other)), other
 
     return tuple(sorted(WORDS, key=nearness))
