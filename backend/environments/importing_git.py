@@ -67,8 +67,10 @@ def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bo
     with tempfile.TemporaryDirectory(prefix="proctor-clone-") as folder:
         git = _Git(Path(folder), is_own=is_own)
         git.fetch(url, reference)
-        entries = git.entries(inside)
-        files = git.contents(entries)
+        try:
+            files = git.contents(git.entries(inside))
+        except subprocess.SubprocessError as error:
+            raise PackageInvalid(f"{url} was fetched, but git cannot read it") from error
     return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
 
 
@@ -119,10 +121,12 @@ class _Git:
         return found
 
     def _why_no_folder(self, path: str) -> str:
+        if not path:
+            return "the repository has no commit"
         shown = self._run({}, ("ls-tree", "--end-of-options", "HEAD", f":(literal){path}"), READ_SECONDS)
         if shown.startswith(b"160000"):
             return f"{path} is a submodule: import the repository that it points to"
-        return f"the repository has no folder {path!r}" if path else "the repository has no commit"
+        return f"the repository has no folder {path!r}"
 
     def contents(self, entries: Sequence[_Entry]) -> dict[str, bytes]:
         asked = "".join(f"{entry.id}\n" for entry in entries).encode()
@@ -141,9 +145,16 @@ class _Git:
 
     def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
         environment = None if self._is_own else {**_ALONE, "HOME": str(self._folder)}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         try:
-            process = subprocess.Popen(command, env=environment, cwd=self._folder, start_new_session=True, **pipes)
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self._folder,
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         except FileNotFoundError as error:
             raise PackageInvalid("git is not installed here; upload the package as a zip") from error
         if hasattr(resource, "prlimit"):
@@ -205,8 +216,8 @@ def _web_options(url: str) -> dict[str, str]:
 def _why(errors: bytes) -> str:
     """git's own words, or what they mean."""
     said = errors.decode(errors="replace").strip()
-    if "signal 25" in said or "File too large" in said:
-        return f"it is larger than {MAX_PACK_BYTES:,} bytes"
+    if re.search("index-pack|unpack-objects|File too large", said):
+        return f"it is larger than {MAX_PACK_BYTES:,} bytes, or broken on its way"
     if "Operation too slow" in said:
         return f"its server sent next to nothing for {SLOW_SECONDS} s"
     if re.search(r"redirect|returned error: 30\d", said):
