@@ -16,7 +16,7 @@ from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
 from backend.evaluations import api as evaluations_api
-from backend.evaluations import policy_api
+from backend.evaluations import policy_api, results_api
 from backend.evaluations import routes as evaluations_routes
 from backend.events import Hub
 from backend.judging import api as judging_api
@@ -35,7 +35,7 @@ from backend.web.templating import product_version
 MAX_BODY_BYTES = 32 * 1024 * 1024
 PAGES = (overview_routes, judging_routes, team_routes, environments_routes, evaluations_routes, training_routes)
 """Modules with the pages of a feature."""
-JSON = (judging_api, team_api, environments_api, evaluations_api, policy_api, training_api)
+JSON = (judging_api, team_api, environments_api, evaluations_api, policy_api, results_api, training_api)
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -27,13 +27,8 @@ class SuccessRule:
 
     @property
     def expression(self) -> str:
-        """As a filter of rollouts."""
+        """In the words of a filter of rollouts."""
         return f"{self.column} >= {self.at_least:g}"
-
-    @property
-    def failing(self) -> str:
-        """The filter of completed rollouts that do not succeed."""
-        return f"status = completed and {self.column} < {self.at_least:g}"
 
 
 @dataclass(frozen=True, slots=True)

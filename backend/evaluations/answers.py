@@ -8,10 +8,7 @@ from pydantic import BaseModel
 
 from backend.db.models import Policy, Rollout, RunLogLine
 from backend.db.models import Run as RunRow
-from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.evaluations.baselines import Baseline
-from backend.evaluations.comparison import Comparison, Side
 from backend.evaluations.rollout_queries import columns_of
 
 
@@ -161,108 +158,4 @@ class RolloutDetailAnswer(RolloutAnswer):
             steps=rollout.steps,
             messages=rollout.messages,
             tokens=rollout.tokens,
-        )
-
-
-class SideAnswer(BaseModel):
-    """One side of a comparison."""
-
-    run_id: uuid.UUID
-    name: str
-    phase: Phase
-    step: int | None
-
-    @classmethod
-    def of(cls, side: Side) -> "SideAnswer":
-        return cls(run_id=side.run.id, name=side.run.name, phase=side.phase, step=side.step)
-
-
-class BaselineAnswer(BaseModel):
-    """A baseline on the same tasks; `run_id` is null where nobody evaluated it yet."""
-
-    script: str
-    run_id: uuid.UUID | None
-    reward: Estimate | None
-
-    @classmethod
-    def of(cls, baseline: Baseline) -> "BaselineAnswer":
-        return cls(script=baseline.script, run_id=baseline.run_id, reward=baseline.reward)
-
-
-class ColumnDifferenceAnswer(BaseModel):
-    """One column on both sides and after minus before, each {mean, low, high, count}."""
-
-    name: str
-    weight: float | None
-    before: Estimate
-    after: Estimate
-    difference: Estimate
-
-
-class LevelDifferenceAnswer(BaseModel):
-    """The reward at one level."""
-
-    level: int
-    tasks: int
-    before: float
-    after: float
-    difference: Estimate
-
-
-class TaskDifferenceAnswer(BaseModel):
-    """One task's reward on both sides."""
-
-    task_id: uuid.UUID
-    index: int
-    level: int
-    before: float
-    after: float
-    difference: float
-    rollout_before: uuid.UUID
-    rollout_after: uuid.UUID
-
-
-class ComparisonAnswer(BaseModel):
-    """Two runs on the tasks that both of them completed."""
-
-    before: SideAnswer
-    after: SideAnswer
-    wins: int
-    losses: int
-    ties: int
-    only_before: int
-    only_after: int
-    columns: list[ColumnDifferenceAnswer]
-    """The reward first."""
-    levels: list[LevelDifferenceAnswer]
-    baselines: list[BaselineAnswer]
-    tasks: list[TaskDifferenceAnswer]
-    """Most improved first."""
-
-    @classmethod
-    def of(cls, before: Side, after: Side, found: Comparison, baselines: list[Baseline]) -> "ComparisonAnswer":
-        return cls(
-            before=SideAnswer.of(before),
-            after=SideAnswer.of(after),
-            wins=found.wins,
-            losses=found.losses,
-            ties=found.ties,
-            only_before=found.only_before,
-            only_after=found.only_after,
-            columns=[ColumnDifferenceAnswer.model_validate(column, from_attributes=True) for column in found.columns],
-            levels=[LevelDifferenceAnswer.model_validate(level, from_attributes=True) for level in found.levels],
-            baselines=[BaselineAnswer.of(baseline) for baseline in baselines],
-            tasks=[
-                TaskDifferenceAnswer(
-                    task_id=pair.task_id,
-                    index=pair.index,
-                    level=pair.level,
-                    before=pair.before[-1],
-                    after=pair.after[-1],
-                    difference=pair.difference,
-                    rollout_before=pair.rollout_before,
-                    rollout_after=pair.rollout_after,
-                )
-                for pair in found.pairs
-            ],
         )

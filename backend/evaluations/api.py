@@ -1,4 +1,4 @@
-"""The JSON API of evaluations, runs, rollouts and comparisons."""
+"""The JSON API of evaluations, runs and rollouts."""
 
 import uuid
 from typing import Annotated, Any
@@ -6,27 +6,19 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from backend.errors import Conflict
 from backend.evaluations import points, queries, rollout_queries, service
 from backend.evaluations.answers import (
-    ComparisonAnswer,
     LogLineAnswer,
     RolloutAnswer,
     RolloutDetailAnswer,
     RunAnswer,
     RunDetailAnswer,
 )
-from backend.evaluations.baselines import baselines
-from backend.evaluations.comparison import compare, problem, side_of
 from backend.evaluations.forms import EvaluationRequest, RolloutFilter, RunFilter
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 
 router = APIRouter(prefix="/api/v1")
-
-
-class NotComparable(Conflict):
-    """These two runs cannot be compared."""
 
 
 @router.post("/evaluations", status_code=201, tags=["runs"])
@@ -114,26 +106,3 @@ def get_rollout(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> Rollou
     """One rollout whole: steps, messages, tokens."""
     rollout = rollout_queries.get_rollout(session, rollout_id)
     return RolloutDetailAnswer.of(rollout.run, rollout)
-
-
-class CompareQuery(BaseModel):
-    """Two runs; of a training run the step of its held-out examination (left out: the newest)."""
-
-    a: uuid.UUID
-    b: uuid.UUID
-    a_step: int | None = None
-    b_step: int | None = None
-
-
-@router.get("/compare", tags=["runs"])
-def compare_runs(session: SessionDep, _: Viewer, wanted: Annotated[CompareQuery, Query()]) -> ComparisonAnswer:
-    """Paired difference b − a on the tasks that both completed, with 95 % intervals, and the baselines' reward."""
-    before = side_of(session, queries.get_run(session, wanted.a), wanted.a_step)
-    after = side_of(session, queries.get_run(session, wanted.b), wanted.b_step)
-    if wrong := problem(before, after):
-        raise NotComparable(wrong)
-    found = compare(session, before, after)
-    if not found.pairs:
-        raise NotComparable("No task was completed on both sides.")
-    beside = baselines(session, after.run, [pair.task_id for pair in found.pairs])
-    return ComparisonAnswer.of(before, after, found, beside)

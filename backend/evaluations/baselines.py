@@ -4,19 +4,22 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Policy, Run
 from backend.domain.plans import EvaluationPlan
-from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import PolicyKind, RunStatus
+from backend.domain.statistics import Estimate, estimate_mean
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.notes import Asker
+from backend.evaluations.scores import TaskKey, scores, side_of
 from backend.evaluations.service import resume_run, start_evaluation
 
 BASELINES = ("random", "constant")
+LOOKED_AT = 5
+"""Evaluations of one baseline, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,52 +30,46 @@ class Baseline:
     run_id: uuid.UUID | None = None
     """None: nobody evaluated it on these tasks yet."""
     estimates: tuple[Estimate, ...] = ()
-    """In the order of the run's columns, the reward last."""
+    """In the order of its run's columns, the reward last."""
+    columns: tuple[str, ...] = ()
 
     @property
     def reward(self) -> Estimate | None:
         return self.estimates[-1] if self.estimates else None
 
-
-_NEWEST = text("""
-WITH wanted AS (
-    SELECT unnest(CAST(:tasks AS uuid[])) AS task_id
-), candidate AS (
-    SELECT r.id, p.configuration->>'script' AS script, r.created_at
-    FROM runs r JOIN policies p ON p.id = r.policy_id
-    WHERE r.kind = 'evaluation' AND r.status = 'completed' AND r.version_id = :version
-      AND p.kind = 'scripted' AND p.configuration->>'script' = ANY(CAST(:scripts AS text[]))
-    ORDER BY r.created_at DESC, r.id DESC LIMIT 50
-), complete AS (
-    SELECT c.id, c.script, c.created_at
-    FROM candidate c JOIN groups g ON g.run_id = c.id JOIN wanted w ON w.task_id = g.task_id
-    GROUP BY c.id, c.script, c.created_at HAVING count(DISTINCT g.task_id) = (SELECT count(*) FROM wanted)
-), newest AS (
-    SELECT DISTINCT ON (script) id, script FROM complete ORDER BY script, created_at DESC, id DESC
-), mean AS (
-    SELECT n.id, n.script, g.task_id, v.position, avg(v.value::float8) AS value
-    FROM newest n JOIN groups g ON g.run_id = n.id JOIN wanted w ON w.task_id = g.task_id
-    JOIN rollouts r ON r.group_id = g.id AND r.status = 'completed'
-    CROSS JOIN LATERAL unnest(array_append(r.columns, r.reward)) WITH ORDINALITY AS v(value, position)
-    GROUP BY 1, 2, 3, 4
-)
-SELECT id, script, position, avg(value) AS mean, coalesce(stddev_samp(value), 0) AS deviation, count(*) AS amount
-FROM mean GROUP BY id, script, position ORDER BY script, position
-""")
+    def column(self, name: str) -> Estimate | None:
+        return self.estimates[self.columns.index(name)] if name in self.columns else None
 
 
-def baselines(session: Session, run: Run, task_ids: Sequence[uuid.UUID]) -> list[Baseline]:
+def baselines(session: Session, run: Run, tasks: Sequence[TaskKey]) -> list[Baseline]:
     """The newest completed evaluation of each baseline that covers all these tasks; without a run where none does."""
-    found: dict[str, tuple[uuid.UUID, list[Estimate]]] = {}
-    if task_ids:
-        parameters = {"tasks": list(task_ids), "version": run.version_id, "scripts": list(BASELINES)}
-        for row in session.execute(_NEWEST, parameters):
-            estimate = estimate_of(row.mean, row.deviation, row.amount)
-            found.setdefault(row.script, (row.id, []))[1].append(estimate)
-    return [
-        Baseline(script, found[script][0], tuple(found[script][1])) if script in found else Baseline(script)
-        for script in BASELINES
-    ]
+    return [_newest(session, run, script, tasks) for script in BASELINES]
+
+
+def _newest(session: Session, run: Run, script: str, tasks: Sequence[TaskKey]) -> Baseline:
+    statement = (
+        select(Run)
+        .join(Run.policy)
+        .options(joinedload(Run.policy), joinedload(Run.checkpoint))
+        .where(
+            Run.kind == RunKind.EVALUATION,
+            Run.status == RunStatus.COMPLETED,
+            Run.version_id == run.version_id,
+            Policy.kind == PolicyKind.SCRIPTED,
+            Policy.configuration["script"].astext == script,
+        )
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(LOOKED_AT)
+    )
+    for candidate in session.scalars(statement):
+        if EvaluationPlan.model_validate(candidate.configuration).tasks < len(tasks):
+            continue
+        found = scores(session, side_of(session, candidate))
+        if tasks and all(key in found.tasks for key in tasks):
+            estimates = [estimate_mean(column) for column in found.rows(tasks).T]
+            names = (*candidate.columns, "reward")
+            return Baseline(script, candidate.id, tuple(each for each in estimates if each), names)
+    return Baseline(script)
 
 
 def start_baseline(session: Session, actor: Asker, run: Run, script: str) -> Run:
@@ -95,6 +92,7 @@ def start_baseline(session: Session, actor: Asker, run: Run, script: str) -> Run
         split=plan.split,
         tasks=plan.tasks,
         first_task=plan.first_task,
+        task_indexes=list(plan.task_indexes_given),
         group_size=plan.group_size,
         key=f"baseline-{script}-{run.id}",
     )

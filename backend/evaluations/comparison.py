@@ -1,29 +1,33 @@
-"""Two runs on the same tasks and seeds: paired differences per reward column, and which tasks got better or worse."""
+"""Runs on the same tasks and seeds: paired differences to the first of them, and who wins over whom how often."""
+
+from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
-from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from backend.db.models import Rollout, Run
-from backend.domain.statistics import Estimate, estimate_mean, paired_difference
-from backend.domain.vocabulary import Phase, RunKind
-from backend.evaluations.figures import REWARD
+from backend.domain.passes import REWARD
+from backend.domain.statistics import (
+    TIE,
+    Estimate,
+    PairedTest,
+    estimate_mean,
+    paired_difference,
+    paired_test,
+)
+from backend.evaluations.comparability import Remark, obstacles, remarks
+from backend.evaluations.scores import Scores, Side, TaskKey, first_rollouts, scores, side_of
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One side: a run, and for a training run which of its held-out evaluations."""
+__all__ = ["MOST_SIDES", "TIE", "Comparison", "Side", "TaskPair", "compare", "side_of"]
 
-    run: Run
-    phase: Phase
-    step: int | None = None
-
-    def parameters(self, prefix: str) -> dict[str, Any]:
-        return {f"{prefix}_run": self.run.id, f"{prefix}_phase": str(self.phase), f"{prefix}_step": self.step}
+MOST_SIDES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +35,13 @@ class TaskPair:
     """One task that both sides played: mean of each column over its rollouts on either side, the reward last."""
 
     task_id: uuid.UUID
+    """In the version of the second side."""
     index: int
     level: int
     before: list[float]
     after: list[float]
     rollout_before: uuid.UUID
-    """The first member of its group."""
+    """The first completed member of its group."""
     rollout_after: uuid.UUID
 
     @property
@@ -68,127 +73,141 @@ class LevelDifference:
 
 
 @dataclass(slots=True)
-class Comparison:
-    """What two sides amount to on the tasks that both of them played."""
+class Pairing:
+    """A side against the first one, on the shared tasks."""
 
-    pairs: list[TaskPair] = field(default_factory=list)
-    """Most improved first."""
-    columns: list[ColumnDifference] = field(default_factory=list)
+    before: Scores
+    after: Scores
+    columns: list[ColumnDifference]
     """The reward first."""
-    levels: list[LevelDifference] = field(default_factory=list)
-    only_before: int = 0
-    """Tasks that only the first side completed."""
-    only_after: int = 0
+    levels: list[LevelDifference]
+    test: PairedTest
+    """Of the reward."""
+    order: NDArray[np.int64]
+    """Positions in the shared tasks, most improved first."""
+    differences: NDArray[np.float64]
+    """Of the reward, in the order of the shared tasks."""
 
     @property
-    def wins(self) -> int:
-        return sum(pair.difference > TIE for pair in self.pairs)
-
-    @property
-    def losses(self) -> int:
-        return sum(pair.difference < -TIE for pair in self.pairs)
-
-    @property
-    def ties(self) -> int:
-        return len(self.pairs) - self.wins - self.losses
+    def reward(self) -> ColumnDifference:
+        return self.columns[0]
 
 
-TIE = 1e-6
-"""Rewards that differ by less are the same: they are stored in single precision."""
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """One side against another: on how many shared tasks it earns more, as much, less."""
+
+    wins: int
+    losses: int
+    ties: int
 
 
-def side_of(session: Session, run: Run, step: int | None = None) -> Side:
-    """An evaluation as it is; of a training run the held-out evaluation at a step, else the newest."""
-    if run.kind is not RunKind.TRAINING:
-        return Side(run, Phase.CHECK if run.kind is RunKind.CHECK else Phase.EVALUATION)
-    if step is None:
-        held_out = (Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT)
-        step = session.scalar(select(func.max(Rollout.training_step)).where(*held_out))
-    return Side(run, Phase.HELDOUT, step)
+@dataclass(slots=True)
+class Comparison:
+    """What the sides amount to on the tasks that all of them completed."""
+
+    sides: list[Scores]
+    shared: list[TaskKey]
+    means: list[Estimate | None]
+    """Of the reward, by side."""
+    pairings: list[Pairing] = field(default_factory=list)
+    """Every further side against the first."""
+    matrix: list[list[Duel]] = field(default_factory=list)
+    """Row against column."""
+    remarks: list[Remark] = field(default_factory=list)
+
+    def only(self, position: int) -> int:
+        """Tasks that this side completed and that are not compared."""
+        return len(self.sides[position].tasks) - len(self.shared)
 
 
-def problem(before: Side, after: Side) -> str | None:
-    """Why two sides cannot be compared at all, in words; None when they can."""
-    one, other = before.run.version, after.run.version
-    if one.environment_id != other.environment_id:
-        return f"These runs played different environments: {one.environment.name} and {other.environment.name}."
-    if one.id != other.id:
-        return (
-            f"These runs played different versions of {one.environment.name}, v{one.number} and v{other.number}: "
-            "their tasks and rewards need not be the same. Evaluate both policies on one version."
+def compare(session: Session, sides: Sequence[Side]) -> Comparison:
+    """Pair the tasks that all sides completed; failed rollouts take no part. With an obstacle nothing is read."""
+    if blocked := obstacles(sides):
+        return Comparison([], [], [], remarks=blocked)
+    found = [scores(session, side) for side in sides]
+    shared = sorted(set(found[0].tasks).intersection(*(each.tasks for each in found[1:])))
+    if not shared:
+        counts = ", ".join(f"{each.side.label} {len(each.tasks):,}" for each in found)
+        empty = Remark(f"No task was completed on both sides ({counts}).", is_blocking=True)
+        return Comparison(found, [], [], remarks=[empty])
+    rewards = [each.rows(shared)[:, -1] for each in found]
+    return Comparison(
+        found,
+        shared,
+        [estimate_mean(reward) for reward in rewards],
+        [_pairing(found[0], other, shared) for other in found[1:]],
+        [[_duel(row, column) for column in rewards] for row in rewards],
+        remarks(found, shared),
+    )
+
+
+def task_pairs(session: Session, found: Comparison, pairing: Pairing, positions: Sequence[int]) -> list[TaskPair]:
+    """These of the shared tasks with an example of either side."""
+    keys = [found.shared[position] for position in positions]
+    before, after = pairing.before, pairing.after
+    rows = [(key, before.tasks[key], after.tasks[key]) for key in keys]
+    example_before = first_rollouts(session, before.side, [before.task_ids[row] for _, row, _ in rows])
+    example_after = first_rollouts(session, after.side, [after.task_ids[row] for _, _, row in rows])
+    return [
+        TaskPair(
+            after.task_ids[other],
+            key.index,
+            after.levels[other],
+            before.values[one].tolist(),
+            after.values[other].tolist(),
+            example_before[before.task_ids[one]],
+            example_after[after.task_ids[other]],
         )
-    if before.run.id == after.run.id and before.step == after.step:
-        return "This is the same run twice. Choose another one for either side."
-    return None
+        for key, one, other in rows
+    ]
 
 
-_PAIRS = text("""
-WITH played AS (
-    SELECT g.task_id, g.ordinal, r.id, r.member,
-           r.run_id = :b_run AND r.phase = :b_phase
-             AND (CAST(:b_step AS int) IS NULL OR r.training_step = :b_step) AS is_after,
-           array_append(r.columns, r.reward) AS values
-    FROM rollouts r JOIN groups g ON g.id = r.group_id
-    WHERE r.status = 'completed' AND (
-        r.run_id = :a_run AND r.phase = :a_phase AND (CAST(:a_step AS int) IS NULL OR r.training_step = :a_step)
-     OR r.run_id = :b_run AND r.phase = :b_phase AND (CAST(:b_step AS int) IS NULL OR r.training_step = :b_step))
-), mean AS (
-    SELECT task_id, is_after, position, avg(value::float8) AS value
-    FROM played CROSS JOIN LATERAL unnest(values) WITH ORDINALITY AS v(value, position) GROUP BY 1, 2, 3
-), folded AS (
-    SELECT task_id, array_agg(value ORDER BY position) FILTER (WHERE NOT is_after) AS before,
-           array_agg(value ORDER BY position) FILTER (WHERE is_after) AS after
-    FROM mean GROUP BY task_id
-), example AS (
-    SELECT task_id, (array_agg(id ORDER BY ordinal, member) FILTER (WHERE NOT is_after))[1] AS rollout_before,
-           (array_agg(id ORDER BY ordinal, member) FILTER (WHERE is_after))[1] AS rollout_after
-    FROM played GROUP BY task_id
-)
-SELECT t.id AS task_id, t.index AS number, t.level, f.before, f.after, e.rollout_before, e.rollout_after
-FROM folded f JOIN example e USING (task_id) JOIN tasks t ON t.id = task_id
-""")
+def _pairing(before: Scores, after: Scores, shared: Sequence[TaskKey]) -> Pairing:
+    import numpy as np
+
+    values_before, values_after = before.rows(shared), after.rows(shared)
+    differences = values_after[:, -1] - values_before[:, -1]
+    levels = np.array([after.levels[after.tasks[key]] for key in shared])
+    return Pairing(
+        before,
+        after,
+        _columns(before.side, after.side, values_before, values_after),
+        [_level(level, levels == level, values_before[:, -1], values_after[:, -1]) for level in np.unique(levels)],
+        paired_test(values_before[:, -1], values_after[:, -1]),
+        np.argsort(-differences, kind="stable"),
+        differences,
+    )
 
 
-def compare(session: Session, before: Side, after: Side) -> Comparison:
-    """Pair the tasks that both sides completed. Failed rollouts take no part."""
-    found = Comparison()
-    for row in session.execute(_PAIRS, before.parameters("a") | after.parameters("b")):
-        if row.before is None:
-            found.only_after += 1
-        elif row.after is None:
-            found.only_before += 1
-        else:
-            found.pairs.append(
-                TaskPair(
-                    row.task_id, row.number, row.level, row.before, row.after, row.rollout_before, row.rollout_after
-                )
-            )
-    found.pairs.sort(key=lambda pair: (-pair.difference, pair.index))
-    found.columns = _columns(after.run, found.pairs)
-    found.levels = _levels(found.pairs)
-    return found
-
-
-def _columns(run: Run, pairs: Sequence[TaskPair]) -> list[ColumnDifference]:
-    weights: list[float | None] = [*run.weights, None]
-    columns = []
-    for position, name in enumerate([*run.columns, REWARD]):
-        values_before = [pair.before[position] for pair in pairs]
-        values_after = [pair.after[position] for pair in pairs]
-        before, after = estimate_mean(values_before), estimate_mean(values_after)
-        difference = paired_difference(values_before, values_after)
-        if before and after and difference:
-            columns.append(ColumnDifference(name, weights[position], before, after, difference))
-    return columns[-1:] + columns[:-1]
-
-
-def _levels(pairs: Sequence[TaskPair]) -> list[LevelDifference]:
+def _columns(
+    before: Side, after: Side, values_before: NDArray[np.float64], values_after: NDArray[np.float64]
+) -> list[ColumnDifference]:
+    """The reward, then the columns that both sides have."""
+    weights = dict(zip(after.run.columns, after.run.weights, strict=False))
+    places: list[tuple[str, float | None, int, int]] = [(REWARD, None, -1, -1)]
+    places += [
+        (name, weights.get(name), before.run.columns.index(name), position)
+        for position, name in enumerate(after.run.columns)
+        if name in before.run.columns
+    ]
     found = []
-    for level in sorted({pair.level for pair in pairs}):
-        before = [pair.before[-1] for pair in pairs if pair.level == level]
-        after = [pair.after[-1] for pair in pairs if pair.level == level]
-        difference = paired_difference(before, after)
-        if difference is not None:
-            means = sum(before) / len(before), sum(after) / len(after)
-            found.append(LevelDifference(level, len(before), *means, difference))
+    for name, weight, one, other in places:
+        first, second = values_before[:, one], values_after[:, other]
+        means, difference = (estimate_mean(first), estimate_mean(second)), paired_difference(first, second)
+        if means[0] and means[1] and difference:
+            found.append(ColumnDifference(name, weight, means[0], means[1], difference))
     return found
+
+
+def _level(
+    level: int, at: NDArray[np.bool_], before: NDArray[np.float64], after: NDArray[np.float64]
+) -> LevelDifference:
+    difference = paired_difference(before[at], after[at])
+    assert difference is not None  # a level is there because a task has it
+    return LevelDifference(int(level), int(at.sum()), float(before[at].mean()), float(after[at].mean()), difference)
+
+
+def _duel(row: NDArray[np.float64], column: NDArray[np.float64]) -> Duel:
+    wins, losses = int((row - column > TIE).sum()), int((column - row > TIE).sum())
+    return Duel(wins, losses, len(row) - wins - losses)

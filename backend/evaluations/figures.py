@@ -29,6 +29,12 @@ class Scope:
     phase: Phase | None = None
     step: int | None = None
 
+    @property
+    def expression(self) -> str:
+        """As a filter of the run's rollouts; empty for all of them."""
+        parts = [f"phase = {self.phase}"] if self.phase else []
+        return " and ".join([*parts, *([f"step = {self.step}"] if self.step is not None else [])])
+
     def parameters(self) -> dict[str, Any]:
         return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step}
 
@@ -81,8 +87,13 @@ class Outcomes:
     turns: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
+    queue_seconds: float = 0.0
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
+    cost: float | None = None
+    """In US dollars, of the rollouts whose price is known; None where none is."""
+    priced: int = 0
+    """Rollouts whose price is known."""
 
     @property
     def total(self) -> int:
@@ -97,7 +108,7 @@ class Outcomes:
         return self.statuses.get(RolloutStatus.FAILED, 0)
 
 
-_SCOPE = """
+SCOPE = """
 r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
   AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
 """
@@ -107,11 +118,12 @@ WITH counted AS (
     SELECT r.phase, r.status, r.stop_reason, r.error_kind, count(*) AS amount, max(r.training_step) AS latest,
            count(*) FILTER (WHERE r.is_truncated) AS truncated, sum(r.turns) AS turns,
            sum(r.tokens_in) AS tokens_in, sum(r.tokens_out) AS tokens_out,
+           sum(r.cost) AS cost, count(r.cost) AS priced, sum(r.queue_seconds::float8) AS queue_seconds,
            sum(r.policy_seconds::float8) AS policy_seconds, sum(r.environment_seconds::float8) AS environment_seconds
-    FROM rollouts r WHERE {_SCOPE} GROUP BY 1, 2, 3, 4
+    FROM rollouts r WHERE {SCOPE} GROUP BY 1, 2, 3, 4
 ), said AS (
     SELECT r.phase, r.error_kind, mode() WITHIN GROUP (ORDER BY r.error_message) AS message
-    FROM rollouts r WHERE {_SCOPE} AND r.status = 'failed' GROUP BY 1, 2
+    FROM rollouts r WHERE {SCOPE} AND r.status = 'failed' GROUP BY 1, 2
 )
 SELECT c.*, s.message FROM counted c LEFT JOIN said s
     ON c.status = 'failed' AND s.phase = c.phase AND s.error_kind IS NOT DISTINCT FROM c.error_kind
@@ -134,8 +146,12 @@ def outcomes(session: Session, scope: Scope) -> Outcomes:
         found.turns += row.turns
         found.tokens_in += row.tokens_in
         found.tokens_out += row.tokens_out
+        found.queue_seconds += row.queue_seconds
         found.policy_seconds += row.policy_seconds
         found.environment_seconds += row.environment_seconds
+        found.priced += row.priced
+        if row.cost is not None:
+            found.cost = (found.cost or 0.0) + row.cost
     return found
 
 
@@ -178,7 +194,7 @@ def _means(columns: int) -> TextClause:
     return text(f"""
         WITH task AS (
             SELECT r.level, count(*) AS rollouts, {tasks}
-            FROM rollouts r WHERE {_SCOPE} AND r.status = 'completed' GROUP BY r.group_id, r.level
+            FROM rollouts r WHERE {SCOPE} AND r.status = 'completed' GROUP BY r.group_id, r.level
         )
         SELECT level, grouping(level) = 1 AS is_all, sum(rollouts) AS rollouts, {folded}
         FROM task GROUP BY GROUPING SETS ((), (level)) ORDER BY level
@@ -195,7 +211,7 @@ def _bars(columns: int) -> TextClause:
                CASE WHEN kinds <= :kinds THEN 0 ELSE (high - low) / :bins END AS width, sum(amount)::bigint AS amount
         FROM (SELECT v.*, count(*) OVER () AS kinds, min(value) OVER () AS low, max(value) OVER () AS high
               FROM (SELECT {value} AS value, count(*) AS amount FROM rollouts r
-                    WHERE {_SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
+                    WHERE {SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
         GROUP BY 2, 3
         """
         for n, value in enumerate(_values(columns))

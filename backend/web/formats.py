@@ -29,6 +29,16 @@ def percent(value: float | None, digits: int = 0) -> str:
     return MISSING if value is None else f"{100 * value:.{digits}f} %"
 
 
+def usd(value: float | None) -> str:
+    """`$0.0042`, `$1.30`, `$1,240`: three digits that say something."""
+    if value is None:
+        return MISSING
+    if value >= 100:
+        return f"${value:,.0f}"
+    digits = 2 if value >= 1 or value == 0 else min(8, 2 - math.floor(math.log10(value)))
+    return f"${value:.{digits}f}"
+
+
 def size(value: int | None) -> str:
     """`3.4 MB`"""
     if value is None:
@@ -107,5 +117,6 @@ FILTERS = {
     "short": short,
     "signed": signed,
     "size": size,
+    "usd": usd,
     "words": words,
 }

@@ -81,8 +81,10 @@ def test_a_chosen_task_is_shown_on_both_sides(
     html = viewer.get(f"/compare?a={before.id}&b={after.id}&task={worst['task_id']}").text
     assert f"/rollouts/{worst['rollout_before']}" in html
     assert f"/rollouts/{worst['rollout_after']}" in html
-    assert "words of before" in html
-    assert "words of after" in html
+    assert "words of before" in text_of(html)
+    assert "<mark> before</mark>" in html
+    assert "<mark> after</mark>" in html
+    assert "the replies part at turn 1" in html
 
 
 def test_the_newest_baseline_that_covers_the_tasks_stands_beside(
@@ -151,3 +153,75 @@ def test_missing_runs_and_no_choice(session: Session, viewer: TestClient, versio
     assert "Choose two runs" in viewer.get("/compare").text
     assert viewer.get(f"/compare?a={run.id}&b={uuid.UUID(int=1)}").status_code == 404
     assert viewer.get("/api/v1/compare?a=1&b=2").status_code == 422
+
+
+def test_several_runs_are_held_against_the_first(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    rows = [random_rows(20, seed) for seed in (1, 2, 3)]
+    names = ("alpha", "beta", "gamma")
+    runs = [
+        evaluated(session, version, each, policy=make_policy(session, name))
+        for each, name in zip(rows, names, strict=True)
+    ]
+    query = "&".join(f"run={run.id}" for run in runs)
+    answer = viewer.get(f"/api/v1/compare?{query}").json()
+    weights = np.array(runs[0].weights)
+    rewards = [np.array(each) @ weights for each in rows]
+    assert [run["policy"] for run in answer["runs"]] == list(names)
+    assert [each["columns"][0]["difference"]["mean"] for each in answer["pairings"]] == pytest.approx(
+        [(reward - rewards[0]).mean() for reward in rewards[1:]], abs=1e-6
+    )
+    for i, row in enumerate(rewards):
+        for j, column in enumerate(rewards):
+            assert answer["matrix"][i][j]["wins"] == int((row - column > 1e-6).sum())
+    signs = [(reward - rewards[0])[abs(reward - rewards[0]) > 1e-6] > 0 for reward in rewards[1:]]
+    assert [each["sign_test"] for each in answer["pairings"]] == pytest.approx(
+        [stats.binomtest(int(sign.sum()), len(sign)).pvalue for sign in signs]
+    )
+    page = text_of(viewer.get(f"/compare?{query}").text)
+    assert "Who wins over whom" in page
+    assert "beta against alpha" in page
+    assert "gamma against alpha" in text_of(viewer.get(f"/compare?{query}&focus=2").text)
+
+
+def test_it_says_what_is_missing_and_where_to_get_it(
+    session: Session, author: TestClient, version: EnvironmentVersion
+) -> None:
+    few = evaluated(session, version, random_rows(4, 1), policy=make_policy(session, "few"))
+    many = evaluated(session, version, random_rows(12, 2), policy=make_policy(session, "many"))
+    answer = author.get(f"/api/v1/compare?run={few.id}&run={many.id}").json()
+    lacks = next(remark for remark in answer["remarks"] if remark["text"].startswith("few lacks 8 tasks"))
+    assert lacks["action"] == "Evaluate it on 8 more"
+    assert f"again={few.id}" in lacks["href"]
+    assert "tasks=12" in lacks["href"]
+    assert 'name="tasks" type="number" value="12"' in re.sub(r"\s+", " ", author.get(lacks["href"]).text)
+
+
+def test_other_weights_and_conditions_are_told(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    before = evaluated(session, version, random_rows(4, 1))
+    after = evaluated(session, version, random_rows(4, 2), kind=RunKind.RESCORE, weights=[2.0, 0.2, -0.1])
+    told = " ".join(
+        remark["text"] for remark in viewer.get(f"/api/v1/compare?run={before.id}&run={after.id}").json()["remarks"]
+    )
+    assert "win weighted differently" in told
+
+
+def test_a_rescored_run_meets_its_source_in_another_version(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    newer = make_environment_version(session, version.environment, number=2)
+    before = evaluated(session, version, [[0, 1, 0], [1, 1, 0]])
+    after = evaluated(session, newer, [[1, 1, 0], [1, 1, 0]], kind=RunKind.RESCORE, source_run_id=before.id)
+    answer = viewer.get(f"/api/v1/compare?run={before.id}&run={after.id}").json()
+    assert (answer["shared_tasks"], answer["wins"], answer["ties"]) == (2, 1, 1)
+    assert any("v1 and v2" in remark["text"] for remark in answer["remarks"])
+
+
+def test_one_run_is_not_a_comparison(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+    run = evaluated(session, version, [[1, 1, 0]])
+    assert viewer.get(f"/api/v1/compare?run={run.id}").status_code == 422
+    assert viewer.get("/api/v1/compare?run=nonsense&run=x").status_code == 422
+    assert "And one more on the same version" in viewer.get(f"/compare?b={run.id}").text

@@ -1,4 +1,4 @@
-"""/compare: two runs on the same tasks, side by side, with the baselines beside them."""
+"""/compare: runs on the same tasks, the first against every other, with the baselines beside them."""
 
 import uuid
 from collections.abc import Sequence
@@ -8,15 +8,26 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.db.models import Rollout, Run
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.evaluations import queries, rollout_queries
 from backend.evaluations.baselines import Baseline, baselines, start_baseline
-from backend.evaluations.comparison import TIE, Comparison, Side, TaskPair, compare, problem, side_of
+from backend.evaluations.comparability import Remark
+from backend.evaluations.comparison import (
+    MOST_SIDES,
+    TIE,
+    Comparison,
+    Pairing,
+    Side,
+    TaskPair,
+    compare,
+    task_pairs,
+)
 from backend.evaluations.forms import RunFilter
+from backend.evaluations.results_api import CompareQuery, sides_of
+from backend.evaluations.side_by_side import marked_apart
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, see_other
 from backend.web.transcripts import Entry, transcript_of
@@ -24,22 +35,36 @@ from backend.web.transcripts import Entry, transcript_of
 router = APIRouter()
 SHOWN = 12
 """Tasks at either end of the list."""
+COMPARED = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY})
 
 
-class Choice(BaseModel):
-    """Which two sides, and which task is open."""
+class Choice(CompareQuery):
+    """Which runs, which of them is looked at against the first, and which task is open."""
 
-    a: uuid.UUID | None = None
-    b: uuid.UUID | None = None
-    a_step: int | None = None
-    """Of a training run: the training step of its held-out examination; left out: the newest."""
-    b_step: int | None = None
+    focus: int = 1
+    """Place of the run that stands against the first one in the tables."""
     task: uuid.UUID | None = None
 
+    @property
+    def references(self) -> list[str]:
+        """The chosen runs as addresses name them."""
+        return [str(run_id) if step is None else f"{run_id}@{step}" for run_id, step in self.chosen()]
+
     def url(self, **changes: object) -> str:
-        """The same page with something else chosen."""
-        values = self.model_dump(mode="json") | changes
-        return "/compare?" + urlencode({name: value for name, value in values.items() if value is not None})
+        """The same page with something else chosen; `runs` are references."""
+        values = {"run": self.references, "focus": self.focus, "task": self.task} | changes
+        if values["focus"] == 1:
+            values.pop("focus")
+        return "/compare?" + urlencode({name: value for name, value in values.items() if value}, doseq=True)
+
+    def without(self, position: int) -> str:
+        kept = [reference for place, reference in enumerate(self.references) if place != position]
+        return self.url(run=kept, focus=1, task=None)
+
+    def first(self, position: int) -> str:
+        """The same with this run as the one that the others are held against."""
+        references = self.references
+        return self.url(run=[references.pop(position), *references], focus=1, task=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +82,21 @@ class ComparePage:
 
     choice: Choice
     candidates: Sequence[Run]
-    before: Side | None = None
-    after: Side | None = None
-    problem: str | None = None
+    sides: Sequence[Side] = ()
+    problem: Remark | None = None
     found: Comparison | None = None
+    pairing: Pairing | None = None
+    """The run in focus against the first."""
     baselines: list[Baseline] = field(default_factory=list)
     open: TaskPair | None = None
     played: tuple[Played, Played] | None = None
+    parting: int | None = None
+    """The first turn in which the replies of the open task differ."""
     improved: Sequence[TaskPair] = ()
     """Most improved first."""
     regressed: Sequence[TaskPair] = ()
     """Most regressed first."""
+    most: int = MOST_SIDES
 
 
 @router.get("/compare", response_class=HTMLResponse)
@@ -86,41 +115,70 @@ def start_missing_baseline(
 
 
 def _page(session: Session, choice: Choice) -> ComparePage:
-    candidates = [
-        run
-        for run in queries.runs(session, RunFilter(limit=200)).items
-        if run.kind in {RunKind.EVALUATION, RunKind.TRAINING} and run.status is not RunStatus.QUEUED
-    ]
-    if choice.a is None or choice.b is None:
-        return ComparePage(choice, candidates)
-    before = side_of(session, queries.get_run(session, choice.a), choice.a_step)
-    after = side_of(session, queries.get_run(session, choice.b), choice.b_step)
-    if wrong := problem(before, after):
-        return ComparePage(choice, candidates, before, after, wrong)
-    found = compare(session, before, after)
-    if not found.pairs:
-        missing = (
-            f"No task was completed on both sides ({found.only_before} only on the first, {found.only_after} only "
-        )
-        return ComparePage(choice, candidates, before, after, missing + "on the second).", found)
-    opened = next((pair for pair in found.pairs if pair.task_id == choice.task), _most_changed(found))
+    sides = sides_of(session, choice)[:MOST_SIDES]
+    candidates = _candidates(session, sides)
+    if len(sides) < 2:
+        return ComparePage(choice, candidates, sides)
+    found = compare(session, sides)
+    if not found.pairings:
+        return ComparePage(choice, candidates, sides, found.remarks[0])
+    pairing = found.pairings[min(max(choice.focus, 1), len(found.pairings)) - 1]
+    improved, regressed = _ends(session, found, pairing)
+    opened = _opened(session, found, pairing, choice.task) or _most_changed(session, found, pairing)
+    played, parting = _side_by_side(session, opened)
     return ComparePage(
         choice,
         candidates,
-        before,
-        after,
+        sides,
         found=found,
-        baselines=baselines(session, after.run, [pair.task_id for pair in found.pairs]),
+        pairing=pairing,
+        baselines=baselines(session, pairing.after.side.run, found.shared),
         open=opened,
-        improved=[pair for pair in found.pairs[:SHOWN] if pair.difference > TIE],
-        regressed=[pair for pair in found.pairs[: -SHOWN - 1 : -1] if pair.difference < -TIE],
-        played=(_played(session, opened.rollout_before), _played(session, opened.rollout_after)),
+        played=played,
+        parting=parting,
+        improved=improved,
+        regressed=regressed,
     )
 
 
-def _most_changed(found: Comparison) -> TaskPair:
-    first, last = found.pairs[0], found.pairs[-1]
-    return last if -last.difference > first.difference else first
+def _candidates(session: Session, sides: Sequence[Side]) -> list[Run]:
+    """Runs to choose from; with one chosen, those of its version first."""
+    version = sides[0].run.version_id if sides else None
+    found = [] if version is None else queries.runs(session, RunFilter(version_id=version, limit=200)).items
+    known = {run.id for run in found}
+    found += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
+    return [run for run in found if run.kind in COMPARED and run.status is not RunStatus.QUEUED]
+
+
+def _ends(session: Session, found: Comparison, pairing: Pairing) -> tuple[list[TaskPair], list[TaskPair]]:
+    order = pairing.order.tolist()
+    improved = [position for position in order[:SHOWN] if pairing.differences[position] > TIE]
+    regressed = [position for position in order[: -SHOWN - 1 : -1] if pairing.differences[position] < -TIE]
+    pairs = task_pairs(session, found, pairing, [*improved, *regressed])
+    return pairs[: len(improved)], pairs[len(improved) :]
+
+
+def _opened(session: Session, found: Comparison, pairing: Pairing, task: uuid.UUID | None) -> TaskPair | None:
+    if task is None or task not in pairing.after.task_ids:
+        return None
+    row = pairing.after.task_ids.index(task)
+    key = next(key for key, place in pairing.after.tasks.items() if place == row)
+    return task_pairs(session, found, pairing, [found.shared.index(key)])[0] if key in found.shared else None
+
+
+def _most_changed(session: Session, found: Comparison, pairing: Pairing) -> TaskPair:
+    first, last = int(pairing.order[0]), int(pairing.order[-1])
+    position = last if -pairing.differences[last] > pairing.differences[first] else first
+    return task_pairs(session, found, pairing, [position])[0]
+
+
+def _side_by_side(session: Session, pair: TaskPair) -> tuple[tuple[Played, Played], int | None]:
+    before, after = _played(session, pair.rollout_before), _played(session, pair.rollout_after)
+    entries_before, entries_after, parting = marked_apart(before.entries, after.entries)
+    return (
+        Played(before.rollout, entries_before, before.columns),
+        Played(after.rollout, entries_after, after.columns),
+    ), parting
 
 
 def _played(session: Session, rollout_id: uuid.UUID) -> Played:

@@ -15,11 +15,14 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Run
-from backend.domain.vocabulary import Phase, RunKind
+from backend.domain.passes import REWARD
+from backend.domain.vocabulary import RunKind
 from backend.evaluations import points, queries, rollout_queries, service
 from backend.evaluations.charts import Chart, charts_of, series_of
-from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
+from backend.evaluations.filter_fields import is_reserved
+from backend.evaluations.group_queries import TaskEnd, task_ends
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
+from backend.evaluations.run_figures import FiguresChoice, RunFigures, run_figures
 from backend.events import run_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
@@ -29,13 +32,25 @@ from backend.web.streams import AGAIN, END, live
 router = APIRouter()
 TEMPLATE = "runs/overview.html"
 NEWEST = 6
+TASK_ENDS = 5
+"""Of the hardest and of the easiest tasks."""
 
 
-class ScopeChoice(BaseModel):
-    """Which rollouts of a training run the figures are about."""
+@dataclass(frozen=True, slots=True)
+class RolloutLinks:
+    """Addresses of the rollouts behind a figure: a filter within what the figures are about."""
 
-    phase: Phase | None = None
-    step: int | None = None
+    run_id: uuid.UUID
+    within: str = ""
+    """The filter of what the figures are about; empty: the whole run."""
+
+    def field(self, name: str) -> str:
+        """How a filter calls a column whose name every run's rollouts have a field of."""
+        return f"column.{name}" if name != REWARD and is_reserved(name) else name
+
+    def to(self, expression: str = "") -> str:
+        where = " and ".join(part for part in (self.within, expression) if part)
+        return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +61,17 @@ class OverviewPage:
     run: Run
     choice: str
     """What was chosen to look at, as a query string for the live stream."""
-    all: Outcomes
-    """Of the whole run."""
-    scope: Scope
-    scoped: Outcomes
-    """Of the rollouts that the figures are about; the same as `all` where they are about all."""
-    columns: list[ColumnFigures]
-    """The reward first."""
+    figures: RunFigures
+    links: RolloutLinks
+    """To rollouts of the scope."""
+    hardest: Sequence[TaskEnd]
+    easiest: Sequence[TaskEnd]
     newest: Sequence[rollout_queries.Listed]
     checkpoints: Sequence[Checkpoint]
     charts: Sequence[Chart]
     more_charts: Sequence[Chart]
-
-    rollouts_url: str
-    """The list of the rollouts that the figures are about; more may be appended with `&`."""
-    levels: list[int]
+    rules: Sequence[str]
+    """What may decide about success: the reward and its columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +90,14 @@ _overviews: Shared[OverviewPage] = Shared()
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[ScopeChoice, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[FiguresChoice, Query()]
 ) -> HTMLResponse:
     return page(request, TEMPLATE, _overview(session, run_id, choice, with_charts=True), block="run_figures")
 
 
 @router.get("/runs/{run_id}/events", response_class=EventSourceResponse)
 async def run_events(
-    request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[ScopeChoice, Query()]
+    request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[FiguresChoice, Query()]
 ) -> AsyncIterable[ServerSentEvent]:
     """The overview's blocks whenever they change; `points` tells the charts that there is more to fetch."""
     topic = run_topic(run_id)
@@ -101,7 +112,7 @@ async def run_events(
         news, _ = _news.read(run_id, since, lambda: _read_news(session, run_id), is_urgent=True)
         run = news.head.run
         overview, again = _overviews.read(
-            (run_id, choice.phase, choice.step),
+            (run_id, choice),
             time.monotonic() if run.status.is_over else since,
             lambda: _overview(session, run_id, choice, with_charts=False),
             is_urgent=run.status.is_over,
@@ -164,41 +175,23 @@ def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Respons
     return see_other(f"/runs/{run_id}", "Queued again; it goes on where it stopped.")
 
 
-def _overview(session: Session, run_id: uuid.UUID, choice: ScopeChoice, *, with_charts: bool) -> OverviewPage:
+def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, with_charts: bool) -> OverviewPage:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
-    everything = outcomes(session, Scope(run.id))
-    scope = _scope(run, everything, choice)
-    figures = column_figures(session, run, scope)
+    figures = run_figures(session, run, choice)
+    hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
     main, more = charts_of(run, points.latest_steps(session, run.id)) if is_training and with_charts else ([], [])
     return OverviewPage(
         head=run_header(session, run),
         run=run,
         choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
-        all=everything,
-        scope=scope,
-        scoped=everything if scope.phase is None else outcomes(session, scope),
-        columns=figures,
+        figures=figures,
+        links=RolloutLinks(run.id, figures.scope.expression),
+        hardest=hardest,
+        easiest=easiest,
         newest=rollout_queries.newest(session, run, NEWEST),
         checkpoints=queries.checkpoints(session, run_id=run.id) if is_training else (),
         charts=main,
         more_charts=more,
-        rollouts_url=f"/runs/{run.id}/rollouts?{_query(scope)}",
-        levels=sorted(figures[0].by_level),
+        rules=[REWARD, *(name for name in run.columns if name != REWARD)],
     )
-
-
-def _scope(run: Run, everything: Outcomes, choice: ScopeChoice) -> Scope:
-    """What the figures are about: of a training run its newest held-out examination, unless chosen otherwise."""
-    if run.kind is not RunKind.TRAINING:
-        return Scope(run.id)
-    phase = choice.phase
-    if phase is None:
-        phase = next((each for each in (Phase.HELDOUT, Phase.TRAIN, Phase.WARM_UP) if each in everything.phases), None)
-    step = choice.step if choice.step is not None else everything.latest.get(phase or "")
-    return Scope(run.id, phase, step)
-
-
-def _query(scope: Scope) -> str:
-    chosen = {"phase": scope.phase and str(scope.phase), "step": scope.step, "limit": 50}
-    return urlencode({name: value for name, value in chosen.items() if value is not None})
