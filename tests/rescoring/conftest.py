@@ -1,0 +1,107 @@
+"""Versions of a counter, evaluations that were really played on them, and jobs that really run."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import undefer
+
+from backend.db.models import EnvironmentVersion, Group, Rollout, Run
+from backend.db.session import transaction
+from backend.domain.manifest import read_manifest
+from backend.domain.packages import content_hash
+from backend.domain.plans import EvaluationPlan
+from backend.domain.vocabulary import Role, RunStatus
+from backend.rescoring.forms import ReplayRequest, RescoreRequest
+from backend.rescoring.service import start_replay, start_rescore
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess, package_files
+from tests.factories import Member, make_environment, make_member, make_policy, make_run
+from tests.web_fixtures import *  # noqa: F403
+from workers.jobs.evaluation import evaluate
+from workers.jobs.registry import JobContext
+from workers.jobs.rescoring import run as carry_out
+from workers.policies.scripted import ScriptedPolicy
+
+
+@dataclass
+class World:
+    """One environment with versions that differ in what their step does."""
+
+    environment_id: uuid.UUID
+    actor: Member
+    numbers: int = 0
+
+    def version(self, in_step: str = "pass", in_reset: str = "pass") -> uuid.UUID:
+        """The counter (adds what is replied, done at 3), with statements of its own."""
+        self.numbers += 1
+        files = package_files(in_step=in_step, in_reset=in_reset)
+        with transaction() as session:
+            version = EnvironmentVersion(
+                environment_id=self.environment_id,
+                number=self.numbers,
+                files=files,
+                content_hash=content_hash(files),
+                manifest=read_manifest(files["openenv.yaml"]).model_dump(mode="json"),
+            )
+            session.add(version)
+            session.flush()
+            return version.id
+
+    def played(self, version_id: uuid.UUID, reply: str = "1", *, tasks: int = 4, group_size: int = 1) -> uuid.UUID:
+        """An evaluation of a policy that always says the same; 1 takes three turns."""
+        plan = EvaluationPlan(tasks=tasks, group_size=group_size, concurrency=8).model_dump(mode="json")
+        fresh: dict[str, Any] = {"status": RunStatus.QUEUED, "started_at": None, "ended_at": None, "attempt": 0}
+        with transaction() as session:
+            version = session.get_one(EnvironmentVersion, version_id)
+            policy = make_policy(session, configuration={"script": "constant", "constant": reply})
+            run_id = make_run(session, version, policy, configuration=plan, **fresh).id
+        assert evaluate(run_id, ScriptedPolicy("constant", reply)) is RunStatus.COMPLETED, run_of(run_id).reason
+        return run_id
+
+    def rescore(self, *run_ids: uuid.UUID, **request: Any) -> Run:
+        """Started and carried out; the (first) new run."""
+        with transaction() as session:
+            started = start_rescore(session, self.actor, RescoreRequest(run_ids=list(run_ids), **request))
+        return self._done([run.id for run in started.runs])
+
+    def replay(self, *run_ids: uuid.UUID, **request: Any) -> Run:
+        with transaction() as session:
+            started = start_replay(session, self.actor, ReplayRequest(run_ids=list(run_ids), **request))
+        return self._done([run.id for run in started.runs])
+
+    def _done(self, run_ids: list[uuid.UUID]) -> Run:
+        for run_id in run_ids:
+            carry_out(JobContext(uuid.uuid4(), run_id, {}, 1))
+        return run_of(run_ids[0])
+
+
+@pytest.fixture
+def world(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
+    get_settings.cache_clear()
+    with transaction() as session:
+        made = World(make_environment(session).id, make_member(session, Role.AUTHOR))
+    yield made
+    get_settings.cache_clear()
+
+
+def run_of(run_id: uuid.UUID) -> Run:
+    with transaction() as session:
+        return session.get_one(Run, run_id)
+
+
+def rollouts_of(run_id: uuid.UUID) -> list[Rollout]:
+    """In the order of their places."""
+    with transaction() as session:
+        statement = (
+            select(Rollout)
+            .options(undefer(Rollout.steps), undefer(Rollout.messages), undefer(Rollout.tokens))
+            .join(Group, Group.id == Rollout.group_id)
+            .where(Rollout.run_id == run_id)
+            .order_by(Group.ordinal, Rollout.member)
+        )
+        return list(session.scalars(statement))

@@ -1,0 +1,224 @@
+"""Stores stored rollouts once more, with another outcome, in another run: what does not change never leaves Postgres.
+
+Ids follow from the run and the original's place, so that a repeated write meets its first.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import TextClause, delete, select, text, update
+from sqlalchemy.orm import Session
+
+from backend.db.models import Rollout, Run
+from backend.db.session import transaction
+from backend.domain.ids import stable_id
+from backend.domain.rollouts import TaskSpec
+from backend.domain.text import plain_text
+from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, StopReason
+from backend.events import announce, run_topic
+from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, json_text, real
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """Where a stored rollout stands."""
+
+    id: uuid.UUID
+    group_id: uuid.UUID
+    task_id: uuid.UUID
+    task: TaskSpec
+    ordinal: int
+    training_step: int | None
+    member: int
+    stop_reason: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """What was played anew. Each of these replaces what the original holds."""
+
+    steps: Sequence[Any]
+    messages: Sequence[Mapping[str, Any]]
+    opening: Mapping[str, Any]
+    tokens_out: int
+    environment_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One original with its new outcome."""
+
+    original: Original
+    status: RolloutStatus
+    reward: float | None = None
+    columns: Sequence[float] | None = None
+    """In the order of the new run's columns."""
+    stop_reason: StopReason | None = None
+    error_kind: ErrorKind | None = None
+    error_message: str | None = None
+    metrics: Mapping[str, float] | None = None
+    """None: as they were."""
+    play: Play | None = None
+
+
+def copy_ids(run_id: uuid.UUID, original: Original) -> tuple[uuid.UUID, uuid.UUID]:
+    """The group and the rollout that an original becomes in a run."""
+    group = stable_id("group", run_id, Phase.EVALUATION, original.training_step, original.ordinal)
+    return group, stable_id("rollout", group, original.member)
+
+
+def finished(session: Session, run_id: uuid.UUID, originals: Sequence[Original]) -> set[uuid.UUID]:
+    """Those of these originals whose copies are there and did not fail, by their own ids."""
+    by_copy = {copy_ids(run_id, original)[1]: original.id for original in originals}
+    there = select(Rollout.id).where(Rollout.id.in_(by_copy), Rollout.status != RolloutStatus.FAILED)
+    return {by_copy[copy] for copy in session.scalars(there)}
+
+
+def store_copies(run_id: uuid.UUID, version_id: uuid.UUID, copies: Sequence[Copy], *, is_replay: bool = False) -> int:
+    """Store what is not stored yet, in the place of a failed one where there is one. Returns the new rows."""
+    rows = {copy_ids(run_id, copy.original)[1]: copy for copy in copies}
+    if not rows:
+        return 0
+    with transaction() as session:
+        # The run's row stays locked until the commit, so numbers become visible in their order.
+        seq = session.scalars(select(Run.next_seq).where(Run.id == run_id).with_for_update(key_share=True)).one()
+        for known in _settled(session, list(rows)):
+            del rows[known]
+        if not rows:
+            return 0
+        _store_places(session, run_id, version_id, list(rows.values()))
+        session.execute(_insert(is_replay), _parameters(run_id, seq, rows))
+        session.execute(update(Run).where(Run.id == run_id).values(next_seq=seq + len(rows)))
+        announce(session, run_topic(run_id))
+    return len(rows)
+
+
+def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
+    """Those that are stored; failed ones are taken away first and so give place."""
+    session.execute(delete(Rollout).where(Rollout.id.in_(ids), Rollout.status == RolloutStatus.FAILED))
+    return list(session.scalars(select(Rollout.id).where(Rollout.id.in_(ids))))
+
+
+_ADD_TASKS = text("""
+INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
+SELECT n.id, :version, t.split, t.index, t.level, t.seed, t.arguments
+FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[])) AS n(id, original) JOIN tasks t ON t.id = n.original
+ORDER BY n.id
+ON CONFLICT DO NOTHING
+""")
+_ADD_GROUPS = text("""
+INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
+SELECT n.id, :run, n.task_id, 'evaluation', g.training_step, g.ordinal
+FROM unnest(CAST(:ids AS uuid[]), CAST(:originals AS uuid[]), CAST(:tasks AS uuid[])) AS n(id, original, task_id)
+JOIN groups g ON g.id = n.original
+ON CONFLICT DO NOTHING
+""")
+
+
+def _store_places(session: Session, run_id: uuid.UUID, version_id: uuid.UUID, copies: Sequence[Copy]) -> None:
+    """Tasks of the run's version and groups of the run, those that are not there yet."""
+    tasks: dict[uuid.UUID, uuid.UUID] = {}
+    groups: dict[uuid.UUID, tuple[uuid.UUID, uuid.UUID]] = {}
+    for original in (copy.original for copy in copies):
+        task = original.task
+        task_id = stable_id("task", version_id, task.split, task.index, task.seed)
+        tasks[task_id] = original.task_id
+        groups[copy_ids(run_id, original)[0]] = original.group_id, task_id
+    session.execute(_ADD_TASKS, {"version": version_id, "ids": list(tasks), "originals": list(tasks.values())})
+    places = list(groups.values())
+    found = {"originals": [place[0] for place in places], "tasks": [place[1] for place in places]}
+    session.execute(_ADD_GROUPS, {"run": run_id, "ids": list(groups), **found})
+
+
+_TYPES = {
+    "id": "uuid",
+    "group_id": "uuid",
+    "source_id": "uuid",
+    "seq": "bigint",
+    "status": "text",
+    "stop_reason": "text",
+    "error_kind": "text",
+    "error_message": "text",
+    "reward": "real",
+    "columns": "text",
+    "metrics": "text",
+    "opening": "text",
+    "steps": "text",
+    "messages": "text",
+    "excerpt": "text",
+    "turns": "int",
+    "tokens_out": "int",
+    "environment_seconds": "real",
+}
+"""What differs from the original: one array of each goes to Postgres."""
+_JSON = ("metrics", "opening", "steps", "messages")
+_UNLESS_PLAYED = ("excerpt", "turns", "tokens_out", "environment_seconds")
+_NOT_COPIED = {"run_id": ":run", "phase": "'evaluation'", "advantage": "NULL", "is_demonstration": "false"}
+_NOT_SAMPLED = {"tokens": "NULL", "cost": "NULL", "policy_seconds": "0", "queue_seconds": "0", "tokens_in": "0"}
+"""Of a replay, which asks no policy."""
+
+
+@lru_cache(maxsize=2)
+def _insert(is_replay: bool) -> TextClause:
+    """Every column of a rollout: from the original, unless said otherwise."""
+    values = {column.name: f"s.{column.name}" for column in Rollout.__table__.columns if column.name != "created_at"}
+    values |= {name: f"n.{name}" for name in _TYPES}
+    values |= {name: f"coalesce(n.{name}::jsonb, s.{name})" for name in _JSON}
+    values |= {name: f"coalesce(n.{name}, s.{name})" for name in _UNLESS_PLAYED}
+    values |= _NOT_COPIED | {"columns": "CAST(n.columns AS real[])", "attempts": "1"}
+    values |= _NOT_SAMPLED if is_replay else {}
+    arrays = ", ".join(f"CAST(:{name} AS {kind}[])" for name, kind in _TYPES.items())
+    return text(
+        f"INSERT INTO rollouts ({', '.join(values)}) SELECT {', '.join(values.values())}"
+        f" FROM unnest({arrays}) AS n({', '.join(_TYPES)}) JOIN rollouts s ON s.id = n.source_id"
+    )
+
+
+def _parameters(run_id: uuid.UUID, seq: int, rows: Mapping[uuid.UUID, Copy]) -> dict[str, Any]:
+    values = [_row(run_id, number, copy) for number, copy in enumerate(rows.values(), start=seq)]
+    arrays = zip(*values, strict=True)
+    return {"run": run_id, **{name: list(array) for name, array in zip(_TYPES, arrays, strict=True)}}
+
+
+def _row(run_id: uuid.UUID, seq: int, copy: Copy) -> list[Any]:
+    """In the order of _TYPES."""
+    group, rollout = copy_ids(run_id, copy.original)
+    done = copy.status is RolloutStatus.COMPLETED
+    columns = [real(value) for value in copy.columns or ()]
+    return [
+        rollout,
+        group,
+        copy.original.id,
+        seq,
+        copy.status.value,
+        copy.stop_reason and copy.stop_reason.value,
+        copy.error_kind and copy.error_kind.value,
+        copy.error_message and plain_text(copy.error_message)[:MAX_MESSAGE_CHARACTERS],
+        real(copy.reward) if done else None,
+        _array(columns) if done else None,
+        None if copy.metrics is None else json_text(copy.metrics),
+        *_played(copy.play),
+    ]
+
+
+def _array(values: Sequence[float | None]) -> str:
+    return "{" + ",".join("NULL" if value is None else repr(value) for value in values) + "}"
+
+
+def _played(play: Play | None) -> list[Any]:
+    if play is None:
+        return [None] * 7
+    last = play.steps[-1] if play.steps else None
+    reply = (last["reply"] if isinstance(last, dict) else last.reply) if last else ""
+    return [
+        json_text(play.opening),
+        json_text(play.steps),
+        json_text(play.messages),
+        plain_text(reply[-EXCERPT_CHARACTERS:]),
+        len(play.steps),
+        play.tokens_out,
+        play.environment_seconds,
+    ]

@@ -1,0 +1,51 @@
+"""The job `rescoring.run`: score the stored rollouts of a run again, or play their replies on another version.
+
+It goes on where the rows stand: what is stored is kept, failed rows are done again, nothing is doubled.
+"""
+
+import time
+import uuid
+from dataclasses import replace
+
+import structlog
+
+from backend.db.models import Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import RunStatus
+from backend.evaluations.service import finish_run
+from backend.rescoring.queries import tally
+from workers.jobs.loops import run_async
+from workers.jobs.recording import RunRecorder
+from workers.jobs.registry import JobContext
+from workers.jobs.replaying_runs import Replaying
+from workers.jobs.rescoring_work import Ending, take_up
+from workers.jobs.reweighing import reweigh
+from workers.jobs.summary import summarize
+
+logger = structlog.get_logger(__name__)
+
+
+def run(context: JobContext) -> None:
+    """The job's body."""
+    work = take_up(context.need_run())
+    if work is None:
+        logger.info("the run is over already")
+        return
+    began = time.monotonic()
+    recorder = RunRecorder(work.run_id)
+    total = work.originals.count()
+    recorder.progress(phase="reading", done=0, total=total)
+    ending = run_async(Replaying(work, recorder, total).go()) if work.plan.plays else reweigh(work, recorder, total)
+    _finish(work.run_id, ending, time.monotonic() - began, recorder)
+
+
+def _finish(run_id: uuid.UUID, ending: Ending, seconds: float, recorder: RunRecorder) -> None:
+    with transaction() as session:
+        row = session.get_one(Run, run_id)
+        found = tally(session, run_id)
+        if ending.status is RunStatus.COMPLETED and found.total and not found.completed:
+            ending = replace(ending, status=RunStatus.FAILED, reason=f"No rollout could be scored. {found.most_common}")
+        summary = summarize(session, row, seconds=seconds, played=found.total)
+        summary["rescoring"] = {**found.as_json(), "grounds": ending.grounds}
+        finish_run(session, row, ending.status, summary, ending.reason)
+    recorder.log(f"{ending.status}: {found} in {seconds:.1f} s. {ending.reason or ''}".strip())

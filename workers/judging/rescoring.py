@@ -1,0 +1,144 @@
+"""Stored episodes played again on a server: the replies there are, no policy, as fast as the engine goes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from backend.domain.divergence import Recorded
+from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
+from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.vocabulary import Phase, StopReason
+from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
+from workers.rollouts.engine import GroupPlan, play_groups
+
+if TYPE_CHECKING:
+    from workers.environments.client import EnvServer
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEpisode:
+    """What is needed of a stored rollout to play it again, and to say what changed."""
+
+    id: UUID
+    task: TaskSpec
+    recorded: Recorded = field(repr=False)
+    columns: Mapping[str, float] = field(default_factory=dict)
+    stop_reason: StopReason | None = None
+    tokens_out: int = 0
+    is_truncated: bool = False
+
+    @property
+    def replies(self) -> list[str]:
+        return [str(step.get("reply") or "") for step in self.recorded.steps]
+
+
+@dataclass(slots=True)
+class Replayed:
+    """An episode beside the stored one."""
+
+    episode: StoredEpisode
+    rollout: Rollout
+    replies_ended: bool = False
+    """The environment asked for another reply when there was none."""
+
+    @property
+    def replies_left(self) -> int:
+        return len(self.episode.recorded.steps) - len(self.rollout.steps)
+
+
+class Recital:
+    """The policy: each player recites the replies of the episode whose number is its member."""
+
+    def __init__(self, episodes: Sequence[StoredEpisode]) -> None:
+        self._episodes = episodes
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        return _Reciter(self._episodes[start.member])
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class _Reciter:
+    wants_scripts = False
+
+    def __init__(self, episode: StoredEpisode) -> None:
+        self._replies = episode.replies
+        self._is_truncated = episode.is_truncated
+        self._tokens = divmod(episode.tokens_out, len(self._replies))
+
+    async def act(self, turn: Turn) -> Reply:
+        """Tokens are stored by episode only: shared out evenly, their sum and mean are right."""
+        each, more = self._tokens
+        is_last = turn.index == len(self._replies) - 1
+        tokens = each + (turn.index < more)
+        return Reply(self._replies[turn.index], tokens_out=tokens, is_truncated=self._is_truncated and is_last)
+
+    def trace(self) -> TokenTrace | None:
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+async def replay_episodes(
+    episodes: Sequence[StoredEpisode],
+    *,
+    server: "EnvServer",
+    manifest: Manifest,
+    concurrency: int,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Replayed]:
+    """Play each of them, those with replies. An episode has as many turns as there are replies.
+
+    Raises TooManyFailures as the engine does; returns early, with what is there, when told to stop.
+    """
+    played: list[Replayed] = []
+    for turns, group in groupby(sorted(_with_replies(episodes), key=_turns), key=_turns):
+        batch = list(group)
+
+        def keep(rollout: Rollout, batch: Sequence[StoredEpisode] = batch) -> None:
+            played.append(_beside(batch[rollout.member], rollout, manifest))
+
+        await play_groups(
+            [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
+            server=server,
+            policy=Recital(batch),
+            manifest=_with_turns(manifest, turns),
+            phase=Phase.EVALUATION,
+            seed=0,
+            concurrency=concurrency,
+            on_rollout=keep,
+            should_stop=should_stop,
+        )
+    return played
+
+
+def environment_columns(manifest: Manifest, columns: Mapping[str, float]) -> dict[str, float]:
+    """Those that the environment paid; the platform's own follow from the conversation."""
+    names = set(manifest.column_names) - set(PLATFORM_COLUMNS)
+    return {name: value for name, value in columns.items() if name in names}
+
+
+def _beside(episode: StoredEpisode, rollout: Rollout, manifest: Manifest) -> Replayed:
+    turns = len(episode.recorded.steps)
+    is_out = rollout.stop_reason is StopReason.MAX_TURNS and turns < manifest.proctor.episode.max_turns
+    if is_out:
+        rollout.stop_reason = episode.stop_reason
+    return Replayed(episode, rollout, replies_ended=is_out)
+
+
+def _with_replies(episodes: Sequence[StoredEpisode]) -> Iterator[StoredEpisode]:
+    return (episode for episode in episodes if episode.recorded.steps)
+
+
+def _turns(episode: StoredEpisode) -> int:
+    return len(episode.recorded.steps)
+
+
+def _with_turns(manifest: Manifest, turns: int) -> Manifest:
+    most = min(turns, manifest.proctor.episode.max_turns)
+    episode = manifest.proctor.episode.model_copy(update={"max_turns": most})
+    return manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": episode})})
