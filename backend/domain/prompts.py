@@ -9,9 +9,9 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from backend.domain.manifest import ActionSpec, AgentSpec
+from backend.domain.manifest import ActionSpec, AgentSpec, ContextSpec
 from backend.domain.templates import compile_template
-from backend.domain.tools import CallUnreadable, Tool, has_call, render_tools, split_call, write_call
+from backend.domain.tools import Call, CallUnreadable, Tool, has_call, render_tools, split_calls, write_call
 
 MAX_TEXT = 200_000
 """Characters of a rendered observation; the rest is cut with a mark."""
@@ -46,16 +46,41 @@ def render_system(agent: AgentSpec, tools: Sequence[Tool], *, is_native: bool = 
     return agent.system if is_native else f"{agent.system}\n\n{listed}".lstrip()
 
 
+def visible_messages(context: ContextSpec, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What of a conversation, whose last message is to be answered, the policy reads."""
+    if context.kind == "full":
+        return messages
+    first = 1 if messages and messages[0]["role"] == "system" else 0
+    kept_first, kept_last = first + 2, 2 * context.turns - 1
+    if len(messages) <= kept_first + kept_last:
+        return messages
+    return messages[:kept_first] + messages[-kept_last:]
+
+
+_THOUGHT, _THOUGHT_END = "<think>", "</think>"
+
+
+def split_reasoning(reply: str) -> tuple[str, str]:
+    """(reasoning, answer) of a reply by a policy that thinks first; its template may have written the opening mark."""
+    thought, ended, answer = reply.partition(_THOUGHT_END)
+    opened = thought.lstrip()
+    if not ended and not opened.startswith(_THOUGHT):
+        return "", reply
+    return opened.removeprefix(_THOUGHT).strip(), answer.lstrip()
+
+
 @dataclass(frozen=True, slots=True)
 class Parsed:
     """A reply that was understood (`action`) or not (`problem`, in words for the policy)."""
 
     action: dict[str, Any] | None
     problem: str = ""
+    calls: tuple["Parsed", ...] = ()
+    """Where a reply makes several tool calls: each of them. `action` is then the first that can be made."""
 
 
 def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Parsed:
-    """The action in a reply. A tag or a call must occur exactly once, so that no reply hedges between two.
+    """The action in a reply. A tag must occur exactly once, so that no reply hedges between two; of calls each is made.
 
     `tools`: those that the environment has listed, where the manifest does not list them itself.
     """
@@ -74,9 +99,17 @@ def _parse_call(spec: ActionSpec, reply: str, tools: Sequence[Tool]) -> Parsed:
     if spec.text and reply.strip() and not has_call(reply):
         return Parsed({spec.text: reply.strip(), **spec.extra})
     try:
-        _, call, _ = split_call(reply)
+        _, calls, _ = split_calls(reply)
     except CallUnreadable as error:
         return Parsed(None, str(error))
+    found = tuple(_action_of(spec, call, tools) for call in calls)
+    if len(found) == 1:
+        return found[0]
+    action = next((each.action for each in found if each.action is not None), None)
+    return Parsed(action, " ".join(each.problem for each in found if each.problem), found)
+
+
+def _action_of(spec: ActionSpec, call: Call, tools: Sequence[Tool]) -> Parsed:
     if problem := call.problem(tools):
         return Parsed(None, problem)
     return Parsed({spec.field or "": call.name, spec.arguments: call.arguments, **spec.extra})

@@ -25,6 +25,8 @@ MAX_DEPTH = 32
 """Of a call's arguments."""
 MAX_CHECKS = 20_000
 """Keywords that one validation may look at: schemas can unfold without end."""
+MAX_CALLS = 16
+"""Of one reply."""
 MAX_TOLD = 3
 """Problems of one call that are told at once."""
 
@@ -113,16 +115,28 @@ def has_call(reply: str) -> bool:
 
 
 def split_call(reply: str) -> tuple[str, Call, str]:
-    """The text before the call, the call, and the text after. Raises CallUnreadable with what to do about it."""
-    count = reply.count(BEGIN)
-    if count != 1 or reply.count(END) != 1:
-        found = "no complete" if count <= 1 else str(count)
+    """The text before the one call, the call, and the text after. Raises CallUnreadable where there is not one."""
+    before, calls, after = split_calls(reply)
+    if len(calls) != 1:
+        raise CallUnreadable(f"Found {len(calls)} {BEGIN}…{END}; write exactly one.")
+    return before, calls[0], after
+
+
+def split_calls(reply: str) -> tuple[str, list[Call], str]:
+    """The text before the first call, the calls in their order, and the text after each of them, joined.
+
+    Raises CallUnreadable, with what to do about it, when one of them cannot be read: then none is made.
+    """
+    before, *parts = reply.split(BEGIN)
+    if not parts or reply.count(END) != len(parts):
+        found = "no complete" if len(parts) <= 1 else f"{len(parts)} nested or incomplete"
         raise CallUnreadable(f"Found {found} {BEGIN}…{END}; write exactly one.")
-    before, _, rest = reply.partition(BEGIN)
-    body, closed, after = rest.partition(END)
-    if not closed:
+    if len(parts) > MAX_CALLS:
+        raise CallUnreadable(f"Found {len(parts)} {BEGIN}…{END}; at most {MAX_CALLS} are made of one reply.")
+    if any(END not in part for part in parts):
         raise CallUnreadable(f"{END} stands before {BEGIN}.")
-    return before, _call(body), after
+    bodies = [part.partition(END) for part in parts]
+    return before, [_call(body) for body, _, _ in bodies], "".join(after for _, _, after in bodies)
 
 
 def read_tools(listed: Any) -> tuple[Tool, ...]:

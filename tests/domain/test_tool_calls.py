@@ -49,8 +49,8 @@ def test_constant_fields_make_the_action_that_mcp_packages_take():
     [
         ("", "Found no complete <tool_call>"),
         ("search for leave", "write exactly one"),
-        (call('{"name": "stop"}') * 2, "Found 2"),
-        ("<tool_call>" + call('{"name": "stop"}'), "Found 2"),
+        (call('{"name": "stop"}') * 17, "Found 17"),
+        ("<tool_call>" + call('{"name": "stop"}'), "Found 2 nested"),
         ('<tool_call>{"name": "stop"}', "no complete"),
         ('</tool_call>{"name": "stop"}<tool_call>', "stands before"),
         (call('{"name": "search", "argum'), "not JSON"),
@@ -77,6 +77,14 @@ def test_what_is_no_call_is_told_and_never_guessed(reply: str, told: str):
     assert parsed.action is None
     assert told in parsed.problem
     assert len(parsed.problem) < 1000
+
+
+def test_several_calls_are_each_read_in_their_order():
+    reply = "First " + call('{"name": "search", "arguments": {"query": "a"}}') + "\n" + call('{"name": "erase"}')
+    parsed = parse_reply(SPEC, reply)
+    assert parsed.action == {"tool": "search", "arguments": {"query": "a"}}
+    assert [each.action for each in parsed.calls] == [parsed.action, None]
+    assert parsed.calls[1].problem == "There is no tool 'erase'; there are: search, stop."
 
 
 def test_a_thousand_opened_calls_are_read_at_once():

@@ -68,20 +68,29 @@ async def test_the_history_goes_back_as_calls_and_their_results() -> None:
     assert len(made["id"]) == 9
 
 
-async def test_of_several_calls_the_first_is_made_and_the_others_are_told() -> None:
+async def test_several_calls_are_each_made_and_each_answered_by_a_message_of_its_own() -> None:
     world = ToolWorld()
-    both = calls(function("add", {"number": 3}), function("add", {"number": 2}), function("add", "{broken"))
-    rollout, endpoint = await episode(both, FINISHED, world=world)
-    assert [action["tool"] for action in world.actions] == ["add", "finish"]
+    both = calls(function("add", {"number": 3}), function("add", {"number": 7}), function("add", {"number": 2}))
+    _, endpoint = await episode(both, FINISHED, world=world)
+    assert [action["tool"] for action in world.actions] == ["add", "add", "finish"]
     asked, *results = endpoint.bodies[1]["messages"][2:]
     assert [result["tool_call_id"] for result in results] == [call["id"] for call in asked["tool_calls"]]
-    assert results[0]["content"] == "3 on the shelf"
-    assert results[1]["content"].startswith("Not made: only the first call")
-    assert len({call["id"] for call in asked["tool_calls"]}) == 3
-    assert rollout.messages[2]["not_made"] == [
-        {"name": "add", "arguments": {"number": 2}},
-        {"name": "add", "arguments": {"unreadable": "{broken"}},
+    assert [result["content"] for result in results] == [
+        "3 on the shelf",
+        "`add` was not called: `number`: 7 is greater than the maximum of 3.",
+        "5 on the shelf",
     ]
+    assert len({call["id"] for call in asked["tool_calls"]}) == 3
+
+
+async def test_a_call_among_several_that_is_no_json_lets_none_be_made() -> None:
+    world = ToolWorld()
+    rollout, endpoint = await episode(
+        calls(function("add", {"number": 3}), function("add", "{broken")), FINISHED, world=world
+    )
+    assert [action["tool"] for action in world.actions] == ["finish"]
+    assert "is not JSON" in endpoint.bodies[1]["messages"][-1]["content"]
+    assert rollout.columns["format"] == 0.5
 
 
 async def test_wrong_arguments_come_back_as_the_calls_result() -> None:

@@ -1,10 +1,9 @@
 """Episodes whose replies are tool calls."""
 
-from backend.domain.tools import Call, write_call
+from backend.domain.tools import write_call
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from tests.rollouts.tools_world import ADD, FINISH, ToolWorld, tool_manifest
 from tests.rollouts.world import Replies, plans, play
-from workers.policies.base import Reply, Turn
 from workers.policies.scripted import ScriptedPolicy
 
 
@@ -72,22 +71,43 @@ async def test_a_reply_in_words_is_an_action_where_the_manifest_has_a_place_for_
     assert rollout.columns == {"win": 1.0, "format": 1.0}
 
 
-async def test_calls_that_were_not_made_stay_beside_the_reply() -> None:
-    class Eager(Replies):
-        async def begin(self, start):  # type: ignore[no-untyped-def]
-            speaker = await super().begin(start)
-            act = speaker.act
+async def test_several_calls_of_a_reply_are_made_in_their_order_and_answered_together() -> None:
+    world, policy = ToolWorld(), Replies(f"{add(3)}\n{add(2)}", write_call("finish", {}))
+    [rollout] = await play(world, policy, plans(1), tool_manifest())  # type: ignore[arg-type]
+    assert [action["arguments"] for action in world.actions] == [{"number": 3}, {"number": 2}, {}]
+    assert policy.seen[1][-1]["content"] == "Call 1 (`add`): 3 on the shelf\n\nCall 2 (`add`): 5 on the shelf"
+    first, last = rollout.steps
+    assert first.action == {"tool": "add", "arguments": {"number": 3}}
+    assert [(call["text"], call["done"]) for call in first.calls or []] == [
+        ("3 on the shelf", False),
+        ("5 on the shelf", False),
+    ]
+    assert (last.calls, last.done) == (None, True)
+    assert rollout.columns == {"win": 1.0, "format": 1.0}
 
-            async def eager(turn: Turn) -> Reply:
-                reply = await act(turn)
-                reply.not_made = [Call("finish", {})]
-                return reply
 
-            speaker.act = eager  # type: ignore[method-assign]
-            return speaker
+async def test_a_call_among_several_that_cannot_be_made_is_answered_and_the_others_are_made() -> None:
+    world, policy = ToolWorld(), Replies(f"{add(3)}{add(9)}{add(2)}", write_call("finish", {}))
+    [rollout] = await play(world, policy, plans(1), tool_manifest())  # type: ignore[arg-type]
+    assert len(world.actions) == 3
+    assert "Call 2: `add` was not called: `number`: 9 is greater" in policy.seen[1][-1]["content"]
+    assert rollout.columns == {"win": 1.0, "format": 0.5}
 
-    [rollout] = await play(ToolWorld(), Eager(*FIVE), plans(1), tool_manifest())  # type: ignore[arg-type]
-    assert rollout.messages[2]["not_made"] == [{"name": "finish", "arguments": {}}]
+
+async def test_after_the_end_no_further_call_is_made() -> None:
+    world = ToolWorld()
+    [rollout] = await play(world, Replies(add(3) + write_call("finish", {}) + add(2)), plans(1), tool_manifest())  # type: ignore[arg-type]
+    assert len(world.actions) == 2
+    assert rollout.steps[0].done
+    assert (rollout.steps[0].calls or [])[2]["note"] == "Not made: the episode is over."
+
+
+async def test_each_call_costs_a_turn_so_that_no_reply_buys_more_than_the_limit() -> None:
+    world, manifest = ToolWorld(), tool_manifest()
+    limit = manifest.proctor.episode.max_turns
+    [rollout] = await play(world, Replies(add(1) * 5), plans(1), manifest)  # type: ignore[arg-type]
+    assert (len(world.actions), rollout.stop_reason) == (limit, "max_turns")
+    assert (rollout.steps[-1].calls or [])[-1]["note"] == "Not made: the episode has no turn left."
 
 
 async def test_random_play_calls_what_may_be_called() -> None:

@@ -4,12 +4,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.domain.plans import Sampling
+from backend.domain.prices import Limits
 from backend.domain.vocabulary import PolicyKind
 from workers.policies.base import Policy
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
 from workers.policies.scripted import ScriptedPolicy
 
 __all__ = ["make_policy"]
+
+ENDPOINT_OPTIONS = (
+    "timeout_seconds",
+    "attempts",
+    "extra",
+    "sends_seed",
+    "sends_tools",
+    "sends_reasoning",
+    "logprobs",
+    "token_ids",
+)
+"""Keys of an endpoint policy's configuration that are handed on as they are."""
 
 
 def make_policy(
@@ -23,8 +36,8 @@ def make_policy(
         case PolicyKind.SCRIPTED:
             return ScriptedPolicy(str(configuration["script"]), configuration.get("constant"))
         case PolicyKind.OPENAI_API:
-            optional = ("timeout_seconds", "attempts", "extra", "sends_seed", "sends_tools")
-            chosen = {name: configuration[name] for name in optional if name in configuration}
+            chosen = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
+            chosen["limits"] = Limits.model_validate(configuration.get("limits") or {})
             endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, **chosen)
             return OpenAiPolicy(endpoint, sampling or Sampling())
         case _:

@@ -1,12 +1,14 @@
 """What acts in an episode: a `Policy` begins a `Player` for each episode, and the player answers turn by turn."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import TaskSpec
-from backend.domain.tools import Call, Tool
+from backend.domain.tools import Tool
+from workers.policies.effort import Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Turn:
     index: int
     """0 for the first."""
     messages: list[dict[str, Any]]
-    """The conversation so far. The engine's own list: read it, do not keep or change it."""
+    """What the policy may read of the conversation. The engine's own list: read it, do not keep or change it."""
     text: str
     """The newest observation as text: the last message's content."""
     observation: dict[str, Any]
@@ -40,6 +42,8 @@ class Turn:
     max_tokens: int
     tools: Sequence[Tool] = ()
     """What may be called now, where replies are tool calls."""
+    waiting: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """`with turn.waiting(): …` while no answer is worked on: the time of the episode stands still."""
 
 
 @dataclass(slots=True)
@@ -51,8 +55,12 @@ class Reply:
     tokens_out: int = 0
     is_truncated: bool = False
     """It was cut at the token limit."""
-    not_made: list[Call] = field(default_factory=list)
-    """Further calls that the policy asked for at once: one is made a turn."""
+    reasoning: str = ""
+    """What it thought, where that is told apart from the answer."""
+    cached_in: int = 0
+    """How many of `tokens_in` the endpoint had in its cache."""
+    queue_seconds: float = 0.0
+    """Waited for a place, and between tries."""
 
 
 @dataclass(slots=True)
@@ -68,6 +76,16 @@ class TokenTrace:
     """0.0 where the mask is 0."""
 
 
+@dataclass(slots=True)
+class TextTrace:
+    """The tokens of all replies as text, for endpoints that tell log-probabilities but no ids."""
+
+    texts: list[str]
+    logprobs: list[float]
+    turns: list[int]
+    """Where each reply begins."""
+
+
 class Player(Protocol):
     """A policy at one episode."""
 
@@ -76,7 +94,7 @@ class Player(Protocol):
 
     async def act(self, turn: Turn) -> Reply: ...
 
-    def trace(self) -> TokenTrace | None:
+    def trace(self) -> TokenTrace | TextTrace | None:
         """Called once, after the last turn."""
 
     def close(self) -> None: ...
@@ -88,3 +106,11 @@ class Policy(Protocol):
     async def begin(self, start: EpisodeStart) -> Player: ...
 
     async def aclose(self) -> None: ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A policy that finds out how much it bears: the engine begins no more episodes than its effort allows."""
+
+    @property
+    def effort(self) -> Effort: ...

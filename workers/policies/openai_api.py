@@ -5,26 +5,37 @@ aiohttp rather than the official client: 0.2 instead of 1.9 ms of CPU a call, an
 
 import asyncio
 import json
+import random
 import time
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 import aiohttp
 import orjson
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from yarl import URL
 
 from backend.domain.errors import PolicyError
 from backend.domain.plans import Sampling
+from backend.domain.prices import Limits
 from backend.domain.prompts import render_system
 from backend.domain.text import plain_text
 from backend.settings import get_settings
-from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
+from workers.policies.base import EpisodeStart, Player, Reply, TextTrace, TokenTrace, Turn
+from workers.policies.completions import Completion, NoCompletion, in_words, read_completion
+from workers.policies.effort import Effort
 from workers.policies.endpoints import PrivateAddress, connector
-from workers.policies.tool_messages import native_messages, text_of_answer
+from workers.policies.pace import Pace
+from workers.policies.token_traces import Tokens
+from workers.policies.tool_messages import native_messages, plain_messages
 
 MAX_RESPONSE_BYTES = 8_000_000
 MAX_RETRY_AFTER_SECONDS = 60.0
+MAX_WAIT_SECONDS = 30.0
+"""Between two tries, unless the endpoint asks for more."""
+_TOO_MUCH = frozenset({429, 503, 529})
+"""Statuses by which an endpoint says that it bears no more."""
 _BUSY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 """Statuses that may be gone in a moment."""
 
@@ -67,19 +78,30 @@ class Endpoint:
     sends_seed: bool = True
     sends_tools: bool = True
     """Use the API's own tool calls. Without it the tools stand in the system prompt, and calls are text."""
+    sends_reasoning: bool = False
+    """Send what the policy thought in earlier turns back to it, as `reasoning_content`."""
+    logprobs: bool = False
+    """Ask for the log-probability of each token."""
+    token_ids: bool = False
+    """Ask for the ids of the tokens too, as vLLM gives them."""
+    limits: Limits = field(default_factory=Limits)
 
 
 class OpenAiPolicy:
-    """Asks one endpoint for all its players, over one pool of connections."""
+    """Asks one endpoint for all its players, over one pool of connections, at the pace that the endpoint bears."""
 
     def __init__(self, endpoint: Endpoint, sampling: Sampling) -> None:
         self._endpoint = endpoint
         self._sampling = sampling
         self._session: aiohttp.ClientSession | None = None
+        self._url: URL | None = None
         self._limit_field = "max_tokens"
-        self._retrying = _retrying(endpoint)
-        self._not_before = 0.0
-        """Monotonic time until which the endpoint asked everybody to wait."""
+        self._pace = Pace(endpoint.limits)
+
+    @property
+    def effort(self) -> Effort:
+        """How many calls at a time it is found to bear."""
+        return self._pace.effort
 
     async def begin(self, start: EpisodeStart) -> Player:
         if self._session is None:
@@ -87,7 +109,7 @@ class OpenAiPolicy:
                 self._session = self._open()
             except PrivateAddress as error:
                 raise EndpointRefused(str(error)) from error
-        return _ApiPlayer(self, start, sends_tools=self._endpoint.sends_tools)
+        return _ApiPlayer(self, start, self._endpoint)
 
     async def aclose(self) -> None:
         if self._session is not None:
@@ -99,6 +121,10 @@ class OpenAiPolicy:
         headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "proctor"}
         if endpoint.key:
             headers["Authorization"] = f"Bearer {endpoint.key}"
+        try:
+            self._url = URL(f"{endpoint.base_url.rstrip('/')}/chat/completions")
+        except ValueError as error:
+            raise EndpointRefused(f"not an address: {error}") from error
         return aiohttp.ClientSession(
             connector=connector(endpoint.base_url, allow_private=get_settings().allow_private_endpoints),
             headers=headers,
@@ -106,31 +132,58 @@ class OpenAiPolicy:
             auto_decompress=True,
         )
 
-    async def reply(self, turn: Turn, seed: int) -> Reply:
-        """One answer; tried again with back-off while the endpoint is busy."""
-        try:
-            return await self._retrying.copy()(self._try, turn, seed)
-        except _Busy as busy:
-            raise EndpointGaveUp(f"{busy} ({self._endpoint.attempts} tries)") from busy
+    async def complete(self, turn: Turn, seed: int) -> Completion:
+        """One answer; tried again with back-off while the endpoint is busy. What was waited is told in the reply."""
+        waited = 0.0
+        tries = max(self._endpoint.attempts, 1)
+        for number in range(tries):
+            try:
+                completion, queued = await self._try(turn, seed)
+            except (_Busy, NoCompletion) as busy:
+                if number == tries - 1:
+                    raise EndpointGaveUp(f"{busy} ({tries} tries)") from busy
+                waited += await self._back_off(turn, number, getattr(busy, "after_seconds", 0.0))
+            else:
+                break
+        completion.reply.queue_seconds = waited + queued
+        return completion
 
-    async def _try(self, turn: Turn, seed: int) -> Reply:
-        pause = self._not_before - time.monotonic()
-        if pause > 0:
+    async def _back_off(self, turn: Turn, number: int, least: float) -> float:
+        most = min(MAX_WAIT_SECONDS, self._endpoint.first_wait_seconds * 2**number)
+        pause = max(random.uniform(0, most), least)
+        with turn.waiting():
             await asyncio.sleep(pause)
-        status, headers, body = await self._post(self._body(turn, seed))
-        if status == 200:
-            return _read_completion(body)
-        raise self._problem(status, headers, body)
+        return pause
 
-    async def _post(self, body: bytes) -> tuple[int, Any, bytes]:
-        assert self._session is not None, "begin comes before the first turn"
-        url = f"{self._endpoint.base_url.rstrip('/')}/chat/completions"
+    async def _try(self, turn: Turn, seed: int) -> tuple[Completion, float]:
+        """The answer, and how long its place was waited for."""
+        body = self._body(turn, seed)
+        place = self._pace.place()
+        with turn.waiting():
+            await place.__aenter__()
         try:
-            async with self._session.post(url, data=body, allow_redirects=False) as response:
+            began = time.perf_counter()
+            status, headers, answer = await self._post(body)
+            self._pace.read_headers(headers)
+            if status != 200:
+                raise self._problem(status, headers, answer)
+            completion = read_completion(answer)
+            spent = completion.reply.tokens_in + completion.reply.tokens_out
+            self._pace.answered(time.perf_counter() - began, spent)
+        finally:
+            self._pace.leave()
+        return completion, place.waited
+
+    async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
+        assert self._session is not None, "begin comes before the first turn"
+        assert self._url is not None
+        try:
+            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
                 return response.status, response.headers, await _bounded(response)
         except PrivateAddress as error:
             raise EndpointRefused(str(error)) from error
         except TimeoutError as error:
+            self._pace.refused()
             raise _Busy(f"the endpoint did not answer within {self._endpoint.timeout_seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
             raise _Busy("the endpoint broke off in the middle of its answer") from error
@@ -142,8 +195,9 @@ class OpenAiPolicy:
             ) from error
 
     def _body(self, turn: Turn, seed: int) -> bytes:
+        endpoint = self._endpoint
         body: dict[str, Any] = {
-            "model": self._endpoint.model,
+            "model": endpoint.model,
             "messages": turn.messages,
             "temperature": self._sampling.temperature,
             "top_p": self._sampling.top_p,
@@ -151,20 +205,24 @@ class OpenAiPolicy:
         }
         if turn.tools:
             body["tools"] = [{"type": "function", "function": tool.model_dump()} for tool in turn.tools]
-        if self._endpoint.sends_seed:
+        if endpoint.sends_seed:
             body["seed"] = (seed + turn.index) & 0x7FFFFFFF
-        body |= self._endpoint.extra
+        if endpoint.logprobs or endpoint.token_ids:
+            body["logprobs"] = True
+        if endpoint.token_ids:
+            body["return_token_ids"] = True
+        body |= endpoint.extra
         try:
             return orjson.dumps(body)
         except TypeError:  # text with halves of surrogate pairs
             return plain_text(json.dumps(body, ensure_ascii=False)).encode()
 
-    def _problem(self, status: int, headers: Any, body: bytes) -> PolicyError:
-        message = self._without_key(f"the endpoint answered {status}: {_words(body)}")
+    def _problem(self, status: int, headers: Mapping[str, str], body: bytes) -> PolicyError:
+        message = self._without_key(f"the endpoint answered {status}: {in_words(body)}")
         if status in _BUSY:
             wait = _retry_after(headers.get("Retry-After"))
-            if status in {429, 503, 529} and wait:
-                self._not_before = max(self._not_before, time.monotonic() + wait)
+            if status in _TOO_MUCH:
+                self._pace.refused(wait)
             return _Busy(message, wait)
         if status == 400 and self._limit_field == "max_tokens" and b"max_completion_tokens" in body:
             self._limit_field = "max_completion_tokens"  # newer models know the limit by this name only
@@ -179,39 +237,37 @@ class OpenAiPolicy:
 class _ApiPlayer:
     wants_scripts = False
 
-    def __init__(self, policy: OpenAiPolicy, start: EpisodeStart, *, sends_tools: bool) -> None:
+    def __init__(self, policy: OpenAiPolicy, start: EpisodeStart, endpoint: Endpoint) -> None:
         self._policy = policy
         self._start = start
-        self._sends_tools = sends_tools
+        self._endpoint = endpoint
+        self._tokens = Tokens() if endpoint.logprobs or endpoint.token_ids else None
 
     async def act(self, turn: Turn) -> Reply:
-        if turn.tools and self._sends_tools:
+        sends_reasoning = self._endpoint.sends_reasoning
+        if turn.tools and self._endpoint.sends_tools:
             system = render_system(self._start.manifest.proctor.agent, turn.tools, is_native=True)
-            turn = replace(turn, messages=native_messages(turn.messages, system))
+            turn.messages = native_messages(turn.messages, system, sends_reasoning=sends_reasoning)
         else:
-            plain = [{"role": message["role"], "content": message["content"]} for message in turn.messages]
-            turn = replace(turn, messages=plain, tools=())
-        return await self._policy.reply(turn, self._start.seed)
+            turn.messages = plain_messages(turn.messages, sends_reasoning=sends_reasoning)
+            turn.tools = ()
+        completion = await self._policy.complete(turn, self._start.seed)
+        if self._tokens is not None:
+            self._tokens.add(completion)
+        return completion.reply
 
-    def trace(self) -> TokenTrace | None:
-        return None
+    def trace(self) -> TokenTrace | TextTrace | None:
+        return self._tokens.trace() if self._tokens is not None else None
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-def _retrying(endpoint: Endpoint) -> AsyncRetrying:
-    backoff = wait_random_exponential(multiplier=endpoint.first_wait_seconds, max=30)
-
-    def wait(state: RetryCallState) -> float:
-        error = state.outcome.exception() if state.outcome else None
-        return max(backoff(state), error.after_seconds if isinstance(error, _Busy) else 0.0)
-
-    stop = stop_after_attempt(max(endpoint.attempts, 1))
-    return AsyncRetrying(retry=retry_if_exception_type(_Busy), stop=stop, wait=wait, reraise=True)
-
-
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    if (response.content_length or MAX_RESPONSE_BYTES + 1) <= MAX_RESPONSE_BYTES and not response.headers.get(
+        "Content-Encoding"
+    ):
+        return await response.read()
     chunks, size = [], 0
     async for chunk in response.content.iter_any():
         chunks.append(chunk)
@@ -219,44 +275,6 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
         if size > MAX_RESPONSE_BYTES:
             raise _Busy(f"the endpoint answered more than {MAX_RESPONSE_BYTES:,} bytes")
     return b"".join(chunks)
-
-
-def _read_completion(body: bytes) -> Reply:
-    try:
-        answer = orjson.loads(body)
-        choice = answer["choices"][0]
-        text, not_made = text_of_answer(_content(choice["message"]), choice["message"].get("tool_calls"))
-        usage = answer.get("usage") or {}
-        tokens_in, tokens_out = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
-        return Reply(text, tokens_in, tokens_out, choice.get("finish_reason") == "length", not_made)
-    except orjson.JSONDecodeError as error:
-        raise _Busy(f"the endpoint answered 200 with something that is not JSON: {_words(body)}") from error
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise _Busy(f"the endpoint answered JSON that is no chat completion: {_words(body)}") from error
-
-
-def _content(message: dict[str, Any]) -> str:
-    """The text of a message; an empty or missing text is an answer too: the policy said nothing."""
-    content = message.get("content")
-    if content is None:
-        content = message.get("refusal") or ""
-    if isinstance(content, list):
-        content = "".join(str(part.get("text", "")) for part in content)
-    if not isinstance(content, str):
-        raise TypeError("content is neither text nor parts")
-    return content
-
-
-def _words(body: bytes) -> str:
-    """What an error body says, short and in one line."""
-    text = body[:4000].decode("utf-8", "replace")
-    try:
-        error = orjson.loads(body)["error"]
-        text = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
-        pass
-    line = " ".join(text.split())
-    return f"{line[:300]}…" if len(line) > 300 else line or "(nothing)"
 
 
 def _retry_after(value: str | None) -> float:

@@ -6,17 +6,20 @@ run of failures (the circuit breaker) or an error in what receives the rollouts 
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from backend.domain.errors import RolloutError
 from backend.domain.manifest import Manifest
+from backend.domain.prices import Price, cost_of
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
-from workers.policies.base import EpisodeStart, Policy
+from workers.policies.base import EpisodeStart, Measured, Policy
 from workers.rollouts.breaker import CircuitBreaker, TooManyFailures
+from workers.rollouts.crowd import Crowd
 from workers.rollouts.episode import Episode, Rules
 from workers.rollouts.stopping import unless_stopped
 
@@ -46,8 +49,12 @@ def _never() -> bool:
     return False
 
 
+def _nobody(limit: int) -> None:
+    """Nobody asks how many episodes may be in flight."""
+
+
 async def play_groups(
-    plans: Iterable[GroupPlan],
+    plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan],
     *,
     server: "EnvServer",
     policy: Policy,
@@ -60,13 +67,17 @@ async def play_groups(
     training_step: int | None = None,
     max_attempts: int = 3,
     keep_steps: bool = True,
+    keep_cancelled: bool = False,
+    price: Price | None = None,
+    on_limit: Callable[[int], None] = _nobody,
 ) -> None:
-    """Play every member of every group. Returns early when told to stop; what is in flight then is dropped.
+    """Play every member of every group, at most `concurrency` at a time and fewer where less is borne (`on_limit`).
 
+    Returns early when told to stop. What is in flight then is dropped, or with `keep_cancelled` handed over as it is.
     Raises TooManyFailures when most of the recent rollouts failed.
     """
     crew = _Crew(
-        jobs=((plan, member) for plan in plans for member in plan.members),
+        jobs=_jobs(plans),
         rules=Rules(manifest, server.action_schema),
         server=server,
         policy=policy,
@@ -76,9 +87,14 @@ async def play_groups(
         training_step=training_step,
         max_attempts=max_attempts,
         keep_steps=keep_steps,
+        keep_cancelled=keep_cancelled,
+        price=price,
         breaker=CircuitBreaker(),
+        crowd=Crowd(
+            min(concurrency, server.sessions), policy.effort if isinstance(policy, Measured) else None, on_limit
+        ),
     )
-    await unless_stopped(crew.play(max(1, min(concurrency, server.sessions))), should_stop)
+    await unless_stopped(crew.play(), should_stop)
 
 
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
@@ -87,11 +103,23 @@ def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | Non
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
+async def _jobs(plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan]) -> AsyncIterator[tuple[GroupPlan, int]]:
+    """One by one, so that what is still to be played is never held in memory."""
+    if isinstance(plans, AsyncIterable):
+        async for plan in plans:
+            for member in plan.members:
+                yield plan, member
+        return
+    for plan in plans:
+        for member in plan.members:
+            yield plan, member
+
+
 @dataclass(slots=True)
 class _Crew:
     """As many workers as episodes may be in flight, who take their jobs from one iterator."""
 
-    jobs: Iterator[tuple[GroupPlan, int]]
+    jobs: AsyncIterator[tuple[GroupPlan, int]]
     rules: Rules
     server: "EnvServer"
     policy: Policy
@@ -101,55 +129,107 @@ class _Crew:
     training_step: int | None
     max_attempts: int
     keep_steps: bool
+    keep_cancelled: bool
+    price: Price | None
     breaker: CircuitBreaker
+    crowd: Crowd
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Who takes the next job."""
+    _left: list[Rollout] = field(default_factory=list)
+    """Cancelled, or ended and not yet handed over when all was cancelled."""
 
-    async def play(self, workers: int) -> None:
-        tasks = [asyncio.create_task(self._work()) for _ in range(workers)]
+    async def play(self) -> None:
+        tasks = [asyncio.create_task(self._work()) for _ in range(self.crowd.ceiling)]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for rollout in self._left:
+                await self._hand_over(rollout)
 
     async def _work(self) -> None:
-        for plan, member in self.jobs:
-            rollout = await self._rollout(plan, member)
-            if not self.keep_steps:
-                rollout.opening, rollout.steps, rollout.messages = {}, [], []
-            waiting = self.on_rollout(rollout)
-            if waiting is not None:
-                await waiting
-            self.breaker.record(rollout)
+        while True:
+            async with self.crowd.gate:
+                async with self._turn:
+                    job = await anext(self.jobs, None)
+                if job is None:
+                    return
+                rollout = await self._rollout(*job)
+                try:
+                    await self._hand_over(rollout)
+                except asyncio.CancelledError:
+                    self._leave(rollout)
+                    raise
+                self.crowd.saw(rollout)
+                self.breaker.record(rollout)
+
+    async def _hand_over(self, rollout: Rollout) -> None:
+        if not self.keep_steps:
+            rollout.opening, rollout.steps, rollout.messages = {}, [], []
+        waiting = self.on_rollout(rollout)
+        if waiting is not None:
+            await waiting
+
+    def _leave(self, rollout: Rollout) -> None:
+        """To be handed over when all others have ended."""
+        if self.keep_cancelled:
+            self._left.append(rollout)
 
     async def _rollout(self, plan: GroupPlan, member: int) -> Rollout:
         """Play until it succeeds, cannot be helped or was tried often enough; each attempt on a fresh session."""
         seed = policy_seed(self.seed, plan.task, member, self.training_step)
         start = EpisodeStart(plan.task, self.rules.manifest, member, seed)
-        for attempt in range(1, self.max_attempts + 1):
-            rollout, is_final = await self._attempt(plan, start, attempt)
-            if is_final or attempt == self.max_attempts:
-                break
-            await asyncio.sleep(RETRY_SECONDS * 2 ** (attempt - 1))
+        rollout = self._blank(plan, member)
+        try:
+            while not await self._attempt(rollout, start) and rollout.attempts < self.max_attempts:
+                pause = RETRY_SECONDS * 2 ** (rollout.attempts - 1)
+                await asyncio.sleep(pause)
+                rollout = self._again(rollout, plan, pause)
+        except asyncio.CancelledError:
+            rollout.status, rollout.stop_reason = RolloutStatus.CANCELLED, None
+            rollout.ended_at = datetime.now(UTC)
+            self._leave(rollout)
+            raise
         return rollout
 
-    async def _attempt(self, plan: GroupPlan, start: EpisodeStart, attempt: int) -> tuple[Rollout, bool]:
-        rollout = Rollout(
+    def _again(self, failed: Rollout, plan: GroupPlan, pause: float) -> Rollout:
+        """A fresh one that remembers what the attempts before it took."""
+        rollout = self._blank(plan, failed.member)
+        rollout.attempts = failed.attempts + 1
+        rollout.queue_seconds = failed.queue_seconds + pause
+        rollout.cost = failed.cost
+        return rollout
+
+    def _blank(self, plan: GroupPlan, member: int) -> Rollout:
+        return Rollout(
             task=plan.task,
             phase=self.phase,
             group=plan.ordinal,
-            member=start.member,
+            member=member,
             status=RolloutStatus.FAILED,
-            attempts=attempt,
             training_step=self.training_step,
             started_at=datetime.now(UTC),
         )
+
+    async def _attempt(self, rollout: Rollout, start: EpisodeStart) -> bool:
+        """Fill the rollout. True when it succeeded, or another attempt would be of no use."""
         is_final = True
+        began = perf_counter()
         try:
             async with self.server.session() as session:
+                rollout.queue_seconds += perf_counter() - began
                 await Episode(self.rules, session, rollout).play(self.policy, start)
         except RolloutError as error:
             rollout.error_kind, rollout.error_message = error.kind, str(error)
             is_final = not error.is_retryable
+        finally:
+            if self.price is not None:
+                rollout.cost = (rollout.cost or 0.0) + self._cost(self.price, rollout)
         rollout.ended_at = datetime.now(UTC)
-        return rollout, is_final
+        return is_final
+
+    @staticmethod
+    def _cost(price: Price, rollout: Rollout) -> float:
+        return cost_of(price, rollout.tokens_in, rollout.tokens_out, rollout.cached_in) or 0.0

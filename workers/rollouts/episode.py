@@ -1,31 +1,32 @@
 """One episode: reset → observation → text → policy → reply → action → step → … until it ends, into a `Rollout`."""
 
-import asyncio
 from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
-from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.prompts import Parsed, parse_reply, render_observation, render_system, render_unparsable
-from backend.domain.rollouts import Rollout, Step, columns_over_episode, weighted_reward
+from backend.domain.manifest import Manifest
+from backend.domain.prompts import (
+    Parsed,
+    parse_reply,
+    render_observation,
+    render_system,
+    render_unparsable,
+    split_reasoning,
+    visible_messages,
+)
+from backend.domain.rollouts import Rollout, Step
 from backend.domain.tools import ToolsUnusable, read_tools, render_tools
-from backend.domain.vocabulary import RolloutStatus, StopReason
-from workers.policies.base import EpisodeStart, Player, Policy, Reply, Turn
+from backend.domain.vocabulary import StopReason
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
 from workers.rollouts.bounds import Shelf
+from workers.rollouts.deadline import Deadline
+from workers.rollouts.scoring import score
+from workers.rollouts.several_calls import Made, answers_in_words, step_of_calls
 
 if TYPE_CHECKING:
     from workers.environments.client import EnvSession, Observation
-
-MAX_METRICS = 64
-"""Names beyond the declared columns that one rollout may carry."""
-
-
-class RewardsMissing(EnvError):
-    """The environment sent none of the reward columns that its manifest declares."""
-
-    is_retryable = False
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,6 @@ class Rules:
 
     manifest: Manifest
     action_schema: dict[str, Any]
-
-    @cached_property
-    def environment_columns(self) -> frozenset[str]:
-        return frozenset(self.manifest.column_names) - set(PLATFORM_COLUMNS)
 
     @cached_property
     def raw_field(self) -> str | None:
@@ -62,20 +59,26 @@ class Episode:
         self._observation: dict[str, Any] = {}
         self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
         self._text = ""
+        self._results: list[str] = []
+        """Of several calls that were made of one reply, in their order."""
+        self._turns_left = self._limits.max_turns
         self._parsed_turns = 0
         self._is_done = False
+        self._policy_seconds = self._queue_seconds = 0.0
+        """Of the newest reply."""
         self._awaited = ""
         """What the episode waits for, should its time be over meanwhile."""
+        self._deadline = Deadline(self._limits.episode_timeout_seconds)
 
     async def play(self, policy: Policy, start: EpisodeStart) -> None:
-        seconds = self._limits.episode_timeout_seconds
         try:
-            async with asyncio.timeout(seconds):
+            async with self._deadline.timeout:
                 await self._play(policy, start)
         except TimeoutError as cause:
             self.rollout.stop_reason = StopReason.EPISODE_TIMEOUT
+            seconds = self._limits.episode_timeout_seconds
             raise LimitExceeded(f"the episode took longer than {seconds:g} s (waiting for {self._awaited})") from cause
-        self._score()
+        score(self.rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
     async def _play(self, policy: Policy, start: EpisodeStart) -> None:
         await self._open()
@@ -110,38 +113,56 @@ class Episode:
             self.rollout.messages.append({"role": "system", "content": system})
 
     async def _turns(self, player: Player) -> StopReason:
-        for index in range(self._limits.max_turns):
-            began = perf_counter()
+        """Until a reply ends the episode. Each call that is made counts as a turn, however many a reply makes."""
+        index = 0
+        while self._turns_left > 0:
             reply = await self._ask(player, index)
-            stop = await self._answer(reply, perf_counter() - began)
+            self._turns_left -= 1
+            stop = await self._answer(reply)
             if stop is not None:
                 return stop
+            index += 1
         return StopReason.MAX_TURNS
 
     async def _ask(self, player: Player, index: int) -> Reply:
         rollout = self.rollout
         rollout.messages.append({"role": "user", "content": self._text})
+        if self._results:
+            rollout.messages[-1]["results"] = self._results
         turn = Turn(
             index=index,
-            messages=rollout.messages,
+            messages=visible_messages(self._agent.context, rollout.messages),
             text=self._text,
             observation=self._observation,
             scripts=await self._scripts() if player.wants_scripts else {},
             action_schema=self.rules.action_schema,
             max_tokens=self._limits.max_tokens_per_turn,
             tools=self._tools,
+            waiting=self._deadline.standing_still,
         )
         self._awaited = "the policy"
+        began = perf_counter()
         async with boundary(PolicyError, "policy"):
             reply = await player.act(turn)
+        self._queue_seconds = reply.queue_seconds
+        self._policy_seconds = max(0.0, perf_counter() - began - self._queue_seconds)
+        self._keep(reply)
+        return reply
+
+    def _keep(self, reply: Reply) -> None:
+        """The reply in the conversation, what it thought apart from what it answers."""
+        rollout = self.rollout
+        if self._agent.reasoning == "think" and not reply.reasoning:
+            reply.reasoning, reply.text = split_reasoning(reply.text)
         rollout.messages.append({"role": "assistant", "content": reply.text})
-        if reply.not_made:
-            calls = [{"name": call.name, "arguments": call.arguments} for call in reply.not_made]
-            rollout.messages[-1]["not_made"] = calls
+        if reply.reasoning:
+            rollout.messages[-1]["reasoning"] = reply.reasoning
         rollout.tokens_in += reply.tokens_in
         rollout.tokens_out += reply.tokens_out
+        rollout.cached_in += reply.cached_in
         rollout.is_truncated |= reply.is_truncated
-        return reply
+        rollout.policy_seconds += self._policy_seconds
+        rollout.queue_seconds += reply.queue_seconds
 
     async def _scripts(self) -> dict[str, str]:
         self._awaited = "the environment's state"
@@ -149,50 +170,71 @@ class Episode:
         scripts = state.get("scripts")
         return scripts if isinstance(scripts, dict) else {}
 
-    async def _answer(self, reply: Reply, policy_seconds: float) -> StopReason | None:
+    async def _answer(self, reply: Reply) -> StopReason | None:
         """Take the reply to the environment, or say why it could not be read. The reason when the episode ends."""
-        self.rollout.policy_seconds += policy_seconds
+        self._results = []
         parsed = parse_reply(self._action, reply.text, self._tools)
         action = parsed.action
+        if len(parsed.calls) > 1 and action is not None:
+            return await self._make_calls(reply, parsed.calls)
         if action is None and self._agent.on_unparsable == "pass" and self.rules.raw_field:
             action = {self.rules.raw_field: reply.text}
-        if action is not None:
-            try:
-                await self._take(reply, action, policy_seconds)
-            except ActionRefused as refusal:
-                parsed = Parsed(None, str(refusal))
-            else:
-                self._parsed_turns += parsed.action is not None
-                return StopReason.DONE if self._is_done else None
-        return self._turn_down(reply, parsed.problem, policy_seconds)
+        if action is None:
+            return self._turn_down(reply, parsed.problem)
+        try:
+            made = await self._make(action)
+        except ActionRefused as refusal:
+            return self._turn_down(reply, str(refusal))
+        step = Step(reply.text, action, made.observation, made.text, made.rewards, made.done)
+        step.environment_seconds = made.seconds
+        self.rollout.steps.append(self._timed(step))
+        self._parsed_turns += parsed.action is not None
+        return StopReason.DONE if self._is_done else None
 
-    async def _take(self, reply: Reply, action: dict[str, Any], policy_seconds: float) -> None:
+    async def _make_calls(self, reply: Reply, calls: tuple[Parsed, ...]) -> StopReason | None:
+        """One after the other, as far as the episode goes: each that is made costs a turn, the first has had its."""
+        made: list[Made] = []
+        self._turns_left += 1
+        for call in calls:
+            made.append(await self._make_one(call))
+        self._parsed_turns += all(each.note is None for each in made)
+        self._results = [each.told for each in made]
+        self._text = "" if self._is_done else answers_in_words(made, self._action.field or "")
+        self.rollout.steps.append(self._timed(step_of_calls(reply.text, made, self.rules.manifest.columns)))
+        return StopReason.DONE if self._is_done else None
+
+    async def _make_one(self, call: Parsed) -> Made:
+        if call.action is None:
+            return Made(None, note=call.problem)
+        if self._is_done or self._turns_left <= 0:
+            over = "the episode is over" if self._is_done else "the episode has no turn left"
+            return Made(call.action, note=f"Not made: {over}.")
+        self._turns_left -= 1
+        try:
+            return await self._make(call.action)
+        except ActionRefused as refusal:
+            return Made(call.action, note=str(refusal))
+
+    async def _make(self, action: dict[str, Any]) -> Made:
         began = perf_counter()
         self._awaited = "the environment to step"
         answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
         seconds = perf_counter() - began
         self.rollout.environment_seconds += seconds
         self._see(answer)
-        step = Step(
-            reply=reply.text,
-            action=action,
-            observation=self._shelf.observation(answer.fields),
-            text=self._shelf.text(self._text),
-            rewards=answer.rewards,
-            done=answer.done,
-            policy_seconds=policy_seconds,
-            environment_seconds=seconds,
-        )
-        self.rollout.steps.append(step)
+        observation, text = self._shelf.observation(answer.fields), self._shelf.text(self._text)
+        return Made(action, None, observation, text, answer.rewards, answer.done, seconds)
 
-    def _turn_down(self, reply: Reply, problem: str, policy_seconds: float) -> StopReason | None:
+    def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:
         self._text = render_unparsable(self._agent.unparsable_message, problem)
-        self.rollout.steps.append(
-            Step(reply.text, None, {}, self._text, {}, False, note=problem, policy_seconds=policy_seconds)
-        )
+        self.rollout.steps.append(self._timed(Step(reply.text, None, {}, self._text, {}, False, note=problem)))
         if reply.is_truncated:  # asking again would only be cut again
             return StopReason.TOKEN_LIMIT
         return StopReason.UNPARSABLE if self._agent.on_unparsable == "end" else None
+
+    def _timed(self, step: Step) -> Step:
+        step.policy_seconds, step.queue_seconds = self._policy_seconds, self._queue_seconds
+        return step
 
     def _see(self, answer: "Observation", *, is_first: bool = False) -> None:
         """Put the newest observation into words; after the last step nobody reads it."""
@@ -216,29 +258,13 @@ class Episode:
         return self._tools != known
 
     def _keep_tokens(self, player: Player) -> None:
-        trace = player.trace()
+        trace, rollout = player.trace(), self.rollout
         if trace is None:
             return
-        self.rollout.prompt_token_ids = trace.prompt
-        self.rollout.completion_token_ids = trace.completion
-        self.rollout.completion_mask = trace.mask
-        self.rollout.logprobs = trace.logprobs
-
-    def _score(self) -> None:
-        """The reward columns of a whole episode, the platform's own included."""
-        rollout = self.rollout
-        declared = self.rules.manifest.columns
-        rows = [step.rewards for step in rollout.steps]
-        sent = {name for row in rows for name in row}
-        if self._is_done and self.rules.environment_columns and not sent & self.rules.environment_columns:
-            wanted, found = ", ".join(sorted(self.rules.environment_columns)), ", ".join(sorted(sent)) or "nothing"
-            raise RewardsMissing(f"the manifest declares {wanted}; the environment sent {found}")
-        turns = max(len(rollout.steps), 1)
-        platform = {"format": self._parsed_turns / turns, "length": rollout.tokens_out / turns}
-        names = set(self.rules.manifest.column_names)
-        rollout.columns = columns_over_episode(declared, rows) | {k: v for k, v in platform.items() if k in names}
-        extra = sorted(sent - names)[:MAX_METRICS]
-        rollout.metrics = {name: sum(row.get(name, 0.0) for row in rows) for name in extra}
-        rollout.metrics |= {name: value for name, value in platform.items() if name not in names}
-        rollout.reward = weighted_reward(declared, rollout.columns)
-        rollout.status = RolloutStatus.COMPLETED
+        rollout.logprobs = trace.logprobs
+        if isinstance(trace, TextTrace):
+            rollout.token_texts, rollout.token_turns = trace.texts, trace.turns
+            return
+        rollout.prompt_token_ids = trace.prompt
+        rollout.completion_token_ids = trace.completion
+        rollout.completion_mask = trace.mask

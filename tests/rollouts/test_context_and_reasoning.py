@@ -1,0 +1,75 @@
+"""What a policy reads of a long episode, and what it thinks apart from what it answers."""
+
+from typing import Any
+
+from backend.domain.manifest import ContextSpec
+from backend.domain.prompts import split_reasoning, visible_messages
+from tests.rollouts.world import Replies, World, make_manifest, plans, play
+
+
+def talk(turns: int, system: bool = True) -> list[dict[str, Any]]:
+    messages = [{"role": "system", "content": "s"}] if system else []
+    for turn in range(turns):
+        messages += [{"role": "user", "content": f"u{turn}"}, {"role": "assistant", "content": f"a{turn}"}]
+    return messages[:-1]
+
+
+def read(context: ContextSpec, messages: list[dict[str, Any]]) -> str:
+    return " ".join(message["content"] for message in visible_messages(context, messages))
+
+
+def test_a_full_context_is_the_very_list() -> None:
+    messages = talk(5)
+    assert visible_messages(ContextSpec(), messages) is messages
+
+
+def test_the_last_turns_come_after_the_prompt_and_the_first_turn() -> None:
+    last = ContextSpec(kind="last", turns=2)
+    assert read(last, talk(3)) == "s u0 a0 u1 a1 u2"
+    assert read(last, talk(6)) == "s u0 a0 u4 a4 u5"
+    assert read(last, talk(6, system=False)) == "u0 a0 u4 a4 u5"
+    assert read(ContextSpec(kind="last", turns=1), talk(6)) == "s u0 a0 u5"
+
+
+def test_it_says_whether_an_episode_can_be_longer_than_what_is_read() -> None:
+    assert ContextSpec(kind="last", turns=2).cuts(max_turns=4)
+    assert not ContextSpec(kind="last", turns=2).cuts(max_turns=3)
+    assert not ContextSpec().cuts(max_turns=1000)
+
+
+async def test_the_policy_reads_a_part_and_the_rollout_keeps_the_whole() -> None:
+    manifest = make_manifest(agent={"context": {"kind": "last", "turns": 1}})
+    policy = Replies("no")
+    [rollout] = await play(World(), policy, plans(1), manifest)
+    assert [len(seen) for seen in policy.seen] == [2, 4, 4, 4, 4, 4, 4, 4]
+    assert {seen[1]["content"] for seen in policy.seen} == {"0 of 3"}
+    assert len(rollout.messages) == 17
+
+
+def test_reasoning_ends_where_the_policy_says_so() -> None:
+    assert split_reasoning("<think>\nSix?\n</think>\n\n<move>2</move>") == ("Six?", "<move>2</move>")
+    assert split_reasoning("the template opened it</think><move>2</move>") == (
+        "the template opened it",
+        "<move>2</move>",
+    )
+    assert split_reasoning("<move>2</move>") == ("", "<move>2</move>")
+    assert split_reasoning("<think>I never end") == ("I never end", "")
+
+
+async def test_a_move_in_the_thoughts_is_no_move() -> None:
+    manifest = make_manifest(agent={"reasoning": "think"})
+    policy = Replies("<think>Maybe <move>1</move>?</think><move>2</move>", "<think><move>1</move>", "<move>1</move>")
+    [rollout] = await play(World(), policy, plans(1), manifest)
+    assert [step.action for step in rollout.steps] == [{"add": 2}, None, {"add": 1}]
+    assert rollout.messages[2] == {
+        "role": "assistant",
+        "content": "<move>2</move>",
+        "reasoning": "Maybe <move>1</move>?",
+    }
+    assert "reasoning" not in rollout.messages[6]
+
+
+async def test_without_the_option_a_reply_is_all_answer() -> None:
+    [rollout] = await play(World(), Replies("<think><move>2</move></think><move>1</move>"), plans(1))
+    assert rollout.steps[0].action is None
+    assert "reasoning" not in rollout.messages[2]
