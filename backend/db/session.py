@@ -30,7 +30,8 @@ def make_engine(url: str, *, statement_timeout_ms: int = 0) -> Engine:
         pool_size=10,
         max_overflow=THREADPOOL_SIZE - 10 + 5,
         pool_pre_ping=True,
-        connect_args={"options": f"-c statement_timeout={statement_timeout_ms} -c timezone=UTC"},
+        # Compiling a statement takes longer than any of ours should.
+        connect_args={"options": f"-c statement_timeout={statement_timeout_ms} -c timezone=UTC -c jit=off"},
     )
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Judge, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
+from backend.evaluations.text_search import indexed_to
 
 SAMPLED = 200
 """Rollouts at either end of a run that are looked at for the names of its metrics."""
@@ -58,6 +59,8 @@ class FilterScope:
     judges: Mapping[str, uuid.UUID]
     """By name."""
     metrics: tuple[str, ...] = ()
+    indexed: int = 0
+    """Number of the last rollout whose text is in the index."""
 
 
 def scope_of(session: Session, run: Run) -> FilterScope:
@@ -72,11 +75,12 @@ def scope_of(session: Session, run: Run) -> FilterScope:
             func.array(names[0].union(names[1]).scalar_subquery()),
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()),
             select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None)).scalar_subquery(),
+            indexed_to(run),
         )
     ).one()
     judges = {name: uuid.UUID(id) for name, id in (found[2] or {}).items()}
     fields = _fields(run, sorted(found[0]), tuple(sorted(found[1])), judges)
-    return FilterScope(run, {field.name: field for field in fields}, judges, tuple(sorted(found[0])))
+    return FilterScope(run, {field.name: field for field in fields}, judges, tuple(sorted(found[0])), found[3])
 
 
 def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: Iterable[str]) -> Iterator[Field]:

@@ -124,7 +124,7 @@ def _test(field: Field, operator: str, values: tuple[Any, ...], scope: FilterSco
         case "group":
             return _grouped(scope, [kind for kind in field.choices if _fits(kind, operator, values)])
         case "text":
-            return says(values[0])
+            return says(scope.run, values[0], scope.indexed)
         case "error":
             return Rollout.error_message.icontains(values[0], autoescape=True)
         case name if name in _YES_NO:

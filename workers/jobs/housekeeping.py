@@ -19,9 +19,12 @@ from backend.logs import configure_logging
 from backend.queue import count_waiting, send_wake_up
 from backend.settings import get_settings
 from workers.jobs import leases
+from workers.jobs.text_index import index_texts
 
 SWEEP_SECONDS = 2.0
 TIDY_SECONDS = 60.0
+INDEX_SECONDS = 1.0
+"""At most so much of each round makes what was said findable."""
 UNTAKEN = timedelta(seconds=5)
 """A wake-up that led to nothing for so long is sent again; times the attempt, so that failures back off."""
 SURELY_LOST = timedelta(minutes=1)
@@ -103,6 +106,7 @@ def sweep(heartbeat: Path) -> None:
         requeue_expired()
         resend_untaken()
         heartbeat.touch()
+        index_texts(INDEX_SECONDS)
     except (DBAPIError, BrokerError, OSError):
         logger.warning("sweep failed, trying again", exc_info=True)
 

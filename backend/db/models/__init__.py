@@ -13,7 +13,7 @@ from backend.db.models.exports import Export
 from backend.db.models.imports import EnvironmentImport
 from backend.db.models.judging import Fixture, Flag, Judge, Judgement, VerdictRecord
 from backend.db.models.policies import Checkpoint, Policy
-from backend.db.models.rollouts import Group, Rollout, Task
+from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
 from backend.db.models.views import SavedView
@@ -41,6 +41,7 @@ __all__ = [
     "Person",
     "Policy",
     "Rollout",
+    "RolloutText",
     "Run",
     "RunLogLine",
     "SavedView",

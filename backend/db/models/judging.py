@@ -104,7 +104,7 @@ class Judgement(Base):
     __tablename__ = "judgements"
     __table_args__ = (
         UniqueConstraint("judge_id", "rollout_id"),
-        Index("ix_judgements_run_id_judge_id", "run_id", "judge_id"),
+        Index("ix_judgements_run_id_judge_id", "run_id", "judge_id", postgresql_include=["rollout_id", "score"]),
     )
 
     id: Mapped[Id]

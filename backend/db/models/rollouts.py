@@ -44,14 +44,22 @@ class Group(Base):
     task: Mapped[Task] = relationship(lazy="raise")
 
 
+LISTED = (
+    "id", "group_id", "member", "phase", "training_step", "level", "status", "stop_reason", "error_kind", "attempts",
+    "reward", "columns", "turns", "tokens_in", "tokens_out", "is_truncated", "advantage", "policy_seconds",
+    "environment_seconds", "queue_seconds", "cost", "is_demonstration",
+)  # fmt: skip
+"""What lists filter and sort by lies in the index along `seq` itself, so that all of a run is read without its
+conversations. Nothing of unbounded size may stand here: an index row holds 2.7 kB."""
+
+
 class Rollout(Base):
     """The stored record of one episode. Written in batches by COPY; read along `seq`."""
 
     __tablename__ = "rollouts"
     __table_args__ = (
         UniqueConstraint("group_id", "member"),
-        Index("ix_rollouts_run_id_seq", "run_id", "seq", unique=True),
-        Index("ix_rollouts_run_id_reward", "run_id", "reward", "id"),
+        Index("ix_rollouts_run_id_seq", "run_id", "seq", unique=True, postgresql_include=LISTED),
         Index("ix_rollouts_run_id_phase_training_step", "run_id", "phase", "training_step"),
     )
 
@@ -102,3 +110,17 @@ class Rollout(Base):
 
     run: Mapped[Run] = relationship(lazy="raise")
     group: Mapped[Group] = relationship(lazy="raise")
+
+
+class RolloutText(Base):
+    """What was said in a rollout, in lower case, for finding text. Housekeeping writes it after the rollout."""
+
+    __tablename__ = "rollout_texts"
+    __table_args__ = (
+        Index("ix_rollout_texts_body", "body", postgresql_using="gin", postgresql_ops={"body": "gin_trgm_ops"}),
+    )
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seq: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """Of the rollout. One that is played again gets a new number, and the old row is of nobody any more."""
+    body: Mapped[str] = mapped_column(Text)
