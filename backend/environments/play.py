@@ -1,29 +1,26 @@
 """Hand play: a rollout that a person plays. Each action is a job that replays the episode with one reply more."""
 
 import secrets
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from sqlalchemy import select
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
+from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, Group, Policy, Rollout, Run, Task
-from backend.domain.ids import new_id, stable_id
+from backend.db.models import Environment, EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
 from backend.domain.play import PlayPhase, PlayState
 from backend.domain.rollouts import TaskSpec, task_of
-from backend.domain.vocabulary import Phase, PolicyKind, Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from backend.domain.vocabulary import Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.environments.play_rows import add_rollout, human_policy, replies_of, rollout_of_play, task_of_play
+from backend.errors import Conflict, InvalidInput, NotAllowed
 from backend.events import RUNS, announce, run_topic
 from backend.queue import enqueue
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
 PLAY_JOB = "environments.play"
-HUMAN = "human"
 MAX_REPLY_CHARACTERS = 20_000
 MAX_SEED = 2**63 - 1
 
@@ -89,7 +86,7 @@ def start_play(
         kind=RunKind.PLAY,
         name=f"{actor.name[:100]} plays {environment.name} v{version.number}",
         version_id=version.id,
-        policy_id=_human_policy(session),
+        policy_id=human_policy(session),
         configuration={"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed},
         columns=manifest.column_names,
         weights=[column.weight for column in manifest.columns],
@@ -99,7 +96,7 @@ def start_play(
     )
     session.add(run)
     session.flush()
-    _add_rollout(session, run, task)
+    add_rollout(session, run, task)
     audit(session, actor, "play.start", "run", run.id, environment=environment.name, version=version.number)
     most = manifest.proctor.episode.max_turns
     state = PlayState(PlayPhase.OPENING, list(replies), authors=list(authors), total=most)
@@ -163,52 +160,6 @@ def play_again(session: Session, actor: Actor, run: Run, *, turns: int = 0) -> R
     return start_play(session, actor, version.environment, version, spec, replies=replies, authors=authors)
 
 
-def get_play(session: Session, name: str, run_id: uuid.UUID) -> Run:
-    """The play run with its version and environment. Raises NotFound."""
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .join(EnvironmentVersion.environment)
-        .options(
-            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
-            joinedload(Run.creator),
-        )
-        .where(Run.id == run_id, Run.kind == RunKind.PLAY, Environment.name == name)
-    )
-    run = session.scalars(statement).one_or_none()
-    if run is None:
-        raise NotFound("There is no such episode of this environment.")
-    return run
-
-
-def plays_of(session: Session, environment: Environment, person_id: uuid.UUID, *, limit: int = 10) -> list[Run]:
-    """This person's episodes, newest first."""
-    statement = (
-        select(Run)
-        .join(Run.version)
-        .options(contains_eager(Run.version))
-        .where(
-            Run.kind == RunKind.PLAY,
-            Run.created_by == person_id,
-            EnvironmentVersion.environment_id == environment.id,
-        )
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(limit)
-    )
-    return list(session.scalars(statement))
-
-
-def task_of_play(session: Session, run: Run) -> Task:
-    return session.scalars(select(Task).join(Group, Group.task_id == Task.id).where(Group.run_id == run.id)).one()
-
-
-def rollout_of_play(session: Session, run: Run) -> Rollout:
-    """The one rollout of a play run, with all that is deferred."""
-    options = (undefer(Rollout.opening), undefer(Rollout.steps), undefer(Rollout.messages))
-    statement = select(Rollout).where(Rollout.run_id == run.id).options(*options)
-    return session.scalars(statement.execution_options(populate_existing=True)).one()
-
-
 def owned_state(session: Session, actor: Actor, run: Run) -> PlayState:
     """The state under the run's lock, if this person may change it."""
     locked = select(Run).where(Run.id == run.id).with_for_update().execution_options(populate_existing=True)
@@ -249,11 +200,6 @@ def _mean(session: Session, run: Run, state: PlayState, replies: list[str]) -> N
     ask(session, run, replace(state, replies=replies, authors=state.authors[: len(replies)], mover={}, moves=0))
 
 
-def replies_of(session: Session, run: Run) -> list[str]:
-    """The replies that the environment has answered."""
-    return [str(step["reply"]) for step in rollout_of_play(session, run).steps]
-
-
 def plain_reply(reply: str) -> str:
     """The reply as a database stores it. Browsers send line ends as CR LF; a model writes LF."""
     text = reply.replace("\r\n", "\n")
@@ -266,36 +212,3 @@ def plain_reply(reply: str) -> str:
     if "\x00" in text:
         raise InvalidInput(fields={"reply": "This is not text."})
     return text
-
-
-def _human_policy(session: Session) -> uuid.UUID:
-    """The policy of all people, made on demand."""
-    row = {"id": new_id(), "name": HUMAN, "kind": PolicyKind.HUMAN, "description": "A person who plays by hand."}
-    session.execute(insert(Policy).values(row | {"configuration": {}}).on_conflict_do_nothing(index_elements=["name"]))
-    return session.scalars(select(Policy.id).where(Policy.name == HUMAN)).one()
-
-
-def _add_rollout(session: Session, run: Run, task: TaskSpec) -> None:
-    task_id = stable_id("task", run.version_id, task.split, task.index, task.seed)
-    row = {"id": task_id, "version_id": run.version_id, "split": task.split, "index": task.index}
-    row |= {"level": task.level, "seed": task.seed, "arguments": dict(task.arguments)}
-    session.execute(insert(Task).values(row).on_conflict_do_nothing())
-    group = Group(
-        id=stable_id("group", run.id, Phase.PLAY, None, 0), run_id=run.id, task_id=task_id, phase=Phase.PLAY, ordinal=0
-    )
-    session.add(group)
-    session.flush()
-    session.add(
-        Rollout(
-            id=stable_id("rollout", group.id, 0),
-            run_id=run.id,
-            group_id=group.id,
-            member=0,
-            seq=1,
-            phase=Phase.PLAY,
-            level=task.level,
-            status=RolloutStatus.PLAYING,
-            started_at=datetime.now(UTC),
-        )
-    )
-    session.flush()

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.manifest import Manifest
 from backend.domain.prompts import write_reply
-from backend.environments import play, play_on, queries
+from backend.environments import play, play_on, play_rows, queries
 from backend.environments.api_models import AgainIn, FixtureOut, PlayOut, ReplyIn
 from backend.environments.forms import Branch, ChosenTask, Demonstration, LetPlay, NewFixture
 from backend.environments.play_view import play_view
@@ -34,7 +34,7 @@ def show_play(name: str, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> P
 
 @router.post("/environments/{name}/play/{run_id}/reply")
 def send_reply(name: str, run_id: uuid.UUID, request: ReplyIn, session: SessionDep, actor: Author) -> PlayOut:
-    run = play.get_play(session, name, run_id)
+    run = play_rows.get_play(session, name, run_id)
     if (request.reply is None) == (request.action is None):
         raise InvalidInput(fields={"reply": "Give either a reply or an action."})
     text = request.reply
@@ -48,35 +48,35 @@ def send_reply(name: str, run_id: uuid.UUID, request: ReplyIn, session: SessionD
 @router.post("/environments/{name}/play/{run_id}/back")
 def take_back(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
     """Undo the last reply."""
-    play.take_back(session, actor, play.get_play(session, name, run_id))
+    play.take_back(session, actor, play_rows.get_play(session, name, run_id))
     return _shown(session, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/retry")
 def try_again(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
     """Ask the environment once more after it failed."""
-    play.try_again(session, actor, play.get_play(session, name, run_id))
+    play.try_again(session, actor, play_rows.get_play(session, name, run_id))
     return _shown(session, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/leave")
 def leave(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
     """End the episode without a reward."""
-    play.abandon_play(session, actor, play.get_play(session, name, run_id))
+    play.abandon_play(session, actor, play_rows.get_play(session, name, run_id))
     return _shown(session, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/again", status_code=201)
 def play_again(name: str, run_id: uuid.UUID, request: AgainIn, session: SessionDep, actor: Author) -> PlayOut:
     """A new episode on the same task, from the start or from a turn of this one."""
-    run = play.play_again(session, actor, play.get_play(session, name, run_id), turns=request.turns)
+    run = play.play_again(session, actor, play_rows.get_play(session, name, run_id), turns=request.turns)
     return _shown(session, name, run.id)
 
 
 @router.post("/environments/{name}/play/{run_id}/policy")
 def let_play(name: str, run_id: uuid.UUID, request: LetPlay, session: SessionDep, actor: Author) -> PlayOut:
     """A policy plays the next turns; look until `yours`."""
-    run = play.get_play(session, name, run_id)
+    run = play_rows.get_play(session, name, run_id)
     play_on.let_play(session, actor, run, request.policy, moves=request.moves, revision=request.revision)
     return _shown(session, name, run_id)
 
@@ -84,7 +84,7 @@ def let_play(name: str, run_id: uuid.UUID, request: LetPlay, session: SessionDep
 @router.post("/environments/{name}/play/{run_id}/over")
 def take_over(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
     """Stop the policy that plays on."""
-    play.take_over(session, actor, play.get_play(session, name, run_id))
+    play.take_over(session, actor, play_rows.get_play(session, name, run_id))
     return _shown(session, name, run_id)
 
 

@@ -13,7 +13,8 @@ from backend.domain.rollouts import TaskSpec, columns_over_episode, task_of
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, Split
 from backend.environments.drafts import locked_draft, write_draft
 from backend.environments.movers import chosen_mover
-from backend.environments.play import ask, replies_of, start_play, state_in_hand
+from backend.environments.play import ask, start_play, state_in_hand
+from backend.environments.play_rows import replies_of
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
 from backend.web.identity import Actor

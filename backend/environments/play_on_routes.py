@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
-from backend.environments import play, play_on, queries
+from backend.environments import play, play_on, play_rows, queries
 from backend.environments.forms import Branch, Demonstration, LetPlay, NewFixture
 from backend.web.dependencies import Author, SessionDep
 from backend.web.forms import read_form
@@ -24,7 +24,7 @@ def let_play(
     form: Annotated[LetPlay, Depends(read_form(LetPlay))],
 ) -> Response:
     """A policy plays the next turns."""
-    run = play.get_play(session, name, run_id)
+    run = play_rows.get_play(session, name, run_id)
     play_on.let_play(session, actor, run, form.policy, moves=form.moves, revision=form.revision)
     return see_other(f"/environments/{name}/play/{run_id}")
 
@@ -32,7 +32,7 @@ def let_play(
 @router.post("/environments/{name}/play/{run_id}/over")
 def take_over(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
     """Stop the policy that plays on."""
-    play.take_over(session, actor, play.get_play(session, name, run_id))
+    play.take_over(session, actor, play_rows.get_play(session, name, run_id))
     return see_other(f"/environments/{name}/play/{run_id}")
 
 

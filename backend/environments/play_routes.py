@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Environment, EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Split
-from backend.environments import play, queries
+from backend.environments import play, play_rows, queries
 from backend.environments.action_form import reply_of_form
 from backend.environments.forms import ChosenTask
 from backend.environments.play_view import PlayView, play_view
@@ -115,7 +115,7 @@ def reply(
 def take_back(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    play.take_back(session, actor, play.get_play(session, name, run_id), _revision(sent))
+    play.take_back(session, actor, play_rows.get_play(session, name, run_id), _revision(sent))
     return _moved_on(request, session, actor.person_id, name, run_id)
 
 
@@ -123,13 +123,13 @@ def take_back(
 def try_again(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    play.try_again(session, actor, play.get_play(session, name, run_id), _revision(sent))
+    play.try_again(session, actor, play_rows.get_play(session, name, run_id), _revision(sent))
     return _moved_on(request, session, actor.person_id, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/leave")
 def abandon(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
-    play.abandon_play(session, actor, play.get_play(session, name, run_id))
+    play.abandon_play(session, actor, play_rows.get_play(session, name, run_id))
     return see_other(play_url(name, run_id))
 
 
@@ -138,7 +138,7 @@ def play_again(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID,
     """A new episode on the same task, from the start or after the first `turns` replies of this one."""
     turns = sent.get("turns", "0")
     run = play.play_again(
-        session, actor, play.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
+        session, actor, play_rows.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
     )
     return see_other(play_url(name, run.id))
 
@@ -179,7 +179,7 @@ def _choose_page(
         version=version,
         manifest=Manifest.model_validate(version.manifest),
         chosen=chosen,
-        plays=play.plays_of(session, environment, person_id),
+        plays=play_rows.plays_of(session, environment, person_id),
         errors=error.fields if error else {},
     )
     return page(request, "environments/choose_task.html", context, status=error.status if error else 200)

@@ -14,7 +14,7 @@ from backend.domain.rollouts import columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RunStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
 from backend.environments.movers import Mover, movers
-from backend.environments.play import get_play, rollout_of_play, task_of_play
+from backend.environments.play_rows import get_play, rollout_of_play, task_of_play
 from backend.web.transcripts import Entry, transcript_of
 
 

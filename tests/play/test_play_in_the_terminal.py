@@ -78,4 +78,4 @@ def test_a_folder_is_pushed_and_tried_and_what_breaks_ends_with_1(worker: Procto
     assert broken.status == 1
     assert "on fire" in broken.out
     (tmp_path / "openenv.yaml").write_text("name: dice\n")
-    assert worker("env", "try", str(tmp_path)).status == 1
+    assert worker("env", "try", str(tmp_path)).status == 2

@@ -1,0 +1,86 @@
+"""What is wrong with a manifest, and on which line of its YAML: in the author's words."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a manifest, and where."""
+
+    message: str
+    path: str = ""
+    """Dotted, e.g. `proctor.rewards.win`."""
+    line: int = 1
+    """1-based."""
+
+
+class ManifestInvalid(ValueError):
+    """The manifest cannot be used."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
+
+
+def unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """How many nodes there are once aliases are written out; infinite when one holds itself."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        sizes[id(node)] = 1 + sum(unfolded(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+def problem_of(node: yaml.Node | None, details: Any) -> Problem:
+    path = [part for part in details["loc"] if isinstance(part, int) or not str(part).startswith("<")]
+    path += details.get("ctx", {}).get("path", [])
+    kind = details["type"]
+    if kind == "extra_forbidden":
+        message = "unknown key"
+    elif kind == "missing":
+        message = "missing"
+    else:
+        message = details["msg"].removeprefix("Value error, ")
+    return Problem(message, _dotted(node, path), _line(node, path))
+
+
+def _dotted(node: yaml.Node | None, path: list[str | int]) -> str:
+    """The path in the author's words: a reward column by its name, not by its number."""
+    words = []
+    for part in path:
+        step = _child(node, part)
+        key, node = step or (None, None)
+        words.append(str(key.value if isinstance(key, yaml.ScalarNode) and isinstance(part, int) else part))
+    return ".".join(words)
+
+
+def line_of(text: str, *path: str | int) -> int:
+    """The line on which a manifest that can be parsed says this."""
+    return _line(yaml.compose(text, Loader=yaml.SafeLoader), list(path))
+
+
+def _line(node: yaml.Node | None, path: list[str | int]) -> int:
+    """The line of the deepest node that the path reaches."""
+    line = 1
+    for part in path:
+        step = _child(node, part)
+        if step is None:
+            break
+        key, node = step
+        line = key.start_mark.line + 1
+    return line
+
+
+def _child(node: yaml.Node | None, part: str | int) -> tuple[yaml.Node, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        for position, (key, value) in enumerate(node.value):
+            if key.value == part or position == part:
+                return key, value
+    elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part], node.value[part]
+    return None
