@@ -82,7 +82,7 @@ def evaluable_policies(session: Session) -> Sequence[Policy]:
     has_weights = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
     statement = (
         select(Policy)
-        .where(Policy.deleted_at.is_(None), Policy.kind != PolicyKind.HUMAN)
+        .where(Policy.deleted_at.is_(None), Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
         .where(or_(Policy.kind != PolicyKind.LOCAL, has_weights))
         .order_by(Policy.kind, Policy.created_at.desc(), Policy.name)
     )

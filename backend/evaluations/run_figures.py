@@ -93,7 +93,7 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
     everything = outcomes(session, Scope(run.id))
     scope = _scope(run, everything, choice)
     scoped = everything if scope.phase is None else outcomes(session, scope)
-    rule = rule_of(run, choice.success, choice.at_least)
+    rule = rule_of(run, Manifest.model_validate(run.version.manifest), choice.success, choice.at_least)
     return RunFigures(
         scope=scope,
         rule=rule,
@@ -122,9 +122,8 @@ def planned_rollouts(run: Run) -> int:
     return int(run.progress.get("total") or 0)
 
 
-def rule_of(run: Run, column: str | None, at_least: float | None) -> SuccessRule:
+def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: float | None = None) -> SuccessRule:
     """What was chosen; a column alone is asked for its highest value."""
-    manifest = Manifest.model_validate(run.version.manifest)
     suggested = default_rule(manifest)
     if suggested.column not in {REWARD, *run.columns}:  # other rewards than the version's were applied
         suggested = SuccessRule(REWARD, 0.5)

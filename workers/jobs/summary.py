@@ -6,9 +6,12 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.db.models import Run
+from backend.db.models import EnvironmentVersion, Run
+from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Phase
 from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
+from backend.evaluations.group_figures import group_figures
+from backend.evaluations.run_figures import rule_of
 
 _GROUPS = text("""
 WITH spread AS (
@@ -34,6 +37,7 @@ def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dic
         "reward": _figure(reward),
         "columns": {column.name: _figure(column) for column in columns},
         **_counts(found),
+        **_success(session, run, scope),
         "groups": _groups(session, run),
         "seconds": round(seconds, 3),
         "rollouts_per_second": round(played / seconds, 3) if seconds > 0 else None,
@@ -58,8 +62,22 @@ def _counts(found: Outcomes) -> dict[str, Any]:
         "turns": found.turns,
         "tokens_in": found.tokens_in,
         "tokens_out": found.tokens_out,
+        "cost": found.cost,
+        "priced": found.priced,
+        "queue_seconds": round(found.queue_seconds, 3),
         "policy_seconds": round(found.policy_seconds, 3),
         "environment_seconds": round(found.environment_seconds, 3),
+    }
+
+
+def _success(session: Session, run: Run, scope: Scope) -> dict[str, Any]:
+    """pass@k and pass^k under the rule that the manifest suggests."""
+    version = session.get_one(EnvironmentVersion, run.version_id)
+    rule = rule_of(run, Manifest.model_validate(version.manifest))
+    passes = group_figures(session, run, scope, rule).passes
+    return {
+        "success": {"rule": rule.expression, **asdict(passes[0].any)} if passes else None,
+        "passes": [{"k": at.k, "pass_at_k": at.any.mean, "pass_hat_k": at.all.mean} for at in passes],
     }
 
 

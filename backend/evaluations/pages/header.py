@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Run
 from backend.domain.vocabulary import Role, RunKind
 from backend.evaluations import queries
+from backend.evaluations.again import source_of
 from backend.web.pages import render_block
 
 TEMPLATE = "runs/run.html"
@@ -22,6 +23,8 @@ class RunHeader:
     flag_count: int
     is_settled: bool
     """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
+    source: Run | None = None
+    """The run that this one repeats, re-scores or replays."""
 
     @property
     def steering_role(self) -> Role:
@@ -36,6 +39,16 @@ class RunHeader:
     @property
     def can_resume(self) -> bool:
         return self.run.can_resume and self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.CHECK}
+
+    @property
+    def is_comparable(self) -> bool:
+        return self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY}
+
+    @property
+    def origin(self) -> str:
+        """What this run did with its source, in words."""
+        words = {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}
+        return words.get(self.run.kind, "again after")
 
     @property
     def done(self) -> int:
@@ -70,4 +83,4 @@ def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
 
 def run_header(session: Session, run: Run) -> RunHeader:
     flag_count, awaits_detectors = queries.judging_state(session, run.id)
-    return RunHeader(run, flag_count, is_settled=run.status.is_over and not awaits_detectors)
+    return RunHeader(run, flag_count, run.status.is_over and not awaits_detectors, source_of(session, run))
