@@ -19,6 +19,8 @@ from backend.evaluations import api as evaluations_api
 from backend.evaluations import policy_api, results_api
 from backend.evaluations import routes as evaluations_routes
 from backend.events import Hub
+from backend.exchange import api as exchange_api
+from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
 from backend.judging import routes as judging_routes
 from backend.overview import routes as overview_routes
@@ -33,9 +35,17 @@ from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-PAGES = (overview_routes, judging_routes, team_routes, environments_routes, evaluations_routes, training_routes)
-"""Modules with the pages of a feature."""
-JSON = (judging_api, team_api, environments_api, evaluations_api, policy_api, results_api, training_api)
+PAGES = (
+    exchange_routes,
+    overview_routes,
+    judging_routes,
+    team_routes,
+    environments_routes,
+    evaluations_routes,
+    training_routes,
+)
+"""Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
+JSON = (judging_api, team_api, environments_api, evaluations_api, policy_api, results_api, training_api, exchange_api)
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -49,9 +49,13 @@ BODIES = {
     "environments.try": Entry("workers.jobs.trying:run", owns_run=False),
     "evaluations.run": Entry("workers.jobs.evaluation:run"),
     "policies.test": Entry("workers.jobs.policies:look", owns_run=False),
+    "rescoring.run": Entry("workers.jobs.rescoring:run"),
+    "exchange.import": Entry("workers.jobs.exchange:run"),
     "training.run": Entry("workers.jobs.training:run"),
     "exports.run": Entry("workers.jobs.exports:run", owns_run=False),
     "judging.detect": Entry("workers.jobs.judging:run", owns_run=False),
+    "judging.judge": Entry("workers.jobs.judges:judge", owns_run=False),
+    "judging.ask": Entry("workers.jobs.judges:ask", owns_run=False),
 }
 
 

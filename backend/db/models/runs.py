@@ -66,7 +66,13 @@ class Run(Base):
     @property
     def missing(self) -> int:
         """Rollouts of a finished evaluation that failed: resuming plays them again."""
-        return int(self.summary.get("failed") or 0) if self.kind is RunKind.EVALUATION else 0
+        is_played_here = self.kind is RunKind.EVALUATION and not self.is_imported
+        return int(self.summary.get("failed") or 0) if is_played_here else 0
+
+    @property
+    def is_imported(self) -> bool:
+        """Its rollouts came in a file."""
+        return "source" in self.configuration
 
     @property
     def can_resume(self) -> bool:
