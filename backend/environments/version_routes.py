@@ -10,15 +10,16 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
-from backend.domain.manifest import Manifest, NetworkSpec
+from backend.domain.manifest import Manifest
 from backend.domain.packages import pack
 from backend.environments import queries
 from backend.environments.diff import FileDiff, diff_files
 from backend.environments.exporting import complete_package
+from backend.environments.movers import Mover, movers
+from backend.environments.network import NetworkState, network_state
 from backend.environments.queries import CheckRun
 from backend.errors import NotFound
 from backend.events import RUNS
-from backend.settings import get_settings
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.pages import page, render_block
 from backend.web.streams import END, live
@@ -33,8 +34,7 @@ class VersionPage:
     version: EnvironmentVersion
     publisher: str | None
     manifest: Manifest
-    network_words: str
-    """What its servers may reach."""
+    network: NetworkState
     newest: int
     certificate: Certificate | None
     is_older: bool
@@ -43,6 +43,8 @@ class VersionPage:
     failed_check: Run | None
     """The newest check, when it ended without a certificate."""
     checks: Sequence[CheckRun]
+    movers: Sequence[Mover]
+    """Policies that the tasks may be measured with; none while checks run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +105,6 @@ def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HT
     return page(request, "environments/diff.html", DiffPage(environment, numbers, before, after, files))
 
 
-def network_words(content_hash: str, manifest: Manifest) -> str:
-    """A network that a manifest asks for is there only where an administrator granted it to this very content."""
-    network = manifest.proctor.resources.network
-    if not isinstance(network, NetworkSpec):
-        return "none"
-    granted = {digest.strip() for digest in get_settings().allow_network.split(",")}
-    state = "granted" if content_hash in granted else "not granted: an administrator sets PROCTOR_ALLOW_NETWORK"
-    return f"{', '.join(network.hosts)} ({state})"
-
-
 def _files(session: Session, environment: Environment, which: str) -> Mapping[str, str]:
     if which == DRAFT:
         return queries.get_draft(session, environment).files
@@ -129,16 +121,18 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
     newest = checks[0] if checks else None
     certificate = queries.newest_certificate(session, version)
     chosen = queries.get_certificate(session, version, check) if check else certificate
+    open_check = newest.run if newest and not newest.run.status.is_over and not check else None
     return VersionPage(
         environment=environment,
         version=version,
         publisher=queries.person_name(session, version.published_by),
         manifest=manifest,
-        network_words=network_words(version.content_hash, manifest),
+        network=network_state(session, version),
         newest=queries.get_version(session, environment).number,
         certificate=chosen,
         is_older=chosen is not certificate,
-        open_check=newest.run if newest and not newest.run.status.is_over and not check else None,
+        open_check=open_check,
         failed_check=newest.run if newest and newest.run.status.is_over and newest.status is None else None,
         checks=checks,
+        movers=() if open_check else movers(session, manifest),
     )

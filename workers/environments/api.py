@@ -18,6 +18,7 @@ from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import Pool
 from workers.environments.relays import carry_both
 from workers.environments.servers import RunningServer
+from workers.environments.starting import Grants
 from workers.environments.wire import MAX_FRAME_BYTES
 
 LONGEST_WAIT_SECONDS = 30.0
@@ -32,6 +33,18 @@ class ServerOrder(BaseModel):
     hash: str
     resources: ResourcesSpec = ResourcesSpec()
     count: int = Field(default=1, ge=1, le=64)
+    hash_seed: int = Field(default=0, ge=0, lt=2**32)
+    """Of Python's string hashes; any but 0 is for finding out what depends on them."""
+    network: bool = False
+    """An administrator granted it: whoever has our token is believed."""
+
+
+class Preparation(BaseModel):
+    """What a client says of a package that is to be made ready."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    network: bool = False
 
 
 @dataclass(slots=True)
@@ -39,6 +52,7 @@ class Api:
     store: PackageStore
     pool: Pool
     offer: Offer
+    grants: Grants
     token: str = ""
     """Empty: whoever reaches the socket may ask."""
     ready: set[str] = field(default_factory=set)
@@ -101,6 +115,8 @@ class Api:
     async def prepare_package(self, request: web.Request) -> web.Response:
         """Build what is missing and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
+        told = Preparation.model_validate_json(await request.read() or b"{}")
+        self.grants.refuse_network(package, package.resources, is_granted=told.network)
         lease = self.pool.order(package, package.resources, 1)
         try:
             while lease.state is LeaseState.QUEUED:
@@ -126,7 +142,9 @@ class Api:
 
     async def order_servers(self, request: web.Request) -> web.Response:
         order = ServerOrder.model_validate_json(await request.read())
-        lease = self.pool.order(self._package(order.hash), order.resources, order.count)
+        package = self._package(order.hash)
+        self.grants.refuse_network(package, order.resources, is_granted=order.network)
+        lease = self.pool.order(package, order.resources, order.count, hash_seed=order.hash_seed)
         await _changed(lease, 2.0)  # a warm server is there at once: spare the client a second question
         return _lease_json(lease)
 

@@ -6,7 +6,8 @@ async with EnvHost(settings.envhost_address) as host:
         observation = await session.reset(task.reset_arguments(), timeout=10)
 """
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any
@@ -28,9 +29,13 @@ ANSWER_SECONDS = 15.0
 
 
 class EnvHost:
-    """Talks to the env host process at `unix:/path` or `http://host:port`."""
+    """Talks to the env host process at `unix:/path` or `http://host:port`.
 
-    def __init__(self, address: str, token: str = "") -> None:
+    `is_granted` says, in a thread, whether an administrator granted a content the network; without it nobody did.
+    """
+
+    def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
+        self._is_granted = is_granted
         self._socket_path = address.removeprefix("unix:") if address.startswith("unix:") else None
         self._base = "http://envhost" if self._socket_path else address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -61,7 +66,8 @@ class EnvHost:
         if not known["is_stored"]:
             await self.ask("PUT", f"/packages/{content_hash}", body=pack(files))
         if not known["is_ready"]:
-            await self.ask("POST", f"/packages/{content_hash}/prepare", seconds=START_SECONDS)
+            order = {"network": await asyncio.to_thread(self._is_granted, content_hash)}
+            await self.ask("POST", f"/packages/{content_hash}/prepare", json=order, seconds=START_SECONDS)
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
         """What pip said when the package's virtual environment was built; and whether it has one of its own."""
@@ -72,9 +78,17 @@ class EnvHost:
         return str(answer["log"]), bool(answer["is_own"])
 
     @asynccontextmanager
-    async def lease(self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1) -> AsyncIterator[EnvServer]:
-        """One or more servers of a prepared package for ourselves; waits in the queue while the host is full."""
-        lease = Lease(self, {"hash": content_hash, "resources": resources.model_dump(), "count": servers})
+    async def lease(
+        self, content_hash: str, resources: ResourcesSpec, *, servers: int = 1, hash_seed: int = 0
+    ) -> AsyncIterator[EnvServer]:
+        """One or more servers of a prepared package for ourselves; waits in the queue while the host is full.
+
+        Sets of strings have the same order in all servers with the same `hash_seed`.
+        """
+        order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
+        if resources.needs_grant:
+            order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
+        lease = Lease(self, order)
         worn: list[str] = []
         try:
             async with EnvServer(lease, await lease.acquire()) as server:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import NetworkSpec, ResourcesSpec
+from backend.domain.network import NOBODY, NetworkRule
 from workers.environments.containers import SOCKET, Engine
 from workers.environments.launchers import Launcher, Offer
 from workers.environments.logs import LogTail
@@ -19,20 +20,22 @@ from workers.environments.servers import RunningServer, begin_serving, listen, s
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What an administrator allows the env host."""
+    """What the operator of this machine allows the env host."""
 
-    network: frozenset[str] = frozenset()
-    """Hashes of the versions whose servers may use the network."""
+    network: NetworkRule
     private_addresses: bool = True
     """May remote servers lie in private networks?"""
 
-    def refuse_network(self, package: StoredPackage, resources: ResourcesSpec) -> None:
-        """Raises SandboxError for a server that wants a network and has no grant."""
-        if isinstance(resources.network, NetworkSpec) and package.hash not in self.network:
-            raise SandboxError(
-                f"this version asks for the network ({', '.join(resources.network.hosts)}), and no administrator has "
-                f"granted it: PROCTOR_ALLOW_NETWORK={package.hash}"
-            )
+    def refuse_network(self, package: StoredPackage, resources: ResourcesSpec, *, is_granted: bool) -> None:
+        """Raises SandboxError for servers that want a network and have no grant, or no right to one here."""
+        if not isinstance(resources.network, NetworkSpec) or self.network.allows(package.hash, is_granted=is_granted):
+            return
+        asks = f"this version asks for the network ({', '.join(resources.network.hosts)})"
+        if self.network.is_closed:
+            raise SandboxError(f"{asks}, which is closed on this machine (PROCTOR_ALLOW_NETWORK={NOBODY})")
+        raise SandboxError(
+            f"{asks}, and no administrator has granted it: on the version's page, or by `proctor env grant`"
+        )
 
 
 class Starter:
@@ -40,18 +43,21 @@ class Starter:
         self._runtimes, self._offer, self._folder = runtimes, offer, folder
         self._grants, self._engine = grants, engine
 
-    async def start(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
+    async def start(
+        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
+    ) -> RunningServer:
         """Raises SandboxError when it may not, cannot or does not start."""
-        self._grants.refuse_network(package, resources)
         if resources.remote:
             return await self._reach(package, resources, seconds)
         match self._offer.launcher:
             case Launcher.NONE | Launcher.REMOTE:
                 raise SandboxError(self._offer.refusal)
             case Launcher.DOCKER:
-                return await self._contain(package, resources, seconds)
+                return await self._contain(package, resources, seconds, hash_seed)
             case _:
-                zygote = await self._runtimes.zygote_for(package, has_network=resources.needs_grant)
+                zygote = await self._runtimes.zygote_for(
+                    package, has_network=resources.needs_grant, hash_seed=hash_seed
+                )
                 return await start_server(zygote, package, resources, self._folder, seconds)
 
     async def _reach(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
@@ -68,13 +74,15 @@ class Starter:
         await begin_serving(server, seconds)
         return server
 
-    async def _contain(self, package: StoredPackage, resources: ResourcesSpec, seconds: float) -> RunningServer:
+    async def _contain(
+        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, hash_seed: int
+    ) -> RunningServer:
         assert self._engine is not None
         home, log = self._home(), LogTail()
         if os.getuid() == 0:
             os.chown(home, *map(int, container_user().split(":")))  # it makes its socket there
         try:
-            container = await self._engine.start(package, resources, home, log)
+            container = await self._engine.start(package, resources, home, log, hash_seed=hash_seed)
         except BaseException:
             shutil.rmtree(home, ignore_errors=True)
             log.handed_over()
