@@ -45,9 +45,9 @@ def job_topic(job_id: uuid.UUID) -> str:
     return f"job:{job_id}"
 
 
-def judging_topic(run_id: uuid.UUID, judge_id: uuid.UUID) -> str:
-    """How a judge's work on a run is coming along."""
-    return f"judging:{run_id}:{judge_id}"
+def judges_topic(run_id: uuid.UUID) -> str:
+    """How judges' work on a run is coming along."""
+    return f"judges:{run_id}"
 
 
 def announce(session: Session, *topics: str) -> None:

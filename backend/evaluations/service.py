@@ -15,6 +15,7 @@ from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
+from backend.judging.judges_service import start_named
 from backend.queue import JUDGING_JOB, enqueue
 
 __all__ = [
@@ -54,7 +55,8 @@ def finish_run(
 ) -> None:
     """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept.
 
-    A completed evaluation is looked at by the detectors next; training is watched by them while it goes on.
+    A completed evaluation is looked at by the detectors next, and by the judges that it named; training is watched by
+    the detectors while it goes on.
     """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
@@ -65,9 +67,10 @@ def finish_run(
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
+    _changed(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
-    _changed(session, run)
+        start_named(session, run, run.configuration.get("judge_ids", ()))
 
 
 def request_stop(session: Session, actor: Asker, run: Run) -> None:

@@ -1,11 +1,15 @@
 """The audit log: every change is recorded with who made it, in the same transaction."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
 from backend.db.models import AuditEvent
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:  # workers record changes too, and never load the web
+    from backend.web.identity import Actor
 
 
 def audit(

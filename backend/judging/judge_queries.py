@@ -1,0 +1,225 @@
+"""What is asked of judges and their judgements."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import ColumnElement, Double, cast, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session, joinedload
+
+from backend.db.models import Judge, Judgement, Policy, Rollout, Run, VerdictRecord
+from backend.domain.judges import JudgeConfiguration
+from backend.domain.judging_record import JudgingRecord
+from backend.domain.statistics import Estimate, estimate_of
+from backend.domain.vocabulary import JudgementStatus, PolicyKind, RolloutStatus, Verdict
+from backend.errors import NotFound
+from backend.judging.agreement import Agreement, Opinion, agreement
+
+RECORDS = "judges"
+"""Key of the records in a run's summary."""
+MAX_OPINIONS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementFigures:
+    """What a judge's judgements of a run amount to."""
+
+    judged: int = 0
+    failed: int = 0
+    mean: Estimate | None = None
+    spread: float | None = None
+    """Mean standard deviation over the repeats of a rollout."""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedRun:
+    """One judge's work on one run."""
+
+    judge: Judge
+    record: JudgingRecord
+    figures: JudgementFigures
+    agreement: Agreement | None
+    completed: int
+    """Rollouts of the run that can be judged."""
+
+    @property
+    def total(self) -> int:
+        return self.record.total if self.record.total is not None else self.completed
+
+    @property
+    def waiting(self) -> int:
+        return max(0, self.total - self.figures.judged - self.figures.failed)
+
+    @property
+    def is_under_way(self) -> bool:
+        return not self.record.status.is_over
+
+    @property
+    def cost(self) -> float | None:
+        known = [cost for cost in (self.figures.cost, self.record.cost) if cost is not None]
+        return sum(known) if known else None
+
+
+def judges(session: Session) -> Sequence[Judge]:
+    """All that were not deleted, by name, each with its policy."""
+    statement = select(Judge).where(Judge.deleted_at.is_(None)).options(joinedload(Judge.policy))
+    return session.scalars(statement.order_by(Judge.name)).all()
+
+
+def get_judge(session: Session, judge_id: uuid.UUID) -> Judge:
+    judge = session.scalar(select(Judge).options(joinedload(Judge.policy)).where(Judge.id == judge_id))
+    if judge is None:
+        raise NotFound("There is no such judge.")
+    return judge
+
+
+def configuration_of(judge: Judge) -> JudgeConfiguration:
+    return JudgeConfiguration.model_validate(judge.configuration)
+
+
+def judging_policies(session: Session) -> Sequence[Policy]:
+    """What can be a judge: it is asked by text over the network, or is a script."""
+    kinds = (PolicyKind.OPENAI_API, PolicyKind.SCRIPTED)
+    statement = select(Policy).where(Policy.deleted_at.is_(None), Policy.kind.in_(kinds))
+    return session.scalars(statement.order_by(Policy.kind, Policy.name)).all()
+
+
+def count_judgements(session: Session, judge_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, JudgementFigures]:
+    """Over all runs."""
+    return {key[0]: figures for key, figures in _figures(session, Judgement.judge_id.in_(judge_ids), ()).items()}
+
+
+def get_run(session: Session, run_id: uuid.UUID) -> Run:
+    run = session.get(Run, run_id)
+    if run is None:
+        raise NotFound("There is no such run.")
+    return run
+
+
+def record_of(run: Run, judge_id: uuid.UUID) -> JudgingRecord | None:
+    stored = run.summary.get(RECORDS, {}).get(str(judge_id))
+    try:
+        return JudgingRecord.model_validate(stored) if stored else None
+    except ValidationError:
+        return None
+
+
+def judged_runs(session: Session, judge: Judge, limit: int = 50) -> list[tuple[Run, JudgingRecord, JudgementFigures]]:
+    """Runs that a judge looked at, newest first."""
+    statement = select(Run).where(Run.summary[RECORDS].has_key(str(judge.id)))
+    runs = session.scalars(statement.order_by(Run.id.desc()).limit(limit)).all()
+    mine = (Judgement.judge_id == judge.id) & Judgement.run_id.in_([run.id for run in runs])
+    figures = _figures(session, mine, (Judgement.run_id,))
+    found = []
+    for run in runs:
+        if record := record_of(run, judge.id):
+            found.append((run, record, figures.get((judge.id, run.id), JudgementFigures())))
+    return found
+
+
+def judging_of_run(session: Session, run: Run) -> list[JudgedRun]:
+    """Every judge that looked at the run or shall, by name."""
+    ids = [uuid.UUID(key) for key in run.summary.get(RECORDS, {})]
+    if not ids:
+        return []
+    known = session.scalars(
+        select(Judge).where(Judge.id.in_(ids)).options(joinedload(Judge.policy)).order_by(Judge.name)
+    ).all()
+    figures = _figures(session, (Judgement.run_id == run.id) & Judgement.judge_id.in_(ids), ())
+    opinions = _opinions(session, run.id)
+    completed = count_completed(session, run.id)
+    return [
+        JudgedRun(
+            judge,
+            record,
+            figures.get((judge.id,), JudgementFigures()),
+            agreement(opinions[judge.id]),
+            completed,
+        )
+        for judge in known
+        if (record := record_of(run, judge.id))
+    ]
+
+
+def count_completed(session: Session, run_id: uuid.UUID) -> int:
+    statement = select(func.count(Rollout.id)).where(
+        Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
+    )
+    return session.scalar(statement) or 0
+
+
+def judgements_of_rollout(session: Session, rollout_id: uuid.UUID) -> list[tuple[Judge, Judgement]]:
+    """What each judge said of it."""
+    statement = (
+        select(Judge, Judgement)
+        .join(Judgement, Judgement.judge_id == Judge.id)
+        .where(Judgement.rollout_id == rollout_id)
+        .order_by(Judge.name)
+    )
+    return [(judge, judgement) for judge, judgement in session.execute(statement)]
+
+
+def _figures(session: Session, condition: ColumnElement[bool], by: Sequence[Any]) -> dict[tuple[Any, ...], Any]:
+    """By judge, and by what else is wanted."""
+    score = cast(Judgement.score, Double)
+    is_done = Judgement.status == JudgementStatus.COMPLETED
+    keys = (Judgement.judge_id, *by)
+    statement = (
+        select(
+            *keys,
+            func.count().filter(is_done),
+            func.count().filter(~is_done),
+            func.avg(score),
+            func.stddev_samp(score),
+            func.avg(cast(Judgement.spread, Double)),
+            func.sum(Judgement.tokens_in),
+            func.sum(Judgement.tokens_out),
+            func.sum(Judgement.cost),
+        )
+        .where(condition)
+        .group_by(*keys)
+    )
+    found = {}
+    for row in session.execute(statement):
+        judged, failed, mean, deviation, spread, tokens_in, tokens_out, cost = row[len(keys) :]
+        estimate = estimate_of(mean, deviation or 0.0, judged) if judged else None
+        figures = JudgementFigures(judged, failed, estimate, spread, tokens_in or 0, tokens_out or 0, cost)
+        found[tuple(row[: len(keys)])] = figures
+    return found
+
+
+def _opinions(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, list[Opinion]]:
+    """What people and judges both spoke about, by judge. Of a rollout's verdicts the newest counts."""
+    newest = (
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery()
+    )
+    statement = (
+        select(Judgement.judge_id, Judgement.rollout_id, Judgement.score, newest.c.verdict)
+        .join(newest, newest.c.rollout_id == Judgement.rollout_id)
+        .where(Judgement.run_id == run_id, Judgement.score.is_not(None))
+        .limit(MAX_OPINIONS)
+    )
+    found: defaultdict[uuid.UUID, list[Opinion]] = defaultdict(list)
+    for judge_id, rollout_id, score, verdict in session.execute(statement):
+        found[judge_id].append(Opinion(rollout_id, score, Verdict(verdict)))
+    return found
+
+
+def find_rollout(session: Session, text: str) -> uuid.UUID | None:
+    """A rollout by its id as somebody pasted it, with or without the address before it."""
+    try:
+        wanted = uuid.UUID(text.strip().rsplit("/", 1)[-1])
+    except ValueError:
+        return None
+    return session.scalar(select(Rollout.id).where(Rollout.id == wanted))
