@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
 
-from fastapi import Query
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy import ColumnElement, Select, and_, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
@@ -17,8 +16,8 @@ T = TypeVar("T")
 LIMIT = 50
 MAX_LIMIT = 500
 
-After = Annotated[str | None, Query(description="The `next` of the page before.")]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT)]
+After = Annotated[str | None, Field(description="The `next` of the page before.")]
+Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
 
 
 class Page(BaseModel, Generic[T]):
