@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -138,10 +139,13 @@ def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid
         session.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=datetime.now(UTC)))
     player.join(10)
     row = run_of(run_id)
-    played = len(_rollouts(run_id))
+    statuses = Counter(status for *_, status in _rollouts(run_id))
+    played = statuses["completed"]
     assert (row.status, row.reason) == (RunStatus.STOPPED, "Stopped on request.")
     assert 0 < played < 60
-    assert row.summary["completed"] == played
+    assert set(statuses) == {"completed", "cancelled"}
+    assert 0 < statuses["cancelled"] <= 4
+    assert row.summary["completed"] == row.summary["reward"]["count"] == played
     with transaction() as session:
         again = {
             "stop_requested_at": None,
@@ -151,7 +155,8 @@ def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid
         session.execute(update(Run).where(Run.id == run_id).values(**again))
     evaluate(run_id, GOLD)
     assert run_of(run_id).status is RunStatus.COMPLETED
-    assert len(_rollouts(run_id)) == max(20, played)
+    assert {status for *_, status in _rollouts(run_id)[:20]} == {"completed"}
+    assert len(_rollouts(run_id)) == max(20, sum(statuses.values()))
 
 
 def test_a_stop_is_obeyed_while_the_environment_is_prepared(plan_run: Callable[..., uuid.UUID]) -> None:
@@ -189,7 +194,8 @@ def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[...,
     row = run_of(run_id)
     assert "of the last" in str(row.reason)
     assert "no board" in str(row.reason)
-    assert {status for *_, status in _rollouts(run_id)} == {"failed"}
+    assert {status for *_, status in _rollouts(run_id)} <= {"failed", "cancelled"}
+    assert row.summary["completed"] == 0
     assert row.summary["reward"] is None
 
 

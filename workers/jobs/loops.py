@@ -1,12 +1,19 @@
-"""Event loops inside jobs."""
+"""Event loops inside jobs: uvloop's where it is installed."""
 
 import asyncio
 import signal
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from workers.jobs.execute import INTERRUPT, Interrupted
+
+try:
+    import uvloop
+except ImportError:
+    _new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+else:
+    _new_loop = uvloop.new_event_loop
 
 T = TypeVar("T")
 
@@ -18,7 +25,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     """
     handler = signal.getsignal(INTERRUPT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        return asyncio.run(main)
+        return _run(main)
     was_interrupted = False
 
     async def guarded() -> T:
@@ -39,8 +46,13 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             signal.signal(INTERRUPT, handler)
 
     try:
-        return asyncio.run(guarded())
+        return _run(guarded())
     except asyncio.CancelledError:
         if was_interrupted:
             raise Interrupted from None
         raise
+
+
+def _run(main: Coroutine[Any, Any, T]) -> T:
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        return runner.run(main)

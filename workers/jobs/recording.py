@@ -27,6 +27,7 @@ from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, json_text, row_of
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
 MAX_LOG_CHARACTERS = 20_000
+_GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
 # Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
 _ADD_TASKS = text("""
 INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
@@ -56,13 +57,14 @@ class RunRecorder:
             self.version_id = run.version_id
             self.columns = list(run.columns)
             self.attempt = run.attempt
+            self._was_over = run.status.is_over
         self._topic = run_topic(run_id)
         self._progress_at = 0.0
         self._rate = _Rate()
         self._stop = (0.0, False)
 
     def store(self, rollouts: Sequence[Rollout]) -> int:
-        """Store what is not stored yet, and put a new rollout in the place of a failed one. Returns the new rows."""
+        """Store what is not stored yet; a failed or cancelled rollout gives place to it. Returns the new rows."""
         new = {row[0]: (rollout, row) for rollout, row in ((r, row_of(self.run_id, r, self.columns)) for r in rollouts)}
         if not new:
             return 0
@@ -117,7 +119,14 @@ class RunRecorder:
             announce(session, self._topic)
 
     def progress(
-        self, *, phase: str, done: int, total: int, message: str = "", more: Mapping[str, Any] | None = None
+        self,
+        *,
+        phase: str,
+        done: int,
+        total: int,
+        message: str = "",
+        concurrency: int = 0,
+        more: Mapping[str, Any] | None = None,
     ) -> None:
         """At most four times a second; the last one of a phase is always written, and what has `more` for the page."""
         now = time.monotonic()
@@ -126,6 +135,7 @@ class RunRecorder:
             return
         self._progress_at = now
         news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
+        news |= {"concurrency": concurrency} if concurrency else {}
         news |= more or {}
         with transaction() as session:
             session.execute(update(Run).where(Run.id == self.run_id).values(progress=news))
@@ -137,13 +147,14 @@ class RunRecorder:
             announce(session, self._topic)
 
     def should_stop(self) -> bool:
-        """Has a person asked the run to stop? Looked up at most twice a second."""
+        """Has a person asked the run to stop, or another job of it ended it? Looked up at most twice a second."""
         looked_at, answer = self._stop
         now = time.monotonic()
         if not answer and now - looked_at >= STOP_CACHE_SECONDS:
             with transaction() as session:
-                asked = session.scalar(select(Run.stop_requested_at).where(Run.id == self.run_id))
-            answer = asked is not None
+                query = select(Run.stop_requested_at, Run.status).where(Run.id == self.run_id)
+                asked_at, status = session.execute(query).one()
+            answer = asked_at is not None or (status.is_over and not self._was_over)
             self._stop = (now, answer)
         return answer
 
@@ -164,12 +175,12 @@ class _Rate:
 
 
 def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
-    """Those that are stored; failed ones are taken away first and so give place."""
+    """Those that are stored; failed and cancelled ones are taken away first and so give place."""
     found = session.execute(select(RolloutRow.id, RolloutRow.status).where(RolloutRow.id.in_(ids))).all()
-    failed = [row.id for row in found if row.status is RolloutStatus.FAILED]
-    if failed:
-        session.execute(delete(RolloutRow).where(RolloutRow.id.in_(failed)))
-    return [row.id for row in found if row.status is not RolloutStatus.FAILED]
+    unfinished = [row.id for row in found if row.status in _GIVES_PLACE]
+    if unfinished:
+        session.execute(delete(RolloutRow).where(RolloutRow.id.in_(unfinished)))
+    return [row.id for row in found if row.status not in _GIVES_PLACE]
 
 
 def _as_arrays(rows: Mapping[uuid.UUID, tuple[Any, ...]]) -> dict[str, list[Any]]:

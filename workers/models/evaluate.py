@@ -1,4 +1,4 @@
-"""An evaluation of a local model in a process of its own: `python -m workers.models.evaluate <run id>`."""
+"""An evaluation of a local model in a process of its own: `python -m workers.models.evaluate <run id> [job id]`."""
 
 import sys
 import tempfile
@@ -24,13 +24,15 @@ from workers.models.policy import LocalPolicy
 
 def main() -> int:
     run_id = uuid.UUID(sys.argv[1])
+    job_id = uuid.UUID(sys.argv[2]) if len(sys.argv) > 2 else None
     configure_logging("evaluation")
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
         model, tokenizer, sampling = _load(run_id, Path(folder))
-        evaluate(run_id, LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
+        policy = LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
+        evaluate(run_id, policy, job_id)
     return 0
 
 
