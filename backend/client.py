@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import httpx
 
 TIMEOUT_SECONDS = 60.0
+UPLOAD_SECONDS = 600.0
 
 
 class Refused(RuntimeError):
@@ -67,17 +68,36 @@ class Client:
             if after is None:
                 return
 
-    def download(self, path: str, target: Path) -> int:
+    def download(self, path: str, target: Path, **query: object) -> int:
         """Store the answer's bytes; a broken download leaves no file."""
+        import httpx
+
         partial = target.with_name(target.name + ".partial")
-        with self._http.stream("GET", path) as response:
-            if response.is_error:
-                response.read()
-                self._answer(response)
-            with partial.open("wb") as file:
+        try:
+            with self._http.stream("GET", path, params=_parameters(query)) as response, partial.open("wb") as file:
+                if response.is_error:
+                    response.read()
+                    self._answer(response)
                 for part in response.iter_bytes():
                     file.write(part)
-        return partial.rename(target).stat().st_size
+            return partial.rename(target).stat().st_size
+        except httpx.TransportError as error:
+            raise Refused(f"{self.url} broke off in the middle: {error}") from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def upload(self, path: str, file: Path, fields: Mapping[str, object]) -> Any:
+        """A file with the fields of a form."""
+        import httpx
+
+        with file.open("rb") as opened:
+            try:
+                answer = self._http.post(
+                    path, files={"file": (file.name, opened)}, data=_parameters(fields), timeout=UPLOAD_SECONDS
+                )
+            except httpx.TransportError as error:
+                raise Refused(f"no Proctor answers at {self.url} ({error})") from error
+        return self._answer(answer)
 
     def ask(self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None) -> Any:
         return self._answer(self._send(method, path, query, body))
@@ -87,7 +107,7 @@ class Client:
     ) -> httpx.Response:
         import httpx
 
-        parameters = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        parameters = _parameters(query or {})
         try:
             return self._http.request(method, path, params=parameters, json=body)
         except httpx.TransportError as error:
@@ -102,3 +122,12 @@ class Client:
         except (ValueError, KeyError, TypeError):
             words = [f"{response.request.method} {response.request.url} answered {response.status_code}"]
         raise Refused("\n".join(words), response.status_code)
+
+
+def _parameters(values: Mapping[str, object]) -> dict[str, str | list[str]]:
+    """Without what is None; lists are repeated."""
+    return {
+        name: [str(each) for each in value] if isinstance(value, list) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }

@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.progress import TaskID as Bar
 from rich.table import Table
 
-from backend.cli.tables import estimate
+from backend.cli.figures import estimate
 from backend.client import Client, Refused
 from backend.showcase import TASKS, Outcome, Showcase, ShowcaseFailed, Stopped
 

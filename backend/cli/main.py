@@ -4,7 +4,19 @@ import sys
 
 import typer
 
-from backend.cli import environments, exports, importing, judging, network, policies, runs, starting, tokens
+from backend.cli import (
+    environments,
+    exports,
+    importing,
+    judging,
+    network,
+    policies,
+    rescoring,
+    results,
+    runs,
+    starting,
+    tokens,
+)
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serving import demo_command, up_command
 from backend.client import Refused
@@ -27,7 +39,10 @@ app.command("train")(starting.train)
 app.command("runs")(runs.runs)
 app.add_typer(runs.app, name="run")
 app.command("rollouts")(runs.rollouts)
-app.command("compare")(runs.compare)
+app.command("compare")(results.compare)
+app.command("leaderboard")(results.leaderboard)
+app.command("rescore")(rescoring.rescore)
+app.command("replay")(rescoring.replay)
 app.add_typer(judging.app, name="review")
 app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")

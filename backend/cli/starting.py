@@ -26,13 +26,17 @@ def evaluate(
         int | None, typer.Option(min=1, help="Tokens a turn; left out: what the environment declares.")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes in flight.")] = None,
+    workers: Annotated[int, typer.Option(min=1, max=16, help="Jobs that share the tasks.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
     checkpoint: Annotated[str | None, typer.Option(help="Of a trained policy; left out: the best one.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a policy on an environment's tasks. Ends with 1 when a rollout failed."""
+    """Evaluate a policy on an environment's tasks. Ends with 1 when a rollout failed.
+
+    Ctrl-C leaves it running; `proctor run watch` comes back, `run stop` stops it, `run resume` goes on.
+    """
     client = connect()
     body = {
         "version_id": version_of(client, environment)["id"],
@@ -46,6 +50,7 @@ def evaluate(
         "top_p": top_p,
         "max_tokens_per_turn": max_tokens,
         "concurrency": concurrency,
+        "workers": workers,
         "checkpoint_id": checkpoint,
         "name": name,
     }
@@ -88,10 +93,11 @@ def finish(client: Client, run: dict[str, Any], *, no_wait: bool, as_json: bool)
             say(f"run {short(run['id'])} is queued: {client.url}/runs/{run['id']}")
         return
     over = watch(client, run, quiet=as_json)
+    figures = client.get(f"/runs/{over['id']}/figures")
     if as_json:
-        write_json(over)
+        write_json({**over, "figures": figures})
     else:
-        write_run(over, client.url)
+        write_run(over, client.url, figures)
     raise typer.Exit(status_of(over))
 
 

@@ -2,15 +2,17 @@
 
 from typing import Any
 
+from backend.cli.figures import dollars, estimate, figure_fields
 from backend.cli.names import short
 from backend.cli.output import console, write_fields, write_table
 
 
-def estimate(figure: dict[str, Any] | None) -> str:
-    """A mean with its 95 % interval."""
-    if figure is None or figure.get("mean") is None:
-        return "–"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+def _done(run: dict[str, Any]) -> str:
+    """Completed rollouts of those planned; of a run that goes on, how far it is."""
+    if found := run.get("coverage"):
+        return f"{found['completed']:,}/{found['total']:,}"
+    total = run["progress"].get("total")
+    return f"{run['progress'].get('done') or 0:,}/{total:,}" if total else "–"
 
 
 def write_runs(runs: list[dict[str, Any]]) -> None:
@@ -18,16 +20,29 @@ def write_runs(runs: list[dict[str, Any]]) -> None:
         (
             *(short(run["id"]), run["kind"], run["status"], run["name"]),
             *(f"{run['environment']}@{run['version']}", run["policy"], estimate(run["summary"].get("reward"))),
+            *(_done(run), dollars(run["summary"].get("cost"))),
             str(run["created_at"])[:16].replace("T", " "),
         )
         for run in runs
     ]
-    columns = ("run", "kind", "status", "name", "environment", "policy", "reward [95 %]", "started (UTC)")
+    columns = (
+        "run",
+        "kind",
+        "status",
+        "name",
+        "environment",
+        "policy",
+        "reward [95 %]",
+        "completed",
+        "cost",
+        "started (UTC)",
+    )
     write_table(columns, rows, empty="No run yet.")
 
 
-def write_run(run: dict[str, Any], url: str) -> None:
-    summary = run["summary"]
+def write_run(run: dict[str, Any], url: str, figures: dict[str, Any] | None = None) -> None:
+    """With its figures where the caller has read them, else with what the run itself keeps."""
+    summary = run["summary"] if figures is None else {"rollouts_per_second": run["summary"].get("rollouts_per_second")}
     write_fields(
         {
             "run": f"{run['name']} ({run['kind']})",
@@ -35,6 +50,7 @@ def write_run(run: dict[str, Any], url: str) -> None:
             "status": run["status"] + (f": {run['reason']}" if run["reason"] else ""),
             "environment": f"{run['environment']}@{run['version']}",
             "policy": run["policy"],
+            **(figure_fields(figures) if figures else {}),
             **({"reward": estimate(summary["reward"])} if isinstance(summary.get("reward"), dict) else {}),
             **{
                 f"  {name}": estimate(figure)
@@ -68,16 +84,3 @@ def write_transcript(rollout: dict[str, Any]) -> None:
     for message in rollout["messages"]:
         shown.print(message["role"], style="bold", markup=False)
         shown.print(str(message["content"]), markup=False)
-
-
-def write_comparison(found: dict[str, Any]) -> None:
-    rows = [
-        (column["name"], *(estimate(column[side]) for side in ("before", "after", "difference")))
-        for column in found["columns"]
-    ]
-    before, after = found["before"]["name"], found["after"]["name"]
-    write_table(("", f"before: {before}", f"after: {after}", "difference [95 %]"), rows, empty="Nothing to compare.")
-    shown = console()
-    shown.print(f"\nbetter on {found['wins']} tasks, worse on {found['losses']}, the same on {found['ties']}")
-    for baseline in found["baselines"]:
-        shown.print(f"baseline {baseline['script']}: {estimate(baseline['reward'])}", markup=False)

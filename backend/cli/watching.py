@@ -21,6 +21,8 @@ from backend.cli.output import BAD_RESULT, OK, console
 from backend.client import Client
 
 POLL_SECONDS = 0.5
+FIGURES_SECONDS = 2.0
+"""Between looks at the mean reward, which the server has to fold."""
 OVER = {"completed", "failed", "stopped", "paused"}
 
 
@@ -58,20 +60,30 @@ def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[s
 def follow(client: Client, run_id: str, progress: Progress, bar: Bar) -> dict[str, Any]:
     """Move the bar until the run is over."""
     name = str(progress.tasks[progress.task_ids.index(bar)].description)
+    reward, looked_at = "", float("-inf")
     while True:
         run: dict[str, Any] = client.get(f"/runs/{run_id}")
-        show(progress, bar, name, run)
+        if run["progress"].get("done") and time.monotonic() - looked_at > FIGURES_SECONDS:
+            reward, looked_at = mean_reward(client, run_id), time.monotonic()
+        show(progress, bar, name, run, reward)
         if run["status"] in OVER:
             return run
         time.sleep(POLL_SECONDS)
 
 
-def show(progress: Progress, bar: Bar, name: str, run: dict[str, Any]) -> None:
+def mean_reward(client: Client, run_id: str) -> str:
+    """As of now, for the progress bar."""
+    mean = client.get(f"/runs/{run_id}/figures")["columns"][0]["mean"]
+    return "" if mean is None else f"reward {mean:.3f}"
+
+
+def show(progress: Progress, bar: Bar, name: str, run: dict[str, Any], reward: str = "") -> None:
     state = run["progress"]
     total = state.get("total") or None
     what = state.get("message") or state.get("phase") or run["status"]
     rate = f"{state['rate']:.3g}/s" if state.get("rate") else ""
-    progress.update(bar, description=f"{name}: {what}", total=total, completed=state.get("done", 0), rate=rate)
+    told = " ".join(part for part in (rate, reward) if part)
+    progress.update(bar, description=f"{name}: {what}", total=total, completed=state.get("done", 0), rate=told)
 
 
 def status_of(run: dict[str, Any]) -> int:

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from backend.db.models import Policy, Rollout, RunLogLine
 from backend.db.models import Run as RunRow
 from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.evaluations.figures_answer import CoverageAnswer
 from backend.evaluations.rollout_queries import columns_of
 
 
@@ -49,12 +50,16 @@ class RunAnswer(BaseModel):
     policy: str | None
     policy_id: uuid.UUID | None
     checkpoint_id: uuid.UUID | None
+    source_run_id: uuid.UUID | None
+    """The run that this one re-scores, replays or does again."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
     """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    coverage: CoverageAnswer | None
+    """Completed rollouts of those that were to be played, once that is known."""
     reason: str | None
     """Why it failed, paused or stopped."""
     attempt: int
@@ -69,8 +74,17 @@ class RunAnswer(BaseModel):
             "environment": run.version.environment.name,
             "version": run.version.number,
             "policy": run.policy.name if run.policy else None,
+            "coverage": _coverage(run),
         }
         return cls(**(same | named))
+
+
+def _coverage(run: RunRow) -> CoverageAnswer | None:
+    completed = run.summary.get("completed")
+    if not isinstance(completed, int):
+        return None
+    total = max(int(run.progress.get("total") or 0), int(run.summary.get("rollouts") or 0))
+    return CoverageAnswer(completed=completed, total=total)
 
 
 class RunDetailAnswer(RunAnswer):

@@ -1,4 +1,4 @@
-"""The JSON API of results: a run's figures, running it again, and comparing runs."""
+"""The JSON API of results: a run's figures, running it again, comparing runs, leaderboards."""
 
 import time
 import uuid
@@ -6,9 +6,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.errors import Conflict, InvalidInput
+from backend.db.models import Environment
+from backend.errors import Conflict, InvalidInput, NotFound
 from backend.evaluations import queries
 from backend.evaluations.again import AgainRequest, run_again
 from backend.evaluations.answers import RunDetailAnswer
@@ -16,6 +18,8 @@ from backend.evaluations.baselines import baselines
 from backend.evaluations.compare_answer import ComparisonAnswer
 from backend.evaluations.comparison import MOST_SIDES, Comparison, Side, compare, side_of, task_pairs
 from backend.evaluations.figures_answer import FiguresAnswer
+from backend.evaluations.leaderboard import Leaderboard, find_version, leaderboard
+from backend.evaluations.leaderboard_answer import LeaderboardAnswer
 from backend.evaluations.run_figures import FiguresChoice, run_figures
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.shared import Shared
@@ -112,3 +116,37 @@ def ends(found: Comparison, most: int) -> list[int]:
         return order
     half = most // 2
     return order[: most - half] + (order[-half:] if half else [])
+
+
+class LeaderboardQuery(BaseModel):
+    """Which version, and which examination of it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version: int | None = None
+    """Left out: the newest that was evaluated."""
+    exam: str = ""
+    """Left out: the one that most contenders sat."""
+
+
+@router.get("/leaderboards/{name}", tags=["runs"])
+def get_leaderboard(
+    name: str, session: SessionDep, _: Viewer, wanted: Annotated[LeaderboardQuery, Query()]
+) -> LeaderboardAnswer:
+    """Contenders of an environment version: ranked where they sat the same examination, apart with a reason else."""
+    return LeaderboardAnswer.of(board_of(session, name, wanted))
+
+
+def board_of(session: Session, name: str, wanted: LeaderboardQuery) -> Leaderboard:
+    environment = environment_of(session, name)
+    version = find_version(session, environment.id, wanted.version)
+    if version is None:
+        raise NotFound(f"{name} has no such version." if wanted.version else f"{name} has no published version.")
+    return leaderboard(session, version, wanted.exam)
+
+
+def environment_of(session: Session, name: str) -> Environment:
+    environment = session.scalars(select(Environment).where(Environment.name == name)).one_or_none()
+    if environment is None:
+        raise NotFound(f"There is no environment named {name}.")
+    return environment

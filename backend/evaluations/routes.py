@@ -1,9 +1,9 @@
-"""Pages of policies, evaluations, runs, rollouts and comparisons."""
+"""Pages of policies, evaluations, runs, rollouts, comparisons and leaderboards."""
 
 from fastapi import APIRouter
 
-from backend.evaluations.pages import compare, new_evaluation, policies, rollouts, run, run_tabs, runs
+from backend.evaluations.pages import compare, judges, leaderboards, new_evaluation, policies, rollouts, run, run_tabs, runs
 
 router = APIRouter()
-for part in (policies, new_evaluation, runs, run, run_tabs, rollouts, compare):
+for part in (policies, new_evaluation, runs, run, run_tabs, judges, rollouts, compare, leaderboards):
     router.include_router(part.router)

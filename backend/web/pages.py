@@ -29,6 +29,7 @@ NAVIGATION = (
     Place("Policies", "/policies", "policy"),
     Place("Runs", "/runs", "run"),
     Place("Compare", "/compare", "compare"),
+    Place("Leaderboards", "/leaderboards", "leaderboard"),
     Place("Review", "/review", "review"),
     Place("Checkpoints", "/checkpoints", "checkpoint"),
 )

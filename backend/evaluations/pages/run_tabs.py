@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Run, RunLogLine
 from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
 from backend.evaluations import group_queries, queries, rollout_queries
+from backend.evaluations.again import drift
 from backend.evaluations.forms import GroupFilter, RolloutFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
@@ -76,6 +77,8 @@ class ConfigurationPage:
     """Dotted name and value."""
     columns: Sequence[tuple[str, str]]
     """Reward column and weight."""
+    drift: Sequence[str] = ()
+    """Settings of the policy that are no longer as they were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +150,11 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
     run = queries.get_run(session, run_id)
     weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
     context = ConfigurationPage(
-        run_header(session, run), run, sorted(_flat(run.configuration), key=itemgetter(0)), weights
+        run_header(session, run),
+        run,
+        sorted(_flat(run.configuration), key=itemgetter(0)),
+        weights,
+        drift(run, run.policy),
     )
     return page(request, "runs/configuration.html", context)
 
