@@ -139,6 +139,22 @@ def split_calls(reply: str) -> tuple[str, list[Call], str]:
     return before, [_call(body) for body, _, _ in bodies], "".join(after for _, _, after in bodies)
 
 
+_IN_API_WORDS = (
+    (
+        f"Found no complete {BEGIN}…{END}; write exactly one.",
+        "No tool was called. Call one of the tools you were given.",
+    ),
+    (f"What stands in {BEGIN}", "What was sent as arguments"),
+)
+
+
+def in_api_words(text: str) -> str:
+    """What is told of a reply without a readable call, for a policy whose endpoint has calls of its own."""
+    for ours, theirs in _IN_API_WORDS:
+        text = text.replace(ours, theirs)
+    return text
+
+
 def read_tools(listed: Any) -> tuple[Tool, ...]:
     """Tools as environments list them: OpenAI's, MCP's and our spelling. Raises ToolsUnusable."""
     try:

@@ -13,6 +13,8 @@ from backend.errors import InvalidInput
 PREFIX = "field."
 """Form fields of the action are named `field.<name>`."""
 MAX_CHOICES = 200
+SHORT_TEXT = 200
+"""Characters that a text may have at most to be written in a field of one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class ActionField:
     minimum: float | None = None
     maximum: float | None = None
     is_required: bool = True
+    is_short: bool = False
+    """A text of one line."""
     tool: str = ""
     """The tool whose argument it is; `name` is then `<tool>.<argument>`."""
 
@@ -185,7 +189,9 @@ def _field(name: str, schema: Mapping[str, Any], is_required: bool) -> ActionFie
         case "boolean":
             return ActionField(name, "boolean", hint, is_required=False)
         case "string":
-            return ActionField(name, "text", hint, is_required=is_required)
+            length = _number(schema.get("maxLength"))
+            is_short = length is not None and length <= SHORT_TEXT
+            return ActionField(name, "text", hint, is_required=is_required, is_short=is_short)
         case "array" if isinstance(items := schema.get("items"), Mapping) and items.get("type") == "string":
             return ActionField(name, "lines", hint, is_required=is_required)
         case _:

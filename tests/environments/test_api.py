@@ -51,7 +51,7 @@ def test_a_script_validates_without_storing(viewer: TestClient):
     answer = viewer.post(f"{API}/validate", json={"files": files, "name": "guess"}).json()
     assert answer["is_publishable"] is False
     assert (answer["problems"][0]["path"], answer["problems"][0]["line"]) == ("server/app.py", 1)
-    assert viewer.get(API).json() == {"items": [], "next": None}
+    assert viewer.get(API).json()["items"] == []
 
 
 def test_publishing_names_every_problem(author: TestClient, guess: Environment):

@@ -149,3 +149,20 @@ def test_an_environment_that_is_not_there_is_404(author: TestClient):
 def test_a_form_from_elsewhere_is_refused(author: TestClient, guess: Environment):
     answer = author.post(PAGE, data=form("x"), headers={"X-CSRF-Token": "wrong"})
     assert answer.status_code == 403
+
+
+def test_a_box_that_was_not_ticked_stays_so_after_a_refusal(author: TestClient, guess: Environment):
+    box = 'name="check" value="true" checked'
+    assert box in author.get(PAGE).text
+    broken = form("def broken(\n", path="server/app.py", then="publish")
+    assert box not in author.post(PAGE, data=broken).text
+    assert box in author.post(PAGE, data=broken | {"check": "true"}).text
+
+
+def test_the_next_step_is_named(author: TestClient, viewer: TestClient, guess: Environment):
+    assert "try the draft</a>, then publish it" in author.get("/environments/guess").text
+    author.post(PAGE, data=form(README, then="publish"))
+    assert "run the checks</a>: they say how far the reward of v1" in author.get("/environments/guess").text
+    assert "next-step" not in viewer.get("/environments/guess").text
+    author.post(PAGE, data=form("# New\n", then="save"))
+    assert "publish them</a> as v2" in author.get("/environments/guess").text

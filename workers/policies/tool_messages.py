@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.domain.tools import CallUnreadable, split_calls, write_call
+from backend.domain.tools import CallUnreadable, in_api_words, split_calls, write_call
 
 
 def native_messages(
@@ -26,7 +26,7 @@ def native_messages(
             converted += [{"role": "tool", "tool_call_id": id_, "content": content} for id_, content in pairs]
             open_calls = []
         else:
-            converted.append({"role": message["role"], "content": message["content"]})
+            converted.append({"role": message["role"], "content": in_api_words(message["content"])})
     return converted
 
 

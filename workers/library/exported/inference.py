@@ -103,8 +103,10 @@ def call_action(reply: str) -> dict[str, Any]:
     if ACTION.get("text") and reply.strip() and "<tool_call>" not in reply:
         return {ACTION["text"]: reply.strip(), **extra}
     found = re.findall(r"<tool_call>(.*?)</tool_call>", reply, re.DOTALL)
+    if not found:
+        raise Unreadable("No tool was called. Call one of the tools you were given.")
     if len(found) != 1:
-        raise Unreadable(f"Found {len(found) or 'no complete'} <tool_call>…</tool_call>; write exactly one.")
+        raise Unreadable(f"Found {len(found)} calls; make exactly one.")
     try:
         call = json.loads(found[0])
         name, arguments = call["name"], call.get("arguments") or {}
