@@ -75,6 +75,8 @@ class TasksSpec(Block):
     train: int = Field(default=1000, ge=1, le=100_000_000)
     heldout: int = Field(default=200, ge=1, le=10_000_000)
     levels: int = Field(default=1, ge=1, le=100)
+    grouped: bool = False
+    """Rewards compare the rollouts of a group: its members are reset together and scored when the last one ends."""
 
 
 class NetworkSpec(Block):

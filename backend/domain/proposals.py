@@ -76,11 +76,12 @@ def _episode(report: ImportReport) -> dict[str, Any]:
     }
 
 
-def _tasks(report: ImportReport) -> dict[str, int]:
+def _tasks(report: ImportReport) -> dict[str, int | bool]:
     rows = report.adapter.get("tasks")
-    if isinstance(rows, Mapping):
-        return {"train": max(1, int(rows.get("train", 1))), "heldout": max(1, int(rows.get("heldout", 1)))}
-    return {"train": 1000, "heldout": 200}
+    if not isinstance(rows, Mapping):
+        return {"train": 1000, "heldout": 200}
+    counts = {split: max(1, int(rows.get(split, 1))) for split in ("train", "heldout")}
+    return {**counts, "grouped": True} if report.adapter.get("group_columns") else {**counts}
 
 
 def _memory(report: ImportReport) -> int:

@@ -7,7 +7,7 @@ and the old one ends with its last session.
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 from typing import Any
 
@@ -148,6 +148,8 @@ class EnvServer:
         """Concurrent sessions that it bears."""
         self._free = asyncio.Semaphore(self.sessions)
         self._replacing = asyncio.Lock()
+        self._left = asyncio.Event()
+        """Sessions of a group have ended since somebody looked for room."""
 
     @property
     def worn(self) -> list[str]:
@@ -189,6 +191,34 @@ class EnvServer:
             ended_well = True
         finally:
             await process.give(session, ended_well=ended_well)
+
+    @asynccontextmanager
+    async def sessions_together(self, count: int) -> AsyncIterator[list[EnvSession]]:
+        """Sessions of one and the same process, for episodes that are scored together; waits for room in one.
+
+        When one of them fails all are ended, so that nothing waits for it on the server either.
+        """
+        process = await self._with_room(count)
+        process.active += count
+        try:
+            async with AsyncExitStack() as stack:
+                yield [await stack.enter_async_context(self._session_on(process)) for _ in range(count)]
+        finally:
+            process.active -= count
+            self._left.set()
+            await self._retire_if_unused(process)
+
+    async def _with_room(self, count: int) -> _Process:
+        while True:
+            process = await self._least_busy()
+            if count > process.sessions:
+                raise LimitExceeded(
+                    f"{count} episodes of a group are scored together, but a server bears {process.sessions} at a time"
+                )
+            if process.active + count <= process.sessions:
+                return process
+            self._left.clear()
+            await self._left.wait()
 
     async def _least_busy(self) -> _Process:
         if any(process.is_worn for process in self._processes):

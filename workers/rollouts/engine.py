@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from backend.domain.errors import RolloutError
+from backend.domain.errors import LimitExceeded, RolloutError
 from backend.domain.manifest import Manifest
 from backend.domain.prices import Price, cost_of
 from backend.domain.rollouts import Rollout, TaskSpec
@@ -21,6 +21,7 @@ from workers.policies.base import EpisodeStart, Measured, Policy
 from workers.rollouts.breaker import CircuitBreaker, TooManyFailures
 from workers.rollouts.crowd import Crowd
 from workers.rollouts.episode import Episode, Rules
+from workers.rollouts.grouped import Places, fail_together, patient, play_together
 from workers.rollouts.stopping import unless_stopped
 
 if TYPE_CHECKING:
@@ -39,6 +40,13 @@ class GroupPlan:
     task: TaskSpec
     ordinal: int
     members: tuple[int, ...]
+    size: int = 0
+    """Of the whole group; 0: those members are all."""
+
+    @property
+    def whole(self) -> range:
+        """All members, played before or not."""
+        return range(self.size or len(self.members))
 
 
 OnRollout = Callable[[Rollout], Awaitable[None] | None]
@@ -76,9 +84,10 @@ async def play_groups(
     Returns early when told to stop. What is in flight then is dropped, or with `keep_cancelled` handed over as it is.
     Raises TooManyFailures when most of the recent rollouts failed.
     """
+    is_grouped = manifest.proctor.tasks.grouped
     crew = _Crew(
-        jobs=_jobs(plans),
-        rules=Rules(manifest, server.action_schema),
+        jobs=_jobs(plans, is_grouped=is_grouped),
+        rules=Rules(patient(manifest) if is_grouped else manifest, server.action_schema),
         server=server,
         policy=policy,
         phase=phase,
@@ -90,6 +99,7 @@ async def play_groups(
         keep_cancelled=keep_cancelled,
         price=price,
         breaker=CircuitBreaker(),
+        places=Places(min(concurrency, server.sessions)),
         crowd=Crowd(
             min(concurrency, server.sessions), policy.effort if isinstance(policy, Measured) else None, on_limit
         ),
@@ -103,15 +113,17 @@ def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | Non
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
-async def _jobs(plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan]) -> AsyncIterator[tuple[GroupPlan, int]]:
-    """One by one, so that what is still to be played is never held in memory."""
+async def _jobs(
+    plans: Iterable[GroupPlan] | AsyncIterable[GroupPlan], *, is_grouped: bool
+) -> AsyncIterator[tuple[GroupPlan, int]]:
+    """One by one, so that what is still to be played is never held in memory. A group that is scored whole is one."""
     if isinstance(plans, AsyncIterable):
         async for plan in plans:
-            for member in plan.members:
+            for member in plan.members[:1] if is_grouped else plan.members:
                 yield plan, member
         return
     for plan in plans:
-        for member in plan.members:
+        for member in plan.members[:1] if is_grouped else plan.members:
             yield plan, member
 
 
@@ -133,6 +145,8 @@ class _Crew:
     price: Price | None
     breaker: CircuitBreaker
     crowd: Crowd
+    places: Places
+    """For groups that are scored whole."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who takes the next job."""
     _left: list[Rollout] = field(default_factory=list)
@@ -156,14 +170,15 @@ class _Crew:
                     job = await anext(self.jobs, None)
                 if job is None:
                     return
-                rollout = await self._rollout(*job)
-                try:
-                    await self._hand_over(rollout)
-                except asyncio.CancelledError:
-                    self._leave(rollout)
-                    raise
-                self.crowd.saw(rollout)
-                self.breaker.record(rollout)
+                is_grouped = self.rules.manifest.proctor.tasks.grouped
+                for rollout in await self._group(job[0]) if is_grouped else [await self._rollout(*job)]:
+                    try:
+                        await self._hand_over(rollout)
+                    except asyncio.CancelledError:
+                        self._leave(rollout)
+                        raise
+                    self.crowd.saw(rollout)
+                    self.breaker.record(rollout)
 
     async def _hand_over(self, rollout: Rollout) -> None:
         if not self.keep_steps:
@@ -188,11 +203,56 @@ class _Crew:
                 await asyncio.sleep(pause)
                 rollout = self._again(rollout, plan, pause)
         except asyncio.CancelledError:
-            rollout.status, rollout.stop_reason = RolloutStatus.CANCELLED, None
-            rollout.ended_at = datetime.now(UTC)
-            self._leave(rollout)
+            self._cancelled(rollout)
             raise
         return rollout
+
+    async def _group(self, plan: GroupPlan) -> list[Rollout]:
+        """Play all members at a time, as often as one of them fails; those that were wanted.
+
+        Members that were recorded before are played again beside the others, which are compared with them.
+        """
+        starts = [
+            EpisodeStart(
+                plan.task, self.rules.manifest, member, policy_seed(self.seed, plan.task, member, self.training_step)
+            )
+            for member in plan.whole
+        ]
+        rollouts = [self._blank(plan, member) for member in plan.whole]
+        try:
+            async with self.places.taken(len(rollouts)):
+                while not await self._attempt_together(rollouts, starts) and rollouts[0].attempts < self.max_attempts:
+                    pause = RETRY_SECONDS * 2 ** (rollouts[0].attempts - 1)
+                    await asyncio.sleep(pause)
+                    rollouts = [self._again(rollout, plan, pause) for rollout in rollouts]
+        except LimitExceeded as error:
+            fail_together(rollouts, error)
+        except asyncio.CancelledError:
+            for rollout in rollouts:
+                self._cancelled(rollout)
+            raise
+        return [rollout for rollout in rollouts if rollout.member in plan.members]
+
+    async def _attempt_together(self, rollouts: list[Rollout], starts: list[EpisodeStart]) -> bool:
+        """Fill the rollouts, all or none. True when they succeeded, or another attempt would be of no use."""
+        is_final = True
+        try:
+            await play_together(self.server, self.rules, self.policy, rollouts, starts)
+        except RolloutError as error:
+            fail_together(rollouts, error)
+            is_final = not error.is_retryable
+        finally:
+            if self.price is not None:
+                for rollout in rollouts:
+                    rollout.cost = (rollout.cost or 0.0) + self._cost(self.price, rollout)
+        for rollout in rollouts:
+            rollout.ended_at = datetime.now(UTC)
+        return is_final
+
+    def _cancelled(self, rollout: Rollout) -> None:
+        rollout.status, rollout.stop_reason = RolloutStatus.CANCELLED, None
+        rollout.ended_at = datetime.now(UTC)
+        self._leave(rollout)
 
     def _again(self, failed: Rollout, plan: GroupPlan, pause: float) -> Rollout:
         """A fresh one that remembers what the attempts before it took."""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -125,7 +126,7 @@ class Arena:
         def take(rollout: Rollout) -> None:
             played[rollout.group, rollout.member] = rollout
 
-        for wave in waves(plans, self.capacity):
+        for wave in waves(plans, self.capacity, is_grouped=self.manifest.proctor.tasks.grouped):
             policy.expect(sum(len(plan.members) for plan in wave))
             self.play(
                 wave,
@@ -200,12 +201,18 @@ def _missing(plans: Sequence[GroupPlan], played: set[tuple[int, int]]) -> list[G
     for plan in plans:
         members = tuple(member for member in plan.members if (plan.ordinal, member) not in played)
         if members:
-            left.append(GroupPlan(plan.task, plan.ordinal, members))
+            left.append(replace(plan, members=members, size=len(plan.whole)))
     return left
 
 
-def waves(plans: Sequence[GroupPlan], capacity: int) -> list[list[GroupPlan]]:
-    """The plans in equal parts that fit side by side: one batch then holds the same episodes whenever it is played."""
+def waves(plans: Sequence[GroupPlan], capacity: int, *, is_grouped: bool = False) -> list[list[GroupPlan]]:
+    """The plans in equal parts that fit side by side: one batch then holds the same episodes whenever it is played.
+
+    `is_grouped`: a group is never cut, because its members are scored together.
+    """
+    if is_grouped:
+        fitting = max(1, capacity // max((len(plan.whole) for plan in plans), default=1))
+        return [list(plans[first : first + fitting]) for first in range(0, len(plans), fitting)]
     total = sum(len(plan.members) for plan in plans)
     count = -(-total // capacity)
     limit = -(-total // count) if count else 0

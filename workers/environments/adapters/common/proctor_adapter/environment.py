@@ -1,6 +1,7 @@
 """One session of the wire: one rollout of the library, whose model is the session's client."""
 
 import threading
+from collections import deque
 from typing import Any
 
 from .library import Library
@@ -11,23 +12,50 @@ from .serving import Environment, State
 LONGEST_WAIT_SECONDS = 300.0
 """For the library, or for the other members of a group, between two turns."""
 LIBRARY = Library()
+_LEFT = "another member of this group left it"
+_REMEMBERED = 1000
+
+
+class Group:
+    """Sessions that the library plays and scores as one group."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.lines: list[Line] = []
+        self.playing: Any = None
 
 
 class Groups:
     """Rewards that compare siblings need all of them: the library starts when the last one has reset."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[Line]] = {}
+        self._waiting: dict[str, Group] = {}
+        self._broken: deque[str] = deque(maxlen=_REMEMBERED)
         self._lock = threading.Lock()
 
-    def join(self, name: str, size: int, row: Any, line: Line) -> None:
+    def join(self, name: str, size: int, row: Any, line: Line) -> Group:
         with self._lock:
-            lines = self._waiting.setdefault(name, [])
-            lines.append(line)
-            if len(lines) < size:
+            if name in self._broken:
+                raise RuntimeError(_LEFT)
+            group = self._waiting.setdefault(name, Group(name))
+            group.lines.append(line)
+            if len(group.lines) == size:
+                del self._waiting[name]
+                group.playing = LIBRARY.start(row, group.lines)
+        return group
+
+    def leave(self, group: Group) -> None:
+        """A member ends: the others, if they still play, have nobody to be compared with."""
+        with self._lock:
+            if group.playing is None:
+                self._waiting.pop(group.name, None)
+                self._broken.append(group.name)
+            elif group.playing.done():
                 return
-            del self._waiting[name]
-        LIBRARY.start(row, lines)
+            else:
+                group.playing.cancel()
+        for line in group.lines:
+            LIBRARY.loop.call_soon_threadsafe(line.end, RuntimeError(_LEFT))
 
 
 GROUPS = Groups()
@@ -40,6 +68,7 @@ class VerifiersEnvironment(Environment[Reply, Turn, State]):
         super().__init__()
         self._line: Line | None = None
         self._playing: Any = None
+        self._group: Group | None = None
         self._row: Any = None
         self._heard = 0
         self._steps = 0
@@ -60,7 +89,7 @@ class VerifiersEnvironment(Environment[Reply, Turn, State]):
         self._row = LIBRARY.row(split, index if index is not None else seed or 0)
         self._line, self._heard, self._steps, self._result = Line(LIBRARY.loop), 0, 0, {}
         if group and group_size > 1:
-            GROUPS.join(f"{group}/{split}/{index}", group_size, self._row, self._line)
+            self._group = GROUPS.join(f"{group}/{split}/{index}", group_size, self._row, self._line)
         else:
             self._playing = LIBRARY.start(self._row, [self._line])
         return self._listen()
@@ -108,3 +137,6 @@ class VerifiersEnvironment(Environment[Reply, Turn, State]):
         if self._playing is not None:
             self._playing.cancel()
             self._playing = None
+        if self._group is not None:
+            GROUPS.leave(self._group)
+            self._group = None
