@@ -24,6 +24,8 @@ from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
 from backend.judging import routes as judging_routes
 from backend.overview import routes as overview_routes
+from backend.rescoring import api as rescoring_api
+from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
 from backend.training import api as training_api
@@ -43,9 +45,20 @@ PAGES = (
     environments_routes,
     evaluations_routes,
     training_routes,
+    rescoring_routes,
 )
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
-JSON = (judging_api, team_api, environments_api, evaluations_api, policy_api, results_api, training_api, exchange_api)
+JSON = (
+    judging_api,
+    team_api,
+    environments_api,
+    evaluations_api,
+    policy_api,
+    results_api,
+    training_api,
+    exchange_api,
+    rescoring_api,
+)
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

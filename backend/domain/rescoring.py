@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from backend.domain.ids import stable_id
 from backend.domain.vocabulary import Phase
 
 JUDGE_PREFIX = "judge."
@@ -43,3 +44,11 @@ class RescorePlan(BaseModel):
     @property
     def plays(self) -> bool:
         return self.weights is None
+
+
+def copy_ids(
+    run_id: uuid.UUID, training_step: int | None, ordinal: int, member: int
+) -> tuple[uuid.UUID, uuid.UUID]:
+    """The group and the rollout that a stored rollout, by its place, becomes in a run that takes it over."""
+    group = stable_id("group", run_id, Phase.EVALUATION, training_step, ordinal)
+    return group, stable_id("rollout", group, member)

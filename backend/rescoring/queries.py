@@ -210,3 +210,9 @@ def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
         .order_by(Run.id)
     )
     return session.scalars(statement).all()
+
+
+def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:
+    """Of one environment, newest first."""
+    statement = select(EnvironmentVersion).where(EnvironmentVersion.environment_id == environment_id)
+    return session.scalars(statement.order_by(EnvironmentVersion.number.desc())).all()

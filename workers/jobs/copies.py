@@ -15,9 +15,10 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
+from backend.domain.rescoring import copy_ids
 from backend.domain.rollouts import TaskSpec
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, StopReason
+from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
 from backend.events import announce, run_topic
 from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, json_text, real
 
@@ -34,6 +35,10 @@ class Original:
     training_step: int | None
     member: int
     stop_reason: StopReason | None = None
+
+    def copy_ids(self, run_id: uuid.UUID) -> tuple[uuid.UUID, uuid.UUID]:
+        """The group and the rollout that it becomes in a run."""
+        return copy_ids(run_id, self.training_step, self.ordinal, self.member)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +69,16 @@ class Copy:
     play: Play | None = None
 
 
-def copy_ids(run_id: uuid.UUID, original: Original) -> tuple[uuid.UUID, uuid.UUID]:
-    """The group and the rollout that an original becomes in a run."""
-    group = stable_id("group", run_id, Phase.EVALUATION, original.training_step, original.ordinal)
-    return group, stable_id("rollout", group, original.member)
-
-
 def finished(session: Session, run_id: uuid.UUID, originals: Sequence[Original]) -> set[uuid.UUID]:
     """Those of these originals whose copies are there and did not fail, by their own ids."""
-    by_copy = {copy_ids(run_id, original)[1]: original.id for original in originals}
+    by_copy = {original.copy_ids(run_id)[1]: original.id for original in originals}
     there = select(Rollout.id).where(Rollout.id.in_(by_copy), Rollout.status != RolloutStatus.FAILED)
     return {by_copy[copy] for copy in session.scalars(there)}
 
 
 def store_copies(run_id: uuid.UUID, version_id: uuid.UUID, copies: Sequence[Copy], *, is_replay: bool = False) -> int:
     """Store what is not stored yet, in the place of a failed one where there is one. Returns the new rows."""
-    rows = {copy_ids(run_id, copy.original)[1]: copy for copy in copies}
+    rows = {copy.original.copy_ids(run_id)[1]: copy for copy in copies}
     if not rows:
         return 0
     with transaction() as session:
@@ -126,7 +125,7 @@ def _store_places(session: Session, run_id: uuid.UUID, version_id: uuid.UUID, co
         task = original.task
         task_id = stable_id("task", version_id, task.split, task.index, task.seed)
         tasks[task_id] = original.task_id
-        groups[copy_ids(run_id, original)[0]] = original.group_id, task_id
+        groups[original.copy_ids(run_id)[0]] = original.group_id, task_id
     session.execute(_ADD_TASKS, {"version": version_id, "ids": list(tasks), "originals": list(tasks.values())})
     places = list(groups.values())
     found = {"originals": [place[0] for place in places], "tasks": [place[1] for place in places]}
@@ -185,7 +184,7 @@ def _parameters(run_id: uuid.UUID, seq: int, rows: Mapping[uuid.UUID, Copy]) -> 
 
 def _row(run_id: uuid.UUID, seq: int, copy: Copy) -> list[Any]:
     """In the order of _TYPES."""
-    group, rollout = copy_ids(run_id, copy.original)
+    group, rollout = copy.original.copy_ids(run_id)
     done = copy.status is RolloutStatus.COMPLETED
     columns = [real(value) for value in copy.columns or ()]
     return [

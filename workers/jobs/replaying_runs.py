@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from backend.domain.divergence import same_columns
 from backend.domain.vocabulary import RunKind, RunStatus
 from workers.environments.client import EnvHost, EnvServer, HostRefused
-from workers.jobs.env_host import open_env_host
 from workers.jobs.copies import Copy, store_copies
+from workers.jobs.env_host import open_env_host
 from workers.jobs.originals import Page
 from workers.jobs.recording import RunRecorder
 from workers.jobs.rescored import Rule, replayed_anew, rescored, silent, still_failed

@@ -38,7 +38,7 @@ class RunHeader:
 
     @property
     def can_resume(self) -> bool:
-        return self.run.can_resume and self.run.kind in {RunKind.EVALUATION, RunKind.TRAINING, RunKind.CHECK}
+        return self.run.can_resume and self.run.kind is not RunKind.PLAY
 
     @property
     def is_comparable(self) -> bool:
