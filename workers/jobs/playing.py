@@ -220,6 +220,7 @@ class Evaluation:
             settled, why = self._settle(session, row, status, reason, ended)
             played = sum(ended.values()) - self.assignment.kept
             if settled is not RunStatus.RUNNING:
+                row.progress = {**row.progress, "done": sum(ended.values())}
                 summary = summarize(session, row, seconds=seconds, played=played)
                 finish_run(session, row, settled, summary, why)
         failed = ended.get(RolloutStatus.FAILED, 0)
@@ -238,7 +239,7 @@ class Evaluation:
                 most = self.failures.most_common(1)
                 return RunStatus.FAILED, f"Every rollout failed. Most often: {most[0][0] if most else 'see its log'}"
             return RunStatus.COMPLETED, None
-        if self.assignment.share.others_are_at_work(session):
+        if self.assignment.share.leaves_to_others(session):
             return RunStatus.RUNNING, None
         return RunStatus.STOPPED, reason or "Stopped on request."
 

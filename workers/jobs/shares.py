@@ -25,6 +25,8 @@ MOST_ROLLOUTS = 4096
 """Of one piece: what is held in memory of a run of any size."""
 PIECES = 4
 """A worker's part of what is left is cut into so many, so that all end at about the same time."""
+THROUGH = "is_through"
+"""In a job's arguments: it ended its part, though its row may not say so yet."""
 ENDED = (RolloutStatus.COMPLETED, RolloutStatus.FAILED)
 
 
@@ -46,13 +48,14 @@ class Share:
             for plan in await asyncio.to_thread(self._missing, piece):
                 yield plan
 
-    def others_are_at_work(self, session: Session) -> bool:
-        """Does another job of the same batch play, or wait to? Ask under the lock of the run's row."""
+    def leaves_to_others(self, session: Session) -> bool:
+        """This job is through: does another of its batch still play, or wait to? Under the lock of the run's row."""
         if self.job_id is None:
             return False
-        mine = session.get_one(Job, self.job_id)
+        mine = session.get_one(Job, self.job_id, populate_existing=True)
+        mine.arguments = {**mine.arguments, THROUGH: True}
         unfinished = Job.status.in_((JobStatus.QUEUED, JobStatus.LEASED))
-        others = _batch_of(mine).where(Job.id != mine.id, unfinished)
+        others = _batch_of(mine).where(Job.id != mine.id, unfinished, Job.arguments[THROUGH].is_(None))
         return session.scalar(select(others.exists())) or False
 
     def _pieces(self) -> Iterator[range]:
