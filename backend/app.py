@@ -16,12 +16,13 @@ from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
 from backend.evaluations import api as evaluations_api
-from backend.evaluations import policy_api, results_api
+from backend.evaluations import judge_api, policy_api, results_api
 from backend.evaluations import routes as evaluations_routes
 from backend.events import Hub
 from backend.exchange import api as exchange_api
 from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
+from backend.judging import judges_api, judges_routes
 from backend.judging import routes as judging_routes
 from backend.overview import routes as overview_routes
 from backend.rescoring import api as rescoring_api
@@ -41,6 +42,7 @@ PAGES = (
     exchange_routes,
     overview_routes,
     judging_routes,
+    judges_routes,
     team_routes,
     environments_routes,
     evaluations_routes,
@@ -50,10 +52,12 @@ PAGES = (
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
 JSON = (
     judging_api,
+    judges_api,
     team_api,
     environments_api,
     evaluations_api,
     policy_api,
+    judge_api,
     results_api,
     training_api,
     exchange_api,

@@ -19,6 +19,8 @@ JUDGING_JOB = "judging.detect"
 """Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
 JUDGE_JOB = "judging.judge"
 """Has one judge say what it thinks of a run's rollouts."""
+ASK_JOB = "judging.ask"
+"""Tries a judge on one rollout."""
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,8 @@ Words = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_00
 
 def _criteria(value: object) -> object:
     """A form has a criterion a line: `name, weight: what it asks`. JSON has a list of objects."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        value = "\n".join(value)
     if not isinstance(value, str):
         return value
     if value.strip().startswith("["):

@@ -11,13 +11,14 @@ from sqlalchemy import ColumnElement, Double, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Judge, Judgement, Policy, Rollout, Run, VerdictRecord
+from backend.db.models import Job, Judge, Judgement, Policy, Rollout, Run, VerdictRecord
 from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import JudgingRecord
 from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import JudgementStatus, PolicyKind, RolloutStatus, Verdict
+from backend.domain.vocabulary import JobStatus, JudgementStatus, PolicyKind, RolloutStatus, Verdict
 from backend.errors import NotFound
 from backend.judging.agreement import Agreement, Opinion, agreement
+from backend.queue import ASK_JOB
 
 RECORDS = "judges"
 """Key of the records in a run's summary."""
@@ -65,6 +66,16 @@ class JudgedRun:
     def cost(self) -> float | None:
         known = [cost for cost in (self.figures.cost, self.record.cost) if cost is not None]
         return sum(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One try of a judge: what it was sent and what it said."""
+
+    judge: Judge
+    job: Job
+    answer: dict[str, Any] | None
+    """None while it is asked."""
 
 
 def judges(session: Session) -> Sequence[Judge]:
@@ -223,3 +234,14 @@ def find_rollout(session: Session, text: str) -> uuid.UUID | None:
     except ValueError:
         return None
     return session.scalar(select(Rollout.id).where(Rollout.id == wanted))
+
+
+def asked(session: Session, judge_id: uuid.UUID, job_id: uuid.UUID) -> Asked:
+    """A try of a judge on one rollout, as the job's row holds it."""
+    job = session.get(Job, job_id)
+    if job is None or job.name != ASK_JOB or job.arguments.get("judge_id") != str(judge_id):
+        raise NotFound("There is no such try.")
+    answer = job.arguments.get("answer")
+    if answer is None and job.status is JobStatus.FAILED:
+        answer = {"error": job.error or "The worker gave up."}
+    return Asked(get_judge(session, judge_id), job, answer)

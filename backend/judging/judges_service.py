@@ -22,14 +22,13 @@ from backend.domain.vocabulary import PolicyKind, Queue, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.events import announce, judges_topic
 from backend.judging.judge_queries import RECORDS, record_of
-from backend.queue import JUDGE_JOB, enqueue
+from backend.queue import ASK_JOB, JUDGE_JOB, enqueue
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
     from backend.judging.judge_forms import JudgeRequest
     from backend.web.identity import Actor
 
-ASK_JOB = "judging.ask"
 JUDGING_KINDS = (PolicyKind.OPENAI_API, PolicyKind.SCRIPTED)
 
 

@@ -1,0 +1,90 @@
+"""/runs/{id}/judges: what model judges say of a run, how far they are, and how far people agree with them."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Judge, Run
+from backend.evaluations import queries
+from backend.evaluations.judging_starts import start, stop
+from backend.evaluations.pages.header import RunHeader, run_header
+from backend.events import judges_topic
+from backend.judging import judge_queries
+from backend.judging.judge_forms import JudgingRequest
+from backend.judging.judge_queries import JudgedRun
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter()
+TEMPLATE = "judges/run.html"
+
+
+@dataclass(frozen=True, slots=True)
+class RunJudgesPage:
+    """A run's judges, those at work first."""
+
+    head: RunHeader
+    run: Run
+    works: list[JudgedRun]
+    choices: Sequence[Judge]
+    judge_choices: list[tuple[str, str]]
+    where: str
+    is_under_way: bool
+
+
+@router.get("/runs/{run_id}/judges", response_class=HTMLResponse)
+def show_judges(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, where: str = "") -> HTMLResponse:
+    return page(request, TEMPLATE, _context(session, run_id, where[:1000]), block="judge_blocks")
+
+
+@router.get("/runs/{run_id}/judges/events", response_class=EventSourceResponse)
+async def judges_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """The blocks whenever a judge has judged more."""
+
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, run_id)
+        blocks = {"judge_blocks": render_block(request, TEMPLATE, "judge_blocks", context)}
+        return blocks if context.is_under_way else blocks | {END: ""}
+
+    async for event in live(request, (judges_topic(run_id),), render):
+        yield event
+
+
+@router.post("/runs/{run_id}/judges", response_class=HTMLResponse)
+def start_judging(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[JudgingRequest, Depends(read_form(JudgingRequest))],
+) -> Response:
+    judge = start(session, actor, queries.get_run(session, run_id), form)
+    return see_other(f"/runs/{run_id}/judges", f"{judge.name} will look at what it has not judged yet.")
+
+
+@router.post("/runs/{run_id}/judges/{judge_id}/stop", response_class=HTMLResponse)
+def stop_judging(run_id: uuid.UUID, judge_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
+    judge = stop(session, actor, queries.get_run(session, run_id), judge_id)
+    return see_other(f"/runs/{run_id}/judges", f"{judge.name} stops after what is in flight.")
+
+
+def _context(session: Session, run_id: uuid.UUID, where: str = "") -> RunJudgesPage:
+    run = queries.get_run(session, run_id)
+    works = sorted(judge_queries.judging_of_run(session, run), key=lambda each: not each.is_under_way)
+    choices = judge_queries.judges(session)
+    return RunJudgesPage(
+        head=run_header(session, run),
+        run=run,
+        works=works,
+        choices=choices,
+        judge_choices=[(str(judge.id), f"{judge.name} ({judge.policy.name})") for judge in choices],
+        where=where,
+        is_under_way=any(each.is_under_way for each in works),
+    )

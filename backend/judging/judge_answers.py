@@ -1,0 +1,132 @@
+"""What the JSON API says of judges and their work."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+
+from backend.db.models import Judge, Judgement
+from backend.domain.judges import JudgeConfiguration
+from backend.domain.judging_record import CanaryReport
+from backend.domain.vocabulary import JudgementStatus, RunStatus, Verdict
+from backend.judging.agreement import Agreement
+from backend.judging.judge_queries import JudgedRun, configuration_of
+
+
+class JudgeAnswer(BaseModel):
+    """A judge."""
+
+    id: uuid.UUID
+    name: str
+    policy_id: uuid.UUID
+    policy: str
+    configuration: JudgeConfiguration
+    created_at: datetime
+
+    @classmethod
+    def of(cls, judge: Judge) -> "JudgeAnswer":
+        return cls(
+            id=judge.id,
+            name=judge.name,
+            policy_id=judge.policy_id,
+            policy=judge.policy.name,
+            configuration=configuration_of(judge),
+            created_at=judge.created_at,
+        )
+
+
+class JudgementAnswer(BaseModel):
+    """What one judge said of one rollout."""
+
+    id: uuid.UUID
+    judge_id: uuid.UUID
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID
+    status: JudgementStatus
+    score: float | None
+    """null: it gave no verdict."""
+    spread: float | None
+    verdicts: list[dict[str, Any]]
+    error_message: str | None
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    created_at: datetime
+
+    @classmethod
+    def of(cls, judgement: Judgement) -> "JudgementAnswer":
+        return cls.model_validate(judgement, from_attributes=True)
+
+
+class EstimateAnswer(BaseModel):
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class DisagreementAnswer(BaseModel):
+    rollout_id: uuid.UUID
+    score: float
+    verdict: Verdict
+
+
+class AgreementAnswer(BaseModel):
+    """A judge's scores beside people's verdicts: honest against hack and broken reward."""
+
+    count: int
+    honest: int
+    auc: float
+    threshold: float
+    accuracy: float
+    kappa: float
+    disagreements: list[DisagreementAnswer]
+
+    @classmethod
+    def of(cls, found: Agreement | None) -> "AgreementAnswer | None":
+        return cls.model_validate(found, from_attributes=True) if found else None
+
+
+class JudgedRunAnswer(BaseModel):
+    """One judge's work on one run."""
+
+    judge_id: uuid.UUID
+    judge: str
+    status: RunStatus
+    reason: str | None
+    where: str
+    total: int
+    judged: int
+    failed: int
+    """Without a verdict: no score, and in no average."""
+    waiting: int
+    score: EstimateAnswer | None
+    spread: float | None
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    agreement: AgreementAnswer | None
+    canaries: CanaryReport | None
+
+    @classmethod
+    def of(cls, found: JudgedRun) -> "JudgedRunAnswer":
+        figures, record = found.figures, found.record
+        return cls(
+            judge_id=found.judge.id,
+            judge=found.judge.name,
+            status=record.status,
+            reason=record.reason,
+            where=record.where,
+            total=found.total,
+            judged=figures.judged,
+            failed=figures.failed,
+            waiting=found.waiting,
+            score=EstimateAnswer.model_validate(figures.mean, from_attributes=True) if figures.mean else None,
+            spread=figures.spread,
+            tokens_in=figures.tokens_in + record.tokens_in,
+            tokens_out=figures.tokens_out + record.tokens_out,
+            cost=found.cost,
+            agreement=AgreementAnswer.of(found.agreement),
+            canaries=record.canaries,
+        )

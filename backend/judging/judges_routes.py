@@ -1,0 +1,214 @@
+"""/judges: model judges; adding, changing, trying and deleting them. Their work on a run is a tab of the run."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from backend.db.models import Judge, Policy, Run
+from backend.domain.judge_prompts import FIELDS
+from backend.domain.judges import JudgeConfiguration, Scale, Target
+from backend.domain.judging_record import CanaryReport, JudgingRecord
+from backend.errors import InvalidInput
+from backend.events import job_topic
+from backend.judging import judge_queries, judges_service
+from backend.judging.judge_forms import JudgeRequest, criteria_as_text
+from backend.judging.judge_queries import JudgementFigures
+from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter()
+ASKED = "judges/asked.html"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgesPage:
+    """All judges by name."""
+
+    judges: Sequence[Judge]
+    configurations: dict[uuid.UUID, JudgeConfiguration]
+    figures: dict[uuid.UUID, JudgementFigures]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeFormPage:
+    """The form: blank, copied from a judge, or of a judge that has not judged yet."""
+
+    judge: Judge | None
+    """The one to change."""
+    name: str
+    policy_id: uuid.UUID | None
+    configuration: JudgeConfiguration
+    criteria: str
+    policies: Sequence[Policy]
+    policy_choices: list[tuple[str, str]]
+    fields: dict[str, str]
+    targets: list[tuple[str, str, str]]
+    scales: list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgePage:
+    """One judge and what it did."""
+
+    judge: Judge
+    configuration: JudgeConfiguration
+    runs: list[tuple[Run, JudgingRecord, JudgementFigures]]
+    canaries: CanaryReport | None
+    """Of the newest run."""
+    can_change: bool
+    rollout: str
+    """To try it on."""
+
+
+class AskForm(BaseModel):
+    rollout: Annotated[str, Field(min_length=1, max_length=300)]
+    """A rollout's id or its page's address."""
+
+
+_TARGETS = [
+    (Target.ANSWER, "The last reply", "What the policy said in the end."),
+    (Target.TRANSCRIPT, "The whole conversation", "How it got there counts too."),
+    (Target.STEPS, "Each step", "A score for each reply, or for each line of the only reply: process supervision."),
+]
+_SCALES = [
+    (Scale.BOOLEAN, "Yes or no", "1 or 0; the clearest question gets the steadiest answers."),
+    (Scale.FIVE, "1 to 5", "Stored as 0, 0.25, … 1."),
+    (Scale.UNIT, "0 to 1", "Any number between."),
+    (Scale.RUBRIC, "Rubric", "Named criteria from 0 to 1 and their weighted mean."),
+]
+
+
+@router.get("/judges", response_class=HTMLResponse)
+def list_judges(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
+    found = judge_queries.judges(session)
+    configurations = {judge.id: judge_queries.configuration_of(judge) for judge in found}
+    figures = judge_queries.count_judgements(session, [judge.id for judge in found])
+    return page(request, "judges/list.html", JudgesPage(found, configurations, figures))
+
+
+@router.get("/judges/new", response_class=HTMLResponse)
+def new_judge(request: Request, session: SessionDep, _: Trainer, copy: uuid.UUID | None = None) -> HTMLResponse:
+    """Blank, or a copy to be changed."""
+    if copy is None:
+        return page(request, "judges/new.html", _form(session, None, "", None, JudgeConfiguration()))
+    judge = judge_queries.get_judge(session, copy)
+    name = f"{judge.name[:36]}_2" if judge.deleted_at is None else ""
+    context = _form(session, None, name, judge.policy_id, judge_queries.configuration_of(judge))
+    return page(request, "judges/new.html", context)
+
+
+@router.post("/judges", response_class=HTMLResponse)
+def add_judge(
+    session: SessionDep, actor: Trainer, form: Annotated[JudgeRequest, Depends(read_form(JudgeRequest))]
+) -> Response:
+    judge = judges_service.add_judge(session, actor, form)
+    return see_other(f"/judges/{judge.id}", f"The judge {judge.name} is ready. Try it on a rollout first.")
+
+
+@router.get("/judges/{judge_id}", response_class=HTMLResponse)
+def show_judge(
+    request: Request, judge_id: uuid.UUID, session: SessionDep, _: Viewer, rollout: str = ""
+) -> HTMLResponse:
+    judge = judge_queries.get_judge(session, judge_id)
+    runs = judge_queries.judged_runs(session, judge)
+    context = JudgePage(
+        judge,
+        judge_queries.configuration_of(judge),
+        runs,
+        canaries=next((record.canaries for _, record, _ in runs if record.canaries), None),
+        can_change=judge.deleted_at is None and not judges_service.has_judged(session, judge),
+        rollout=rollout[:300],
+    )
+    return page(request, "judges/detail.html", context)
+
+
+@router.get("/judges/{judge_id}/edit", response_class=HTMLResponse)
+def edit_judge(request: Request, judge_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
+    judge = judge_queries.get_judge(session, judge_id)
+    if judges_service.has_judged(session, judge):
+        raise judges_service.JudgeHasJudged
+    context = _form(session, judge, judge.name, judge.policy_id, judge_queries.configuration_of(judge))
+    return page(request, "judges/new.html", context)
+
+
+@router.post("/judges/{judge_id}/edit", response_class=HTMLResponse)
+def change_judge(
+    judge_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[JudgeRequest, Depends(read_form(JudgeRequest))],
+) -> Response:
+    judge = judges_service.change_judge(session, actor, judge_queries.get_judge(session, judge_id), form)
+    return see_other(f"/judges/{judge.id}", f"The judge {judge.name} was changed.")
+
+
+@router.post("/judges/{judge_id}/delete", response_class=HTMLResponse)
+def delete_judge(judge_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    judge = judge_queries.get_judge(session, judge_id)
+    name = judge.name
+    judges_service.delete_judge(session, actor, judge)
+    return see_other("/judges", f"The judge {name} was deleted. What it said stays with the rollouts.")
+
+
+@router.post("/judges/{judge_id}/ask", response_class=HTMLResponse)
+def ask_judge(
+    judge_id: uuid.UUID, session: SessionDep, actor: Author, form: Annotated[AskForm, Depends(read_form(AskForm))]
+) -> Response:
+    """Try it on one rollout; nothing of it is stored as a judgement."""
+    judge = judge_queries.get_judge(session, judge_id)
+    rollout_id = judge_queries.find_rollout(session, form.rollout)
+    if rollout_id is None:
+        raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
+    job = judges_service.ask_judge(session, actor, judge, rollout_id)
+    return see_other(f"/judges/{judge.id}/asked/{job.id}")
+
+
+@router.get("/judges/{judge_id}/asked/{job_id}", response_class=HTMLResponse)
+def show_asked(request: Request, judge_id: uuid.UUID, job_id: uuid.UUID, session: SessionDep, _: Author) -> Response:
+    return page(request, ASKED, judge_queries.asked(session, judge_id, job_id))
+
+
+@router.get("/judges/{judge_id}/asked/{job_id}/events", response_class=EventSourceResponse)
+async def asked_events(
+    request: Request, judge_id: uuid.UUID, job_id: uuid.UUID, _: Author
+) -> AsyncIterable[ServerSentEvent]:
+    """The judge's answer as soon as it is there."""
+
+    def render(session: Session) -> dict[str, str]:
+        context = judge_queries.asked(session, judge_id, job_id)
+        blocks = {"judge_answer": render_block(request, ASKED, "judge_answer", context)}
+        return blocks | ({END: ""} if context.answer is not None else {})
+
+    async for event in live(request, (job_topic(job_id),), render):
+        yield event
+
+
+def _form(
+    session: Session, judge: Judge | None, name: str, policy_id: uuid.UUID | None, configuration: JudgeConfiguration
+) -> JudgeFormPage:
+    policies = judge_queries.judging_policies(session)
+    return JudgeFormPage(
+        judge=judge,
+        name=name,
+        policy_id=policy_id,
+        configuration=configuration,
+        criteria=criteria_as_text(configuration),
+        policies=policies,
+        policy_choices=[(str(policy.id), f"{policy.name} ({_acts_through(policy)})") for policy in policies],
+        fields=FIELDS,
+        targets=[(str(key), text, note) for key, text, note in _TARGETS],
+        scales=[(str(key), text, note) for key, text, note in _SCALES],
+    )
+
+
+def _acts_through(policy: Policy) -> str:
+    return str(policy.configuration.get("model") or policy.configuration.get("script") or policy.kind)
