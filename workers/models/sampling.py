@@ -4,7 +4,7 @@ Each row draws its own random numbers, so what it samples depends on its seed an
 Shapes: B rows, T tokens, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,10 @@ class Sampled:
     """Natural, at the sampling temperature (at 1 when greedy)."""
 
 
+Watch = Callable[[int, Sequence[int], Sequence[float]], Iterable[int]]
+"""Told the position, the tokens and their log-probabilities as they are drawn; answers which rows end with them."""
+
+
 class Sampler:
     """Samples replies for rows. Not safe to use from two threads at a time."""
 
@@ -47,13 +51,13 @@ class Sampler:
         self._seen_BT = torch.zeros(0, 0, dtype=torch.long)
         self._length_B = torch.zeros(0, dtype=torch.long)
 
-    def sample(self, rows: Sequence[Row], limits: Sequence[int]) -> list[Sampled]:
+    def sample(self, rows: Sequence[Row], limits: Sequence[int], watch: Watch | None = None) -> list[Sampled]:
         """A reply for each row, at most `limits` tokens long; it ends with the end token unless it was cut."""
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.inference_mode():
-                return self._sample(list(rows), list(limits))
+                return self._sample(list(rows), list(limits), watch)
         finally:
             self.model.train(was_training)
 
@@ -61,7 +65,7 @@ class Sampler:
         """Drop the cache, as after a failure in the middle of a batch."""
         self._rows = []
 
-    def _sample(self, rows: list[Row], limits: list[int]) -> list[Sampled]:
+    def _sample(self, rows: list[Row], limits: list[int], watch: Watch | None) -> list[Sampled]:
         self._take_up(rows)
         logits_BV = self._feed_waiting(rows)
         length = max(limits)
@@ -76,6 +80,10 @@ class Sampler:
             token_B, logprob_B = self._draw(logits_BV, draws_BT[:, position])
             tokens.append(token_B)
             logprobs.append(logprob_B)
+            if watch is not None:
+                for place in watch(position, token_B.tolist(), logprob_B.tolist()):
+                    limits[place] = min(limits[place], position + 1)
+                limits_B = torch.tensor(limits, device=self._device)
             over_B = over_B | (token_B == self.end) | (limits_B <= position + 1)
             if bool(over_B.all()):
                 break

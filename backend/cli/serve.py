@@ -1,0 +1,133 @@
+"""`proctor serve`: a checkpoint as an OpenAI-compatible endpoint, in a process of its own that has torch."""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.connection import connect
+from backend.cli.names import short
+from backend.cli.output import BAD_RESULT, console, fail, say
+from backend.embedded import die_with_parent
+from backend.settings import PROJECT_ROOT
+
+MODULE = "workers.models.serve"
+END_SECONDS = 10.0
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+def serve(
+    checkpoint: Annotated[
+        str,
+        typer.Argument(metavar="CHECKPOINT", help="A folder of safetensors, a checkpoint's id, or a policy's name."),
+    ],
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8001,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a token.")] = (
+        "127.0.0.1"
+    ),
+    token: Annotated[str, typer.Option(help="What clients must send as their API key.")] = "",
+    name: Annotated[str, typer.Option(help="What the model is called; left out: as the checkpoint.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as a line of JSON.")] = False,
+) -> None:
+    """Serve a checkpoint to any OpenAI client until Ctrl-C: /v1/models and /v1/chat/completions.
+
+    A policy's name means its best checkpoint, else its newest one. Requests that come together are answered together.
+    """
+    if host not in LOOPBACK and not token:
+        fail(f"{host} can be reached by others: give a --token that clients must send")
+    with _weights(checkpoint) as (folder, known_as):
+        asked = {"folder": str(folder), "name": name or known_as, "host": host, "port": port, "token": token}
+        raise typer.Exit(_run(asked, as_json=as_json))
+
+
+@contextmanager
+def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
+    """The folder to serve and its name. What the running Proctor stores is fetched first."""
+    local = Path(checkpoint).expanduser()
+    if local.is_dir():
+        yield local.resolve(), local.resolve().name
+        return
+    client = connect()
+    found = _checkpoint(checkpoint)
+    with tempfile.TemporaryDirectory(prefix="proctor-serve-") as folder:
+        packed, target = Path(folder) / "weights.zip", Path(folder) / "weights"
+        client.download(f"/checkpoints/{found['id']}/weights", packed)
+        with zipfile.ZipFile(packed) as archive:
+            archive.extractall(target)
+        packed.unlink()
+        yield target, f"{found['policy']}@{found['stage']}-{found['step']}"
+
+
+def _checkpoint(text: str) -> dict[str, Any]:
+    """By id, by the end of its id, or the best (else the newest) of a policy."""
+    with contextlib.suppress(ValueError):
+        found: dict[str, Any] = connect().get(f"/checkpoints/{uuid.UUID(text)}")
+        return found
+    known = list(connect().all("/checkpoints", limit=500))
+    of_policy = [each for each in known if each["policy"] == text]
+    best = [each for each in of_policy if each["is_best"]]
+    by_end = [each for each in known if len(text) >= 4 and short(each["id"]).endswith(text.replace("-", ""))]
+    for candidates in (best, of_policy, by_end):
+        if candidates:
+            return candidates[0]
+    fail(f"{text} is no folder, and Proctor has no checkpoint or trained policy of this name")
+
+
+def _run(asked: dict[str, Any], *, as_json: bool) -> int:
+    """Until it ends. Ctrl-C reaches the child by itself: both belong to the terminal's foreground."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", MODULE],
+        cwd=PROJECT_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+    )
+    try:
+        _begin(child, asked, as_json=as_json)
+        return child.wait()
+    except KeyboardInterrupt:
+        say("ended")
+        return 0
+    finally:
+        _end(child)
+
+
+def _begin(child: subprocess.Popen[str], asked: dict[str, Any], *, as_json: bool) -> None:
+    """Tell the child what to serve, and a person where."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(json.dumps(asked))
+    child.stdin.close()
+    line = child.stdout.readline()
+    news: dict[str, Any] = json.loads(line) if line.strip() else {"error": "the server ended before it began"}
+    if "error" in news:
+        fail(str(news["error"]), BAD_RESULT)
+    shown = f"[{asked['host']}]" if ":" in asked["host"] else asked["host"]
+    url = f"http://{shown}:{news['port']}/v1"
+    if as_json:
+        sys.stdout.write(json.dumps({"url": url, "model": news["model"], "context": news["context"]}) + "\n")
+        sys.stdout.flush()
+        return
+    console().print(f"{news['model']} is at [bold]{url}[/]  (Ctrl-C ends it)")
+    say(f"It reads at most {news['context']:,} tokens.", "dim")
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    if child.poll() is None:
+        child.terminate()
+    try:
+        child.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
