@@ -110,6 +110,7 @@ class Api:
 
     async def put_package(self, request: web.Request) -> web.Response:
         self.store.put(request.match_info["hash"], await request.read())
+        self.store.tidy(self.pool.packages_in_use())
         return web.json_response({"is_stored": True})
 
     async def prepare_package(self, request: web.Request) -> web.Response:

@@ -1,8 +1,10 @@
 """The packages that the host was given, as zips in its folder under their content hash."""
 
+import os
 import re
+import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,9 @@ from pydantic import ValidationError
 from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash, unpack
 
+MAX_STORED_BYTES = 1 << 30
+_JUST_NOW_SECONDS = 900.0
+"""A package is sent before its servers are ordered."""
 _HASH = re.compile(r"^[0-9a-f]{64}$")
 _MAX_VARIABLES_LENGTH = 8_000
 _NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")
@@ -39,10 +44,14 @@ class StoredPackage:
 
 
 class PackageStore:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    """Bounded: every try of a draft leaves a package, and whoever needs one again sends it again."""
+
+    def __init__(self, folder: Path, max_bytes: int = MAX_STORED_BYTES) -> None:
+        self._folder, self._max_bytes = folder, max_bytes
         self._read: dict[str, StoredPackage] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        for unfinished in folder.glob("*.new"):
+            unfinished.unlink()
 
     def put(self, hash_: str, data: bytes) -> StoredPackage:
         """Raises PackageInvalid when the files are not what the hash says."""
@@ -57,9 +66,28 @@ class PackageStore:
         return package
 
     def find(self, hash_: str) -> StoredPackage | None:
-        if hash_ not in self._read and (path := self._path(hash_)).is_file():
+        path = self._path(hash_)
+        try:
+            os.utime(path)  # it is wanted
+        except FileNotFoundError:
+            self._read.pop(hash_, None)
+            return None
+        if hash_ not in self._read:
             self._read[hash_] = _describe(hash_, path, unpack(path.read_bytes()))
-        return self._read.get(hash_)
+        return self._read[hash_]
+
+    def tidy(self, in_use: Collection[str]) -> None:
+        """Remove what was wanted longest ago until the rest fits; never what is in use or was wanted just now."""
+        newest = time.time() - _JUST_NOW_SECONDS
+        stored = sorted(((path.stat(), path) for path in self._folder.glob("*.zip")), key=lambda pair: pair[0].st_mtime)
+        total = sum(status.st_size for status, _ in stored)
+        for status, path in stored:
+            if total <= self._max_bytes:
+                return
+            if path.stem not in in_use and status.st_mtime < newest:
+                self._read.pop(path.stem, None)
+                path.unlink(missing_ok=True)
+                total -= status.st_size
 
     def _path(self, hash_: str) -> Path:
         if not _HASH.match(hash_):

@@ -60,6 +60,11 @@ class Pool:
         environments = self._runtimes.environments
         return {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
 
+    def packages_in_use(self) -> set[str]:
+        """Hashes of what has servers or waits for some."""
+        leased = {lease.package.hash for lease in self._leases.values()}
+        return leased | {server.package.hash for server in self._live()}
+
     # leases
 
     def order(self, package: StoredPackage, resources: ResourcesSpec, count: int, *, hash_seed: int = 0) -> Lease:
