@@ -6,8 +6,10 @@ import typer
 
 from backend.cli import (
     environments,
+    exchange,
     exports,
     importing,
+    judges,
     judging,
     network,
     policies,
@@ -18,6 +20,7 @@ from backend.cli import (
     tokens,
 )
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
+from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
 from backend.client import Refused
 
@@ -38,12 +41,17 @@ app.command("eval")(starting.evaluate)
 app.command("train")(starting.train)
 app.command("runs")(runs.runs)
 app.add_typer(runs.app, name="run")
-app.command("rollouts")(runs.rollouts)
+app.add_typer(exchange.rollouts_app, name="rollouts")
+exchange.rollouts_app.command("list")(runs.rollouts)
+runs.app.command("delete")(exchange.delete_run)
+app.add_typer(exchange.data_app, name="data")
+app.command("serve")(serve)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 app.add_typer(judging.app, name="review")
+app.add_typer(judges.app, name="judge")
 app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")
 
