@@ -41,10 +41,10 @@ def run(folder: Path, *command: str, **variables: str) -> "subprocess.CompletedP
 
 @dataclass
 class Endpoint:
-    """Speaks OpenAI's chat completions; `answer` says what, as text or as a call {name, arguments}."""
+    """Speaks OpenAI's chat completions; `answer` says what, as text, a call {name, arguments} or several."""
 
     url: str
-    answer: Callable[[list[dict[str, Any]]], str | dict[str, Any]]
+    answer: Callable[[list[dict[str, Any]]], str | dict[str, Any] | list[dict[str, Any]]]
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
 
@@ -58,9 +58,10 @@ def endpoint() -> Iterator[Endpoint]:
             speaking.keys.add(self.headers["authorization"])
             said = speaking.answer(body["messages"])
             message: dict[str, Any] = {"role": "assistant", "content": said if isinstance(said, str) else None}
-            if isinstance(said, dict):
-                told = {"name": said["name"], "arguments": json.dumps(said["arguments"])}
-                message["tool_calls"] = [{"id": "1", "type": "function", "function": told}]
+            if not isinstance(said, str):
+                asked = said if isinstance(said, list) else [said]
+                told = [{"name": call["name"], "arguments": json.dumps(call["arguments"])} for call in asked]
+                message["tool_calls"] = [{"id": "1", "type": "function", "function": call} for call in told]
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             answer = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
             sent = json.dumps(answer).encode()

@@ -108,3 +108,12 @@ def test_tools_are_called_by_the_endpoints_own_means(tmp_path: Path, endpoint: E
     assert "close_case" in offered
     assert "{{ tools }}" not in endpoint.asked[0]["messages"][0]["content"]
     assert result["messages"][-1]["content"].startswith('<tool_call>{"name": "close_case"')
+
+
+def test_of_several_calls_the_first_is_made_and_the_model_is_told(tmp_path: Path, endpoint: Endpoint) -> None:
+    look = {"name": "get_booking", "arguments": {"reference": "AAAAAA"}}
+    close = {"name": "close_case", "arguments": {"outcome": "refused", "message": "No."}}
+    endpoint.answer = lambda messages: [look, close] if len(messages) < 3 else close
+    folder = export("flight_desk", tmp_path)
+    run(folder, "python", "inference.py", "--tasks", "1", API_BASE_URL=endpoint.url, MODEL_NAME="m")
+    assert "Only the first of your 2 calls was made" in endpoint.asked[1]["messages"][-1]["content"]

@@ -2,37 +2,42 @@
 
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from sqlalchemy import func, select
 
-from backend.db.models import Certificate, EnvironmentVersion, Group, Rollout, Run, RunLogLine
+from backend.artifacts import put_folder
+from backend.db.models import Certificate, EnvironmentVersion, Group, Policy, Rollout, Run, RunLogLine
 from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import content_hash
-from backend.domain.vocabulary import CheckStatus, Phase, RunKind, RunStatus
+from backend.domain.vocabulary import CheckStatus, Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
+from backend.environments.movers import chosen_mover
 from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess
-from tests.factories import make_environment, make_run
+from tests.factories import make_checkpoint, make_environment, make_policy, make_run
 from workers.jobs.checks import run
+from workers.jobs.evaluation import PolicyIsGone
 from workers.jobs.registry import JobContext
 from workers.judging.checks.examine import CHECKS
 
 pytestmark = pytest.mark.slow
 
-QueueCheck = Callable[[dict[str, str]], uuid.UUID]
+QueueCheck = Callable[..., uuid.UUID]
 
 
 @pytest.fixture
 def queue_check(
     committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[QueueCheck]:
-    """A queued check of a version with these files; returns the run's id."""
+    """A queued check of a version with these files, measured with a policy of that name; returns the run's id."""
     monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
     get_settings.cache_clear()
 
-    def queue_check(files: dict[str, str]) -> uuid.UUID:
+    def queue_check(files: dict[str, str], policy: str = "") -> uuid.UUID:
         with transaction() as session:
             version = EnvironmentVersion(
                 environment_id=make_environment(session).id,
@@ -44,7 +49,8 @@ def queue_check(
             session.add(version)
             session.flush()
             fields = {"kind": RunKind.CHECK, "status": RunStatus.QUEUED, "attempt": 0, "ended_at": None}
-            return make_run(session, version, **fields).id
+            reference = {"reference": chosen_mover(session, policy)} if policy else {}
+            return make_run(session, version, **fields, configuration=reference).id
 
     yield queue_check
     get_settings.cache_clear()
@@ -130,3 +136,43 @@ def test_a_check_that_is_over_is_left_alone(queue_check: QueueCheck):
         session.get_one(Run, run_id).status = RunStatus.STOPPED
     carry_out(run_id)
     assert run_of(run_id).attempt == 0
+
+
+def test_a_chosen_policy_is_named_in_the_certificate(queue_check: QueueCheck):
+    with transaction() as session:
+        make_policy(session, "half-learned", configuration={"script": "teacher"})
+    run_id = queue_check(load_package("number_guess"), "half-learned")
+    carry_out(run_id)
+    results = {result["check"]: result for result in certificate_of(run_id).results}
+    assert "the chosen policy `half-learned`" in results["success_mixed"]["evidence"].replace("The", "the")
+
+
+def test_a_policy_that_was_deleted_meanwhile_is_told(queue_check: QueueCheck):
+    with transaction() as session:
+        policy = make_policy(session, "gone")
+    run_id = queue_check(load_package("number_guess"), "gone")
+    with transaction() as session:
+        session.get_one(Policy, policy.id).deleted_at = datetime.now(UTC)
+    with pytest.raises(PolicyIsGone, match="gone was deleted"):
+        carry_out(run_id)
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.timeout(400)
+def test_a_checkpoint_measures_in_a_process_of_its_own(queue_check: QueueCheck, tmp_path: Path):
+    from backend.domain.training import ModelChoice
+    from workers.models.build import build_model, build_tokenizer
+
+    tokenizer = build_tokenizer(["Guess.", "Higher.", "Lower.", "<guess>50</guess>"] * 9, context=1024)
+    model = build_model(tokenizer, ModelChoice(context=1024), seed=5)
+    model.save_pretrained(tmp_path / "tiny")
+    tokenizer.save_pretrained(tmp_path / "tiny")
+    with transaction() as session:
+        policy = make_policy(session, "tiny", kind=PolicyKind.LOCAL)
+        put_folder(tmp_path / "tiny", make_checkpoint(session, policy).artifact)
+    run_id = queue_check(load_package("number_guess"), "tiny")
+    carry_out(run_id)
+    results = {result["check"]: result for result in certificate_of(run_id).results}
+    assert results["success_mixed"]["status"] == "warned"
+    assert "Success never happens: the chosen policy `tiny, grpo step" in results["success_mixed"]["evidence"]
+    assert results["error_rate"]["status"] == "passed"

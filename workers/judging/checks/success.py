@@ -69,6 +69,8 @@ def _by_chosen(reference: Reference, played: Sequence[Rollout], bounds: Sequence
         return warned(f"Success never happens: {told}", rollouts, **details)
     if details["successes"] == len(rollouts):
         return warned(f"Success is certain: {told}", rollouts, **details)
+    if not details["mixed"]:
+        told += " All members of a group end alike: does it vary what it writes?"
     if _is_outside(details):
         return warned(f"Not between {MIXED[0]:.0%} and {MIXED[1]:.0%}: {told}", rollouts, **details)
     return passed(told[0].upper() + told[1:], rollouts, **details)

@@ -127,6 +127,8 @@ class Model:
         self.name = os.environ.get("MODEL_NAME", "")
         if not self.name:
             sys.exit("set MODEL_NAME to the model that is to play")
+        self.calls = 0
+        """That the newest reply asked for; the first is made."""
 
     def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
         """A call comes back in the words of a call."""
@@ -139,7 +141,7 @@ class Model:
             **({"tools": listed} if listed else {}),
         )
         said = answer.choices[0].message
-        text = said.content or ""
+        text, self.calls = said.content or "", len(said.tool_calls or [])
         for call in (said.tool_calls or [])[:1]:
             text += f'<tool_call>{{"name": {json.dumps(call.function.name)}, "arguments": {call.function.arguments}}}'
             text += "</tool_call>"
@@ -181,6 +183,8 @@ def play(env: Any, model: Any, task: dict[str, Any]) -> dict[str, Any]:
             message = AGENT.get("unparsable_message", "Your reply could not be read. {{ problem }}")
             text = render(message, problem=str(problem))
             ended = "unparsable" if AGENT.get("on_unparsable", "retry") == "end" else ended
+        if model.calls > 1 and text:
+            text += f"\n\nOnly the first of your {model.calls} calls was made. Call again what you still need."
     columns = fold(rows) | {"format": understood / max(turns, 1)}
     weights = {name: spec["weight"] if isinstance(spec, dict) else spec for name, spec in PROCTOR["rewards"].items()}
     reward = sum(weight * columns.get(name, 0.0) for name, weight in weights.items())
