@@ -146,6 +146,44 @@ def test_the_api_answers_the_run(author: TestClient, version: EnvironmentVersion
     assert answer.json()["configuration"]["tasks"] == 20
 
 
+def test_workers_chosen_tasks_context_and_judges_stand_in_the_configuration(
+    session: Session, author: TestClient, version: EnvironmentVersion, policy: Policy
+) -> None:
+    judge = str(uuid.uuid4())
+    asked = {
+        "version_id": str(version.id),
+        "policy_id": str(policy.id),
+        "task_indexes": [7, 3, 7],
+        "workers": 4,
+        "retries": 0,
+        "context": {"kind": "last", "turns": 2},
+        "judge_ids": [judge],
+    }
+    assert author.post("/api/v1/evaluations", json=asked).status_code == 201
+    run = newest_run(session)
+    plan = EvaluationPlan.model_validate(run.configuration)
+    assert (list(plan.task_indexes), plan.tasks, plan.workers, plan.retries) == ([7, 3], 2, 2, 0)
+    assert (plan.context and plan.context.turns, plan.judge_ids) == (2, [judge])
+    jobs = session.scalars(select(Job).where(Job.run_id == run.id)).all()
+    assert len(jobs) == 2
+    assert len({job.arguments["batch"] for job in jobs}) == 1
+    assert set(run.configuration["engine"]) >= {"python", "aiohttp"}
+
+
+def test_chosen_tasks_must_exist(author: TestClient, version: EnvironmentVersion, policy: Policy) -> None:
+    answer = author.post("/api/v1/evaluations", json=form(version, policy) | {"task_indexes": [10_000_000]})
+    assert answer.status_code == 422
+    assert "tasks" in answer.json()["fields"]
+
+
+def test_a_policy_that_played_elsewhere_cannot_be_evaluated(
+    session: Session, author: TestClient, version: EnvironmentVersion
+) -> None:
+    imported = make_policy(session, kind=PolicyKind.EXTERNAL)
+    answer = author.post("/api/v1/evaluations", json=form(version, imported))
+    assert "played elsewhere" in answer.json()["fields"]["policy_id"]
+
+
 def test_the_form_offers_versions_and_policies_and_can_be_filled_from_a_run(
     session: Session, author: TestClient, version: EnvironmentVersion, policy: Policy
 ) -> None:

@@ -53,13 +53,24 @@ def test_a_run_that_is_over_cannot_be_stopped(session: Session, author: TestClie
     assert "completed already" in answer.json()["detail"]
 
 
-def test_resuming_queues_the_same_job_again(session: Session, author: TestClient) -> None:
+def test_resuming_queues_a_job_again_for_each_worker(session: Session, author: TestClient) -> None:
     run = queued(session)
+    run.configuration = {**run.configuration, "workers": 3}
+    session.flush()
     author.post(f"/runs/{run.id}/stop")
     assert author.post(f"/runs/{run.id}/resume").status_code == 303
     assert (run.status, run.stop_requested_at, run.reason) == (RunStatus.QUEUED, None, None)
     jobs = session.scalars(select(Job).where(Job.run_id == run.id).order_by(Job.id)).all()
-    assert [(job.name, job.queue, job.arguments) for job in jobs] == [("evaluations.run", Queue.CPU, {"keep": 1})] * 2
+    assert [(job.name, job.queue) for job in jobs] == [("evaluations.run", Queue.CPU)] * 4
+    assert len({job.arguments["batch"] for job in jobs[1:]}) == 1
+
+
+def test_resuming_other_work_queues_the_same_job_again(session: Session, author: TestClient) -> None:
+    run = queued(session, kind=RunKind.CHECK)
+    author.post(f"/runs/{run.id}/stop")
+    author.post(f"/runs/{run.id}/resume")
+    jobs = session.scalars(select(Job).where(Job.run_id == run.id)).all()
+    assert [job.arguments for job in jobs] == [{"keep": 1}] * 2
 
 
 def test_a_completed_run_cannot_be_resumed(session: Session, author: TestClient) -> None:

@@ -12,6 +12,7 @@ from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
 from tests.models.conftest import SYSTEM
 from tests.models.test_sampling import plain_logprobs
+from tests.rollouts.world import make_manifest as counting_manifest
 from workers.models.policy import LocalPlayer, LocalPolicy
 from workers.policies.base import EpisodeStart, TokenTrace, Turn
 
@@ -141,3 +142,18 @@ async def test_a_policy_that_fills_its_context_is_cut_and_keeps_a_trace_that_fit
     assert len(trace.prompt) + len(trace.completion) <= 128
     assert len(trace.completion) == len(trace.mask) == len(trace.logprobs)
     assert trace.completion[-1] == tokenizer.eos_token_id
+
+
+async def test_a_cut_context_makes_each_turn_a_prompt_of_its_own(model: Any, tokenizer: Any) -> None:
+    policy = LocalPolicy(model, tokenizer)
+    manifest = counting_manifest(agent={"context": {"kind": "last", "turns": 1}})
+    player = await policy.begin(EpisodeStart(task_of(manifest, Split.TRAIN, 0), manifest, 0, seed=7))
+    first = [{"role": "user", "content": "0 of 3"}]
+    later = [{"role": "user", "content": "2 of 3"}]
+    await player.act(Turn(0, first, "0 of 3", {}, {}, {}, max_tokens=6))
+    second = await player.act(Turn(1, later, "2 of 3", {}, {}, {}, max_tokens=6))
+    assert second.tokens_in == len(policy.chat.opening(later))
+    assert second.queue_seconds > 0
+    assert player.trace() is None
+    player.close()
+    await policy.aclose()

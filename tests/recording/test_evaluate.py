@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -219,6 +220,46 @@ def test_some_failures_are_counted_and_never_averaged_in(plan_run: Callable[...,
     assert (summary["completed"], summary["failed"], summary["errors"]) == (10, 2, {"environment": 2})
     assert summary["reward"]["mean"] == 3.25
     assert summary["reward"]["count"] == 10
+
+
+def test_what_failed_is_tried_once_more_at_the_end(plan_run: Callable[..., uuid.UUID]) -> None:
+    mark = "import time, __main__; began = getattr(__main__, 'began', None) or setattr(__main__, 'began', time.time())"
+    fails = (
+        f"{mark}\nif arguments['index'] in (3, 4) and time.time() - __main__.began < 1.4: raise RuntimeError('away')"
+    )
+    run_id = plan_run(package={"name": "away", "in_reset": fails})
+    assert evaluate(run_id, GOLD) is RunStatus.COMPLETED
+    assert run_of(run_id).summary["completed"] == 12
+    with transaction() as session:
+        attempts = session.scalars(select(Rollout.attempts).where(Rollout.run_id == run_id)).all()
+        lines = session.scalars(select(RunLogLine.message).where(RunLogLine.run_id == run_id)).all()
+    assert sorted(attempts)[-2:] == [4, 4]
+    assert "2 rollouts failed; each is tried once more" in lines
+
+
+def test_many_sessions_stop_within_two_seconds(plan_run: Callable[..., uuid.UUID]) -> None:
+    package = {"name": "slow", "in_step": "import time; time.sleep(0.5)", "sessions": 64}
+    run_id = plan_run(package=package, tasks=2000, concurrency=64)
+    player = threading.Thread(target=evaluate, args=(run_id, GOLD))
+    player.start()
+    while (run_of(run_id).progress or {}).get("phase") != "playing":
+        assert player.is_alive()
+    asked = time.monotonic()
+    with transaction() as session:
+        session.execute(update(Run).where(Run.id == run_id).values(stop_requested_at=datetime.now(UTC)))
+    player.join(20)
+    assert time.monotonic() - asked < 3.0
+    row = run_of(run_id)
+    assert row.status is RunStatus.STOPPED
+    assert row.progress["done"] == row.summary["completed"]
+    cancelled = [status for *_, status in _rollouts(run_id) if status == "cancelled"]
+    assert 0 < len(cancelled) <= 64
+
+
+def test_progress_tells_how_many_episodes_may_be_in_flight(plan_run: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_run(concurrency=5)
+    evaluate(run_id, GOLD)
+    assert run_of(run_id).progress["concurrency"] == 5
 
 
 def test_a_package_that_does_not_start_fails_the_run_with_its_words(plan_run: Callable[..., uuid.UUID]) -> None:

@@ -55,6 +55,13 @@ def test_it_queues_a_job_and_makes_the_policy(session: Session, actor: Actor, ve
     assert run.configuration["content_hash"] == version.content_hash
 
 
+def test_a_version_that_cuts_the_conversation_is_refused(session: Session, actor: Actor):
+    action = {"format": "tag", "tag": "move", "field": "cell"}
+    version = make_environment_version(session, agent={"action": action, "context": {"kind": "last", "turns": 1}})
+    certify(session, version, CheckStatus.PASSED)
+    assert "cuts the conversation" in refusal(session, actor, version)["version_id"]
+
+
 def test_the_form_wins_over_the_preset(session: Session, actor: Actor, version: EnvironmentVersion):
     certify(session, version, CheckStatus.WARNED)
     request = TrainingRequest(version_id=version.id, preset="quick", configuration={"grpo": {"steps": "7"}})

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ class _Question:
     player: "LocalPlayer"
     limit: int
     answer: asyncio.Future[Sampled]
+    asked_at: float
 
 
 class LocalPolicy:
@@ -62,7 +64,7 @@ class LocalPolicy:
         self._thread.shutdown(wait=True, cancel_futures=True)
 
     async def ask(self, player: "LocalPlayer", limit: int) -> Sampled:
-        question = _Question(player, limit, asyncio.get_running_loop().create_future())
+        question = _Question(player, limit, asyncio.get_running_loop().create_future(), perf_counter())
         self._waiting.append(question)
         self._look()
         return await question.answer
@@ -109,6 +111,9 @@ class LocalPolicy:
         self._generation = asyncio.get_running_loop().create_task(self._generate(questions))
 
     async def _generate(self, questions: Sequence[_Question]) -> None:
+        began = perf_counter()
+        for question in questions:
+            question.player.waited = began - question.asked_at
         try:
             rows = [question.player.row for question in questions]
             limits = [question.limit for question in questions]
@@ -138,6 +143,11 @@ class LocalPlayer:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
         self.order = (start.task.index, start.member, start.task.seed)
         self._policy = policy
+        proctor = start.manifest.proctor
+        self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)
+        """It reads a part of the conversation: each turn is a prompt of its own, and the episode no one sequence."""
+        self.waited = 0.0
+        """Of the newest question: for the batch that it became a part of."""
         self._prompt_length = 0
         self._read = 0
         """Messages that are in `row.tokens`, the reply that the engine appends to its list included."""
@@ -145,6 +155,8 @@ class LocalPlayer:
         self._logprobs: list[float] = []
 
     async def act(self, turn: Turn) -> Reply:
+        if self._is_cut and turn.index:
+            self.row = Row([], self.row.random)
         if not self._append_messages(turn):
             return Reply("", len(self.row.tokens), 0, is_truncated=True)
         tokens_in = len(self.row.tokens)
@@ -154,7 +166,8 @@ class LocalPlayer:
         is_truncated = sampled.tokens[-1] != self._policy.chat.end
         if is_truncated:
             self._append_foreign([self._policy.chat.end])
-        return Reply(self._policy.chat.text_of(sampled.tokens), tokens_in, len(sampled.tokens), is_truncated)
+        text = self._policy.chat.text_of(sampled.tokens)
+        return Reply(text, tokens_in, len(sampled.tokens), is_truncated, queue_seconds=self.waited)
 
     def _room(self) -> int:
         """Tokens that a reply may have, when a cut one is still to be closed."""
@@ -167,14 +180,14 @@ class LocalPlayer:
         LimitExceeded when not even the first prompt fits.
         """
         chat, context = self._policy.chat, self._policy.sampler.context
-        is_first = not self.row.tokens
-        tokens = chat.opening(turn.messages) if is_first else chat.continuation(turn.messages[self._read :])
+        is_opening = not self.row.tokens
+        tokens = chat.opening(turn.messages) if is_opening else chat.continuation(turn.messages[self._read :])
         fits = self._room() >= len(tokens) + 1
-        if is_first and not fits:
+        if is_opening and turn.index == 0 and not fits:
             raise LimitExceeded(f"the first prompt has {len(tokens):,} tokens; the model reads at most {context:,}")
         if not fits:
             return False
-        if is_first:
+        if is_opening:
             self.row.tokens = list(tokens)
             self._prompt_length = len(tokens)
         else:
@@ -189,7 +202,7 @@ class LocalPlayer:
         self._logprobs += [0.0] * len(tokens)
 
     def trace(self) -> TokenTrace | None:
-        if not self.row.tokens:
+        if self._is_cut or not self.row.tokens:
             return None
         return TokenTrace(
             prompt=self.row.tokens[: self._prompt_length],
