@@ -216,3 +216,18 @@ def test_a_server_that_is_not_there_is_told(proctor: Proctor, monkeypatch: pytes
 
     assert refused.status == 2
     assert "no Proctor answers at http://127.0.0.1:9" in refused.err
+
+
+def test_env_grant_gives_and_takes_the_network(proctor: Proctor):
+    asking = load_package("tictactoe")
+    manifest = asking["openenv.yaml"].replace("network: none", "network: {hosts: [example.org]}")
+    asking["openenv.yaml"] = manifest.replace("name: tictactoe", "name: talker")
+    with transaction() as session:
+        import_package(session, "talker", asking)
+    assert proctor("env", "grant", "talker", "--show", "--json").json["words"] == "not granted"
+    granted = proctor("env", "grant", "talker")
+    assert (granted.status, "network granted (example.org)" in granted.out) == (0, True)
+    assert proctor("env", "grant", "talker@1", "--withdraw", "--json").json["is_granted"] is False
+    refused = proctor("env", "grant", "tictactoe")
+    assert refused.status != 0
+    assert "asks for no network" in refused.err
