@@ -16,7 +16,7 @@ from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
 from backend.evaluations import api as evaluations_api
-from backend.evaluations import judge_api, policy_api, results_api
+from backend.evaluations import judge_api, policy_api, results_api, rollout_api
 from backend.evaluations import routes as evaluations_routes
 from backend.events import Hub
 from backend.exchange import api as exchange_api
@@ -59,6 +59,7 @@ JSON = (
     policy_api,
     judge_api,
     results_api,
+    rollout_api,
     training_api,
     exchange_api,
     rescoring_api,

@@ -70,3 +70,35 @@ def tokens_of(expression: str) -> list[Token]:
 def unquoted(token: Token) -> str:
     """The text that a token stands for."""
     return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "string" else token.text
+
+
+def clauses_of(expression: str) -> list[str] | None:
+    """The parts that `and` joins, as they are written; None where `or` joins the whole or it cannot be read."""
+    try:
+        tokens = tokens_of(expression)
+    except FilterError:
+        return None
+    parts, start, depth = [], 0, 0
+    for token in tokens:
+        depth += (token.text == "(") - (token.text == ")") if token.kind == "mark" else 0
+        if depth == 0 and token.keyword == "or":
+            return None
+        if depth == 0 and (token.keyword == "and" or token.kind == "end"):
+            parts.append(expression[start : token.start].strip())
+            start = token.end
+    return [part for part in parts if part]
+
+
+def with_clause(expression: str, field: str, clause: str) -> str:
+    """The expression with what it asks of a field replaced by one clause; by nothing when that is empty."""
+    parts = clauses_of(expression)
+    if parts is None:
+        parts = [f"({expression})"]
+    kept = [part for part in parts if subject_of(part) != field]
+    return " and ".join([*kept, clause] if clause else kept)
+
+
+def subject_of(clause: str) -> str:
+    """The field that a clause of one test is about."""
+    words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]
+    return next((word for word in words if word not in {"has", "not"}), "") if not clause.startswith("(") else ""

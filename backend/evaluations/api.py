@@ -1,4 +1,4 @@
-"""The JSON API of evaluations, runs and rollouts."""
+"""The JSON API of evaluations and runs."""
 
 import uuid
 from typing import Annotated, Any
@@ -6,15 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from backend.evaluations import points, queries, rollout_queries, service
+from backend.evaluations import points, queries, service
 from backend.evaluations.answers import (
     LogLineAnswer,
-    RolloutAnswer,
-    RolloutDetailAnswer,
     RunAnswer,
     RunDetailAnswer,
 )
-from backend.evaluations.forms import EvaluationRequest, RolloutFilter, RunFilter
+from backend.evaluations.forms import EvaluationRequest, RunFilter
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 
@@ -85,24 +83,3 @@ def get_log(run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | Non
     run = queries.get_run(session, run_id)
     lines = queries.log_lines(session, run.id, before=before)
     return Page(items=[LogLineAnswer.of(line) for line in lines])
-
-
-class RolloutQuery(RolloutFilter):
-    """Rollouts of one run."""
-
-    run_id: uuid.UUID
-
-
-@router.get("/rollouts", tags=["rollouts"])
-def list_rollouts(session: SessionDep, _: Viewer, wanted: Annotated[RolloutQuery, Query()]) -> Page[RolloutAnswer]:
-    """A run's rollouts, filtered and sorted."""
-    run = queries.get_run(session, wanted.run_id)
-    found = rollout_queries.rollouts(session, run, wanted)
-    return Page(items=[RolloutAnswer.of(run, listed.rollout) for listed in found.items], next=found.next)
-
-
-@router.get("/rollouts/{rollout_id}", tags=["rollouts"])
-def get_rollout(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> RolloutDetailAnswer:
-    """One rollout whole: steps, messages, tokens."""
-    rollout = rollout_queries.get_rollout(session, rollout_id)
-    return RolloutDetailAnswer.of(rollout.run, rollout)

@@ -1,7 +1,7 @@
 """Reading rollouts: filtered, sorted lists with a cursor; one rollout whole; its neighbours."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,9 +9,10 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
+from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, VerdictRecord
 from backend.domain.filter_tree import FilterError
 from backend.domain.filters import parse
+from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.filter_sql import condition_of
@@ -26,7 +27,16 @@ class Listed:
 
     rollout: Rollout
     columns: dict[str, float] = field(default_factory=dict)
-    is_flagged: bool = False
+    flags: tuple[str, ...] = ()
+    """Detectors that flagged it."""
+    verdict: Verdict | None = None
+    """The newest."""
+    scores: dict[str, float | None] = field(default_factory=dict)
+    """Of judges, by name."""
+
+    @property
+    def is_flagged(self) -> bool:
+        return bool(self.flags)
 
 
 class WrongFilter(InvalidInput):
@@ -78,20 +88,30 @@ def _slice(items: list[Listed], rows: Sequence[Row[Any]], wanted: RolloutFilter,
 
 
 def listed(session: Session, run: Run, ids: Sequence[uuid.UUID]) -> list[Listed]:
-    """These rollouts with their tasks, in the order given."""
-    is_flagged = select(Flag.id).where(Flag.rollout_id == Rollout.id).exists()
+    """These rollouts with their tasks and what was said of them, in the order given."""
     statement = (
-        select(Rollout, is_flagged)
+        select(Rollout, *_said_of())
         .join(Rollout.group)
         .join(Group.task)
         .options(contains_eager(Rollout.group).contains_eager(Group.task))
         .where(Rollout.id.in_(ids))
     )
     found = {
-        rollout.id: Listed(rollout, columns_of(run, rollout), flagged)
-        for rollout, flagged in session.execute(statement)
+        rollout.id: Listed(rollout, columns_of(run, rollout), tuple(flags), verdict, scores or {})
+        for rollout, flags, verdict, scores in session.execute(statement)
     }
     return [found[id] for id in ids if id in found]
+
+
+def _said_of() -> Iterator[ColumnElement[Any]]:
+    """Of each rollout: its detectors, its newest verdict, its judges' scores."""
+    yield func.array(
+        select(Flag.detector).where(Flag.rollout_id == Rollout.id).order_by(Flag.detector).distinct().scalar_subquery()
+    )
+    verdict = select(VerdictRecord.verdict).where(VerdictRecord.rollout_id == Rollout.id)
+    yield verdict.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1).scalar_subquery()
+    scores = select(func.jsonb_object_agg(Judge.name, Judgement.score)).select_from(Judgement)
+    yield scores.join(Judge, Judge.id == Judgement.judge_id).where(Judgement.rollout_id == Rollout.id).scalar_subquery()
 
 
 def count(session: Session, run: Run, expression: str = "", scope: FilterScope | None = None) -> int:
@@ -155,20 +175,26 @@ def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """The rollouts stored before and after one, in its run."""
+    """The rollouts before and after one, in a filter and an order."""
 
     previous: uuid.UUID | None
     next: uuid.UUID | None
 
 
-def neighbours(session: Session, rollout: Rollout) -> Neighbours:
-    def nearest(condition: ColumnElement[bool], order: ColumnElement[Any]) -> Any:
-        statement = select(Rollout.id).where(Rollout.run_id == rollout.run_id, condition)
-        return statement.order_by(order).limit(1).scalar_subquery()
+def neighbours(session: Session, rollout: Rollout, wanted: RolloutFilter, scope: FilterScope) -> Neighbours:
+    """Also of a rollout that does not pass the filter itself: those where it would stand."""
+    order = order_of(scope, wanted.sort)
+    place = order.joined(select(order.key, Rollout.seq)).where(Rollout.id == rollout.id)
+    here = session.execute(place).one()
+    asked = (Rollout.run_id == rollout.run_id, *condition(scope, wanted.expression))
 
-    before = nearest(Rollout.seq < rollout.seq, Rollout.seq.desc())
-    behind = nearest(Rollout.seq > rollout.seq, Rollout.seq.asc())
-    return Neighbours(*session.execute(select(before, behind)).one())
+    def nearest(*, backwards: bool) -> uuid.UUID | None:
+        statement = order.joined(select(Rollout.id)).where(*asked, order.past(here, backwards=backwards))
+        ends = order.by(order.key, Rollout.seq.expression, backwards=backwards)
+        found: uuid.UUID | None = session.scalar(statement.order_by(*ends).limit(1))
+        return found
+
+    return Neighbours(nearest(backwards=True), nearest(backwards=False))
 
 
 def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:

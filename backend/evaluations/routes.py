@@ -2,8 +2,19 @@
 
 from fastapi import APIRouter
 
-from backend.evaluations.pages import compare, judges, leaderboards, new_evaluation, policies, rollouts, run, run_tabs, runs
+from backend.evaluations.pages import (
+    compare,
+    judges,
+    leaderboards,
+    new_evaluation,
+    policies,
+    rollout_table,
+    rollouts,
+    run,
+    run_tabs,
+    runs,
+)
 
 router = APIRouter()
-for part in (policies, new_evaluation, runs, run, run_tabs, judges, rollouts, compare, leaderboards):
+for part in (policies, new_evaluation, runs, run, run_tabs, rollout_table, judges, rollouts, compare, leaderboards):
     router.include_router(part.router)

@@ -30,7 +30,7 @@ def marked_apart(before: Sequence[Entry], after: Sequence[Entry]) -> tuple[list[
 
 
 def _with_pieces(entry: Entry, pieces: dict[int, tuple[list[Piece], list[Piece]]], side: int) -> Entry:
-    if entry.turn not in pieces or entry.call is not None:
+    if entry.turn not in pieces or entry.calls:
         return entry
     return replace(entry, pieces=pieces[entry.turn][side])
 

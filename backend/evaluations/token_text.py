@@ -14,6 +14,7 @@ from backend.db.models import Checkpoint, Rollout
 from backend.domain.vocabulary import PolicyKind
 
 MAX_TOKENS = 4000
+LEAST_SURE = 20
 _SPACES = str.maketrans({"Ġ": " ", "Ċ": "\n", "▁": " "})
 """How tokenizers write a space and a line break."""
 _HEAT = (0.95, 0.8, 0.5, 0.2, 0.05)
@@ -30,6 +31,8 @@ class Token:
     probability: float | None
     heat: int
     """0 (the policy was sure) … 5 (it was surprised itself)."""
+    begins_turn: bool = False
+    """The first one of a later reply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,35 @@ class TokenView:
     has_text: bool
     """False: the tokenizer is not at hand, so ids are shown."""
 
+    @property
+    def least_sure(self) -> list[tuple[int, Token]]:
+        """The policy's tokens of lowest probability with their places, for reading without colours."""
+        known = [(place, token) for place, token in enumerate(self.tokens) if token.probability is not None]
+        return sorted(known, key=lambda pair: pair[1].probability or 0.0)[:LEAST_SURE]
+
 
 def token_view(session: Session, rollout: Rollout) -> TokenView | None:
+    """Of token ids where they are stored, else of tokens that the endpoint told as text."""
     stored = rollout.tokens
-    if not stored or not stored.get("completion"):
+    if not stored:
         return None
-    ids: list[int] = stored["completion"]
-    mask = stored.get("mask") or [1] * len(ids)
-    logprobs = stored.get("logprobs") or [None] * len(ids)
-    vocabulary = _vocabulary_of(session, rollout)
+    if stored.get("completion"):
+        vocabulary = _vocabulary_of(session, rollout)
+        texts = [vocabulary.get(token, f"⟨{token}⟩") for token in stored["completion"][:MAX_TOKENS]]
+        return _view(stored, texts, len(stored["completion"]), has_text=bool(vocabulary))
+    if stored.get("texts"):
+        texts = [str(text) for text in stored["texts"][:MAX_TOKENS]]
+        return _view(stored, texts, len(stored["texts"]), has_text=True)
+    return None
+
+
+def _view(stored: dict[str, Any], texts: list[str], count: int, *, has_text: bool) -> TokenView:
+    mask = stored.get("mask") or [1] * count
+    logprobs = stored.get("logprobs") or [None] * count
+    turns = set(stored.get("turns") or ())
     tokens = [
-        _token(vocabulary.get(token, f"⟨{token}⟩"), own, logprob)
-        for token, own, logprob in zip(ids[:MAX_TOKENS], mask, logprobs, strict=False)
+        _token(text, own, logprob, begins_turn=number in turns and number > 0)
+        for number, (text, own, logprob) in enumerate(zip(texts, mask, logprobs, strict=False))
     ]
     known = [value for value, own in zip(logprobs, mask, strict=False) if own and value is not None]
     return TokenView(
@@ -64,16 +84,16 @@ def token_view(session: Session, rollout: Rollout) -> TokenView | None:
         prompt_count=len(stored.get("prompt") or ()),
         policy_count=sum(mask),
         mean_logprob=math.fsum(known) / len(known) if known else None,
-        is_cut=len(ids) > MAX_TOKENS,
-        has_text=bool(vocabulary),
+        is_cut=count > MAX_TOKENS,
+        has_text=has_text,
     )
 
 
-def _token(text: str, own: int, logprob: float | None) -> Token:
+def _token(text: str, own: int, logprob: float | None, *, begins_turn: bool = False) -> Token:
     if not own or logprob is None:
-        return Token(text, bool(own), None, 0)
+        return Token(text, bool(own), None, 0, begins_turn)
     probability = math.exp(min(0.0, logprob))
-    return Token(text, True, probability, sum(probability < limit for limit in _HEAT))
+    return Token(text, True, probability, sum(probability < limit for limit in _HEAT), begins_turn)
 
 
 def _vocabulary_of(session: Session, rollout: Rollout) -> dict[int, str]:

@@ -10,7 +10,8 @@ from urllib.parse import quote, urlsplit
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
-from sqlalchemy.exc import DataError
+from psycopg.errors import QueryCanceled
+from sqlalchemy.exc import DataError, OperationalError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -26,6 +27,7 @@ _TITLES = {
     422: "Something needs another look",
     429: "Too many attempts",
     503: "Not running",
+    504: "Took too long",
 }
 
 
@@ -43,6 +45,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(DataError, _on_data_error)
+    app.add_exception_handler(OperationalError, _on_operational_error)
     app.add_middleware(Incidents)
 
 
@@ -108,6 +111,25 @@ async def _on_data_error(request: Request, error: Exception) -> Response:
     """Postgres cannot hold a value that was sent, and nothing was changed."""
     logger.info("a value that cannot be stored: %s", cast(DataError, error).orig)
     return respond(request, ValueCannotBeStored())
+
+
+def is_timeout(error: OperationalError) -> bool:
+    """Did the statement run into the web's time limit?"""
+    return isinstance(error.orig, QueryCanceled)
+
+
+async def _on_operational_error(request: Request, error: Exception) -> Response:
+    """A statement that took too long is ended, so that no page keeps the database busy."""
+    if not is_timeout(cast(OperationalError, error)):
+        raise error
+    logger.warning("a statement took too long: %s %s", request.method, request.url.path)
+    return respond(request, TookTooLong())
+
+
+class TookTooLong(AppError):
+    """This took the database too long and was ended. Ask for less: a narrower filter, a smaller run, fewer groups."""
+
+    status = 504
 
 
 class ValueCannotBeStored(InvalidInput):

@@ -5,10 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backend.domain.tools import Call, CallUnreadable, split_call
+from backend.domain.tools import Call, CallUnreadable, split_calls
 
 LONG_TEXT = 1500
 """Characters from which a message opens folded."""
+MOST_ENTRIES = 120
+"""Messages of a conversation that are shown before somebody asks for all."""
+MOST_CHARACTERS = 20_000
+"""Of one message that are shown before somebody asks for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class ShownCall:
     """What stands around it in the reply."""
     name: str
     arguments: Mapping[str, Any]
+    note: str = ""
+    """Why it was not made, where several were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +70,20 @@ class Entry:
     is_done: bool = False
     is_cited: bool = False
     """A flag's evidence points at this turn."""
-    seconds: float | None = None
-    call: ShownCall | None = None
-    """For a reply: the tool call in it."""
+    timings: Sequence[tuple[str, float]] = ()
+    """For a reply: seconds waited, at the policy and in the environment, those that are known."""
+    reasoning: str = ""
+    """What the policy thought before its answer, where the endpoint tells it."""
+    calls: Sequence[ShownCall] = ()
+    """For a reply: the tool calls in it, in their order."""
     not_made: Sequence[ShownCall] = ()
     """For a reply: further calls that it asked for."""
     tool: str = ""
     """For what the environment says: the tool whose result it is."""
+    results: Sequence[str] = ()
+    """For what the environment says to several calls: each answer."""
+    left_out: int = 0
+    """Characters at the end that are not shown."""
 
     @property
     def is_long(self) -> bool:
@@ -79,6 +92,11 @@ class Entry:
     @property
     def has_marks(self) -> bool:
         return any(piece.is_marked for piece in self.pieces)
+
+    @property
+    def call(self) -> ShownCall | None:
+        """The one call."""
+        return self.calls[0] if len(self.calls) == 1 else None
 
 
 def transcript_of(
@@ -102,28 +120,64 @@ def transcript_of(
     for message in messages or _messages_of(steps):
         text = str(message.get("content") or "")
         if message.get("role") != "assistant":
-            entries.append(Entry(str(message.get("role", "user")), mark(text, wanted), tool=tool))
+            role, results = str(message.get("role", "user")), _results(message)
+            entries.append(Entry(role, mark(text, wanted), tool=tool, results=results))
             tool = ""
             continue
         step = steps[turn] if turn < len(steps) else {}
         pieces = mark(text, wanted, by_turn.get(turn, ()))
-        call = _call(text, step)
-        tool = call.name if call else ""
+        calls = _calls(text, step)
+        tool = ", ".join(call.name for call in calls)
         reply = _reply(pieces, step, turn, weight_of, is_cited=turn in by_turn)
-        entries.append(replace(reply, call=None if reply.has_marks else call, not_made=_not_made(message)))
+        thought = str(message.get("reasoning") or "")
+        shown_calls = () if reply.has_marks else calls
+        entries.append(replace(reply, calls=shown_calls, reasoning=thought, not_made=_not_made(message)))
         turn += 1
     return entries
 
 
-def _call(text: str, step: Mapping[str, Any]) -> ShownCall | None:
-    """The call in a reply, where it was also understood as one: any text may look like a call."""
+def bounded(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
+    """As much of a conversation as a page shows at once: its beginning and its end, and how many are left out between.
+
+    Marked messages keep their whole text: something points at it.
+    """
+    shown = [entry if entry.has_marks else _cut(entry) for entry in entries]
+    if len(shown) <= MOST_ENTRIES:
+        return shown, 0
+    half = MOST_ENTRIES // 2
+    return [*shown[:half], *shown[-half:]], len(shown) - 2 * half
+
+
+def _cut(entry: Entry) -> Entry:
+    text = entry.pieces[0].text if entry.pieces else ""
+    if len(text) <= MOST_CHARACTERS and len(entry.reasoning) <= MOST_CHARACTERS:
+        return entry
+    left_out = max(0, len(text) - MOST_CHARACTERS) + max(0, len(entry.reasoning) - MOST_CHARACTERS)
+    pieces = [Piece(text[:MOST_CHARACTERS])]
+    return replace(entry, pieces=pieces, reasoning=entry.reasoning[:MOST_CHARACTERS], left_out=left_out, calls=())
+
+
+def _calls(text: str, step: Mapping[str, Any]) -> list[ShownCall]:
+    """The calls in a reply, where they were also understood as such: any text may look like a call."""
     try:
-        before, call, after = split_call(text)
+        before, calls, after = split_calls(text)
     except CallUnreadable:
-        return None
-    if not _is_meant(call, step.get("action")):
-        return None
-    return ShownCall(f"{before.strip()}\n{after.strip()}".strip(), call.name, call.arguments)
+        return []
+    made = step.get("calls")
+    outcomes = made if isinstance(made, list) and len(made) == len(calls) else [step]
+    if len(outcomes) != len(calls) or not _is_meant(calls[0], step.get("action")):
+        return []
+    said = f"{before.strip()}\n{after.strip()}".strip()
+    notes = [str(outcome.get("note") or "") if len(calls) > 1 else "" for outcome in outcomes]
+    return [
+        ShownCall("" if number else said, call.name, call.arguments, note)
+        for number, (call, note) in enumerate(zip(calls, notes, strict=True))
+    ]
+
+
+def _results(message: Mapping[str, Any]) -> list[str]:
+    results = message.get("results")
+    return [str(result) for result in results] if isinstance(results, list) and len(results) > 1 else []
 
 
 def _not_made(message: Mapping[str, Any]) -> list[ShownCall]:
@@ -152,8 +206,14 @@ def _reply(
         note=step.get("note"),
         is_done=bool(step.get("done")),
         is_cited=is_cited,
-        seconds=step.get("policy_seconds"),
+        timings=_timings(step),
     )
+
+
+def _timings(step: Mapping[str, Any]) -> list[tuple[str, float]]:
+    known = (("waited", "queue_seconds"), ("policy", "policy_seconds"), ("environment", "environment_seconds"))
+    values = [(name, step.get(key)) for name, key in known]
+    return [(name, float(value)) for name, value in values if isinstance(value, int | float) and value > 0]
 
 
 def _messages_of(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

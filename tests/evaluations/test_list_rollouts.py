@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
+from backend.evaluations.filter_fields import scope_of
 from backend.evaluations.forms import GroupFilter, RolloutFilter
 from backend.evaluations.group_queries import groups
 from backend.evaluations.rollout_queries import get_rollout, neighbours, rollouts, siblings
@@ -103,10 +104,11 @@ def test_neighbours_and_siblings(session: Session) -> None:
     run = make_run(session)
     made = make_rollouts(session, run, [[1, 1, 0]] * 6, group_size=3)
     middle = get_rollout(session, made[2].id)
-    around = neighbours(session, middle)
+    scope = scope_of(session, run)
+    around = neighbours(session, middle, RolloutFilter(sort="seq"), scope)
     assert (around.previous, around.next) == (made[1].id, made[3].id)
     assert [rollout.id for rollout in siblings(session, middle)] == [rollout.id for rollout in made[:3]]
-    assert neighbours(session, made[0]).previous is None
+    assert neighbours(session, made[0], RolloutFilter(sort="seq"), scope).previous is None
 
 
 def test_groups_say_whether_their_members_differ(session: Session) -> None:

@@ -39,9 +39,9 @@ def _index_some() -> int:
 
 def _unindexed() -> Select[uuid.UUID, int]:
     """A run and the number behind which its rollouts are missing. Hand play changes while it is played: left out."""
-    last = select(func.max(RolloutText.seq)).where(RolloutText.run_id == Run.id).scalar_subquery()
+    last = select(func.max(RolloutText.seq)).where(RolloutText.run_id == Run.id).correlate(Run).scalar_subquery()
     done = func.coalesce(last, 0)
-    newer = select(Rollout.id).where(Rollout.run_id == Run.id, Rollout.seq > done).exists()
+    newer = select(Rollout.id).where(Rollout.run_id == Run.id, Rollout.seq > done).correlate(Run).exists()
     wanted = select(Run.id, done).where(Run.kind != RunKind.PLAY, newer)
     return wanted.order_by(Run.created_at.desc()).limit(1)
 

@@ -1,4 +1,4 @@
-"""/rollouts/{id}: one episode whole."""
+"""/rollouts/{id}: one episode whole, beside a sibling of its group, and as its raw record."""
 
 import json
 import uuid
@@ -6,22 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Rollout, Run, VerdictRecord
+from backend.db.models import Flag, Judge, Judgement, Rollout, Run, VerdictRecord
 from backend.domain.vocabulary import Verdict
+from backend.errors import InvalidInput, NotFound
 from backend.evaluations import rollout_queries
+from backend.evaluations.filter_fields import scope_of
+from backend.evaluations.forms import RolloutFilter
+from backend.evaluations.rollout_queries import Neighbours
+from backend.evaluations.side_by_side import marked_apart
 from backend.evaluations.token_text import TokenView, token_view
 from backend.judging.evidence import read_evidence
 from backend.judging.forms import VerdictForm
+from backend.judging.judge_queries import judgements_of_rollout
+from backend.judging.picking import PICKED, pick, take_back
 from backend.judging.service import judge_rollout
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
+from backend.web.error_pages import is_timeout
 from backend.web.forms import read_form
 from backend.web.pages import page, see_other
-from backend.web.transcripts import Entry, transcript_of
+from backend.web.transcripts import Entry, bounded, transcript_of
 
 router = APIRouter()
+MOST_RAW = 200_000
+"""Characters of the raw record that the page itself holds."""
+MOST_SIBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +43,115 @@ class RolloutPage:
 
     rollout: Rollout
     run: Run
-    entries: list[Entry]
+    entries: Sequence[Entry]
+    left_out: int
+    """Messages in the middle that are not shown."""
+    is_whole: bool
     columns: dict[str, float]
     siblings: Sequence[Rollout]
-    around: rollout_queries.Neighbours
+    sibling_count: int
+    around: Neighbours
+    wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
+    judgements: Sequence[tuple[Judge, Judgement]]
     tokens: TokenView | None
     raw: str
+    is_raw_cut: bool
+    is_picked: bool
+    """A person put it into the review queue."""
+    carried: str
+    """The filter and the order, for the links to other rollouts."""
     verdict_names: Sequence[str] = tuple(Verdict)
 
 
+@dataclass(frozen=True, slots=True)
+class BesidePage:
+    """Two members of a group side by side."""
+
+    run: Run
+    first: Rollout
+    second: Rollout
+    entries: tuple[Sequence[Entry], Sequence[Entry]]
+    parting: int | None
+    """The first turn in which the replies differ."""
+    columns: tuple[dict[str, float], dict[str, float]]
+    siblings: Sequence[Rollout]
+
+
 @router.get("/rollouts/{rollout_id}", response_class=HTMLResponse)
-def show_rollout(request: Request, rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+def show_rollout(
+    request: Request,
+    rollout_id: uuid.UUID,
+    session: SessionDep,
+    _: Viewer,
+    wanted: Annotated[RolloutFilter, Query()],
+    whole: bool = False,
+) -> HTMLResponse:
     rollout = rollout_queries.get_rollout(session, rollout_id)
     flags = rollout_queries.flags_of_rollout(session, rollout.id)
+    entries = _entries(rollout, flags)
+    shown, left_out = (entries, 0) if whole else bounded(entries)
+    siblings = rollout_queries.siblings(session, rollout)
+    raw = _raw(rollout)
+    wanted = wanted.as_expression()
+    if "sort" not in request.query_params and not wanted.where:
+        wanted = wanted.model_copy(update={"sort": "seq"})
     context = RolloutPage(
         rollout=rollout,
         run=rollout.run,
-        entries=_entries(rollout, flags),
+        entries=shown,
+        left_out=left_out,
+        is_whole=whole,
         columns=rollout_queries.columns_of(rollout.run, rollout),
-        siblings=rollout_queries.siblings(session, rollout),
-        around=rollout_queries.neighbours(session, rollout),
+        siblings=siblings[:MOST_SIBLINGS],
+        sibling_count=len(siblings),
+        around=_around(session, rollout, wanted),
+        wanted=wanted,
         flags=flags,
         verdicts=rollout_queries.verdicts_of_rollout(session, rollout.id),
+        judgements=judgements_of_rollout(session, rollout.id),
         tokens=token_view(session, rollout),
-        raw=_raw(rollout),
+        raw=raw[:MOST_RAW],
+        is_raw_cut=len(raw) > MOST_RAW,
+        is_picked=any(flag.detector == PICKED for flag in flags),
+        carried=_carried(wanted),
     )
     return page(request, "rollouts/detail.html", context)
+
+
+@router.get("/rollouts/{rollout_id}/raw.json", response_class=Response)
+def download_raw(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> Response:
+    """The raw record as a file."""
+    rollout = rollout_queries.get_rollout(session, rollout_id)
+    disposition = f'attachment; filename="rollout-{rollout.id}.json"'
+    return Response(_raw(rollout), media_type="application/json", headers={"Content-Disposition": disposition})
+
+
+@router.get("/rollouts/{rollout_id}/beside/{other_id}", response_class=HTMLResponse)
+def show_beside(
+    request: Request, rollout_id: uuid.UUID, other_id: uuid.UUID, session: SessionDep, _: Viewer
+) -> HTMLResponse:
+    """Two rollouts of the same group, the words that differ marked."""
+    first, second = (rollout_queries.get_rollout(session, each) for each in (rollout_id, other_id))
+    if first.group_id != second.group_id:
+        raise NotFound("These two rollouts are not of the same group; compare their runs instead.")
+    before, _left = bounded(_entries(first, ()))
+    after, _left = bounded(_entries(second, ()))
+    *entries, parting = marked_apart(before, after)
+    context = BesidePage(
+        run=first.run,
+        first=first,
+        second=second,
+        entries=(entries[0], entries[1]),
+        parting=parting,
+        columns=(
+            rollout_queries.columns_of(first.run, first),
+            rollout_queries.columns_of(second.run, second),
+        ),
+        siblings=rollout_queries.siblings(session, first)[:MOST_SIBLINGS],
+    )
+    return page(request, "rollouts/beside.html", context)
 
 
 @router.post("/rollouts/{rollout_id}/verdicts", response_class=HTMLResponse)
@@ -69,6 +163,37 @@ def judge(
 ) -> Response:
     judge_rollout(session, actor, rollout_queries.get_rollout(session, rollout_id), form)
     return see_other(f"/rollouts/{rollout_id}", "Your verdict is stored.")
+
+
+@router.post("/rollouts/{rollout_id}/review", response_class=HTMLResponse)
+def add_to_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
+    pick(session, actor, rollout_queries.get_rollout(session, rollout_id))
+    return see_other(f"/rollouts/{rollout_id}", "It waits in the review queue.")
+
+
+@router.post("/rollouts/{rollout_id}/review/undo", response_class=HTMLResponse)
+def take_out_of_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
+    take_back(session, actor, rollout_queries.get_rollout(session, rollout_id))
+    return see_other(f"/rollouts/{rollout_id}", "It is out of the review queue again.")
+
+
+def _carried(wanted: RolloutFilter) -> str:
+    if not wanted.where and wanted.sort == "seq":
+        return ""
+    return "?" + wanted.query(columns=None, limit=None, sort=wanted.sort)
+
+
+def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbours:
+    """None where the filter cannot be understood or takes too long: the rollout itself is shown all the same."""
+    try:
+        with session.begin_nested():
+            return rollout_queries.neighbours(session, rollout, wanted, scope_of(session, rollout.run))
+    except InvalidInput:
+        return Neighbours(None, None)
+    except OperationalError as error:
+        if not is_timeout(error):
+            raise
+        return Neighbours(None, None)
 
 
 def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
@@ -86,9 +211,11 @@ def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
 
 def _raw(rollout: Rollout) -> str:
     whole: dict[str, Any] = {
+        "id": str(rollout.id),
         "opening": rollout.opening,
         "steps": rollout.steps,
         "messages": rollout.messages,
         "metrics": rollout.metrics,
+        "tokens": rollout.tokens,
     }
     return json.dumps(whole, indent=1, ensure_ascii=False)

@@ -12,10 +12,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Run, RunLogLine
-from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
-from backend.evaluations import group_queries, queries, rollout_queries
+from backend.domain.vocabulary import Phase
+from backend.evaluations import group_queries, queries
 from backend.evaluations.again import drift
-from backend.evaluations.forms import GroupFilter, RolloutFilter
+from backend.evaluations.forms import GroupFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.web.dependencies import SessionDep, Viewer
@@ -25,20 +25,6 @@ from backend.web.paging import After
 from backend.web.streams import END, live
 
 router = APIRouter()
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutsPage:
-    """A run's rollouts as a table."""
-
-    head: RunHeader
-    run: Run
-    items: Sequence[rollout_queries.Listed]
-    next: str | None
-    wanted: RolloutFilter
-    phases: Sequence[str] = tuple(Phase)
-    statuses: Sequence[str] = (RolloutStatus.COMPLETED, RolloutStatus.FAILED, RolloutStatus.CANCELLED)
-    stop_reasons: Sequence[str] = tuple(StopReason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +77,6 @@ class LogPage:
     earlier: int | None
     """The line before which there are more."""
     is_newest: bool
-
-
-@router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
-def list_rollouts(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[RolloutFilter, Query()]
-) -> HTMLResponse:
-    run = queries.get_run(session, run_id)
-    found = rollout_queries.rollouts(session, run, wanted)
-    context = RolloutsPage(run_header(session, run), run, found.items, found.next, wanted)
-    return page(request, "runs/rollouts.html", context, block="rollout_table")
 
 
 @router.get("/runs/{run_id}/groups", response_class=HTMLResponse)
@@ -183,7 +159,6 @@ def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
     return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
 
 
-@router.get("/runs/{run_id}/rollouts/events", response_class=EventSourceResponse)
 @router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
 @router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
 async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:

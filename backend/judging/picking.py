@@ -1,0 +1,53 @@
+"""Rollouts that a person puts into the review queue, without a detector's word."""
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Rollout, VerdictRecord
+from backend.domain.vocabulary import Severity
+from backend.errors import Conflict
+from backend.events import REVIEW, announce, run_topic
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+PICKED = "picked"
+"""Stands where a detector's name does."""
+
+
+def pick(session: Session, actor: Actor, rollout: Rollout) -> Flag:
+    """Picked twice is picked once."""
+    if known := find_picked(session, rollout):
+        return known
+    flag = Flag(
+        run_id=rollout.run_id,
+        rollout_id=rollout.id,
+        detector=PICKED,
+        key=str(rollout.id),
+        severity=Severity.NOTE,
+        score=1.0,
+        sentence=f"{actor.name} picked it for review.",
+        evidence={"title": "Picked by a person"},
+        training_step=rollout.training_step,
+    )
+    session.add(flag)
+    session.flush()
+    audit(session, actor, "review.pick", "rollout", rollout.id)
+    announce(session, REVIEW, run_topic(rollout.run_id))
+    return flag
+
+
+def take_back(session: Session, actor: Actor, rollout: Rollout) -> None:
+    """Out of the queue again, while nobody has judged it there."""
+    flag = find_picked(session, rollout)
+    if flag is None:
+        return
+    if session.scalar(select(VerdictRecord.id).where(VerdictRecord.flag_id == flag.id).limit(1)):
+        raise Conflict("It was judged in the meantime, so it stays in the queue's history.")
+    session.execute(delete(Flag).where(Flag.id == flag.id))
+    audit(session, actor, "review.take_back", "rollout", rollout.id)
+    announce(session, REVIEW, run_topic(rollout.run_id))
+
+
+def find_picked(session: Session, rollout: Rollout) -> Flag | None:
+    picked = select(Flag).where(Flag.run_id == rollout.run_id, Flag.detector == PICKED, Flag.key == str(rollout.id))
+    return session.scalars(picked).one_or_none()
