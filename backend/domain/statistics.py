@@ -91,7 +91,9 @@ def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, count)
 
 
-def paired_difference(before: Sequence[float], after: Sequence[float]) -> Estimate | None:
+def paired_difference(
+    before: Sequence[float] | NDArray[np.float64], after: Sequence[float] | NDArray[np.float64]
+) -> Estimate | None:
     """Mean of after - before over pairs, with the BCa bootstrap interval (Efron 1987); fixed resampling seed."""
     import numpy as np
 

@@ -118,7 +118,7 @@ def _lacks(each: Scores, lacking: int, everything: set[TaskKey]) -> Remark:
         return Remark(f"{label} lacks {lacking:,} tasks: rollouts failed.", href=f"/runs/{run.id}", action="Resume it")
     if run.kind is not RunKind.EVALUATION:
         return Remark(f"{label} lacks {lacking:,} tasks.")
-    indexes = [key.index for key in everything]
+    indexes = [key.number for key in everything]
     choice = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}
     return Remark(
         f"{label} lacks {lacking:,} tasks.",
@@ -128,21 +128,25 @@ def _lacks(each: Scores, lacking: int, everything: set[TaskKey]) -> Remark:
 
 
 def _conditions(sides: Sequence[Side]) -> list[Remark]:
-    """Sampling and group size, where evaluations differ in them."""
-    told = {side.label: _condition(side.run) for side in sides if side.run.kind is RunKind.EVALUATION}
-    if len(set(told.values())) < 2:
-        return []
+    """Group size of all, and sampling of those that sample, where evaluations differ in them."""
+    plans = [
+        (side, EvaluationPlan.model_validate(side.run.configuration))
+        for side in sides
+        if side.run.kind is RunKind.EVALUATION
+    ]
+    sizes = {side.label: f"{plan.group_size} a task" for side, plan in plans}
+    sampling = {side.label: _sampling(plan) for side, plan in plans if not _is_script(side.run)}
     return [
-        Remark("Played under different conditions: " + "; ".join(f"{who} {how}" for who, how in told.items()) + ".")
+        Remark(f"Played {what}: " + "; ".join(f"{who} {how}" for who, how in told.items()) + ".")
+        for what, told in (("different numbers of rollouts", sizes), ("under different sampling", sampling))
+        if len(set(told.values())) > 1
     ]
 
 
-def _condition(run: Run) -> str:
-    plan = EvaluationPlan.model_validate(run.configuration)
-    sampling = "" if run.policy and run.policy.configuration.get("script") else _sampling(plan)
-    return f"{plan.group_size} a task{sampling}"
+def _is_script(run: Run) -> bool:
+    return bool(run.policy and run.policy.configuration.get("script"))
 
 
 def _sampling(plan: EvaluationPlan) -> str:
     chosen = plan.sampling
-    return f" at temperature {chosen.temperature:g}, {chosen.max_tokens_per_turn:,} tokens a turn"
+    return f"temperature {chosen.temperature:g}, top p {chosen.top_p:g}, {chosen.max_tokens_per_turn:,} tokens a turn"

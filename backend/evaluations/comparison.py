@@ -152,7 +152,7 @@ def task_pairs(session: Session, found: Comparison, pairing: Pairing, positions:
     return [
         TaskPair(
             after.task_ids[other],
-            key.index,
+            key.number,
             after.levels[other],
             before.values[one].tolist(),
             after.values[other].tolist(),

@@ -23,7 +23,7 @@ class TaskKey(NamedTuple):
     """A task by what it asks, the same in every version: runs of two versions meet here."""
 
     split: str
-    index: int
+    number: int
     seed: int
 
 

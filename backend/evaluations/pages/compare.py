@@ -132,13 +132,20 @@ def _page(session: Session, choice: Choice) -> ComparePage:
         sides,
         found=found,
         pairing=pairing,
-        baselines=baselines(session, pairing.after.side.run, found.shared),
+        baselines=_beside(session, found, pairing),
         open=opened,
         played=played,
         parting=parting,
         improved=improved,
         regressed=regressed,
     )
+
+
+def _beside(session: Session, found: Comparison, pairing: Pairing) -> list[Baseline]:
+    """Baselines that do not stand in the comparison themselves."""
+    scripts = {each.side.run.policy.configuration.get("script") for each in found.sides if each.side.run.policy}
+    run = pairing.after.side.run
+    return [each for each in baselines(session, run, found.shared) if each.script not in scripts]
 
 
 def _candidates(session: Session, sides: Sequence[Side]) -> list[Run]:

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Run
-from backend.domain.passes import REWARD
+from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.vocabulary import RunKind
 from backend.evaluations import points, queries, rollout_queries, service
 from backend.evaluations.charts import Chart, charts_of, series_of
@@ -44,13 +44,35 @@ class RolloutLinks:
     within: str = ""
     """The filter of what the figures are about; empty: the whole run."""
 
-    def field(self, name: str) -> str:
-        """How a filter calls a column whose name every run's rollouts have a field of."""
-        return f"column.{name}" if name != REWARD and is_reserved(name) else name
-
-    def to(self, expression: str = "") -> str:
-        where = " and ".join(part for part in (self.within, expression) if part)
+    def to(self, expression: str = "", *, is_scoped: bool = True) -> str:
+        where = " and ".join(part for part in (self.within if is_scoped else "", expression) if part)
         return f"/runs/{self.run_id}/rollouts" + (f"?{urlencode({'where': where})}" if where else "")
+
+    def equal(self, field: str, value: object) -> str:
+        return self.to(f"{field} = {value}")
+
+    def between(self, column: str, low: float, high: float) -> str:
+        """One bar of a column's distribution."""
+        name = _field(column)
+        if low == high:
+            return self.to(f"{name} = {low:.9g}")
+        return self.to(f"{name} >= {low:.9g} and {name} <= {high:.9g}")
+
+    def succeeding(self, rule: SuccessRule) -> str:
+        return self.to(f"{_field(rule.column)} >= {rule.at_least:g}")
+
+    def failing(self, rule: SuccessRule) -> str:
+        """Completed, and yet no success."""
+        return self.to(f"status = completed and {_field(rule.column)} < {rule.at_least:g}")
+
+    def failures(self, kind: str) -> str:
+        """Failed rollouts of the whole run."""
+        return self.to(f"status = failed and error_kind = {kind}", is_scoped=False)
+
+
+def _field(column: str) -> str:
+    """How a filter calls a reward column whose name every run's rollouts have a field of."""
+    return f"column.{column}" if column != REWARD and is_reserved(column) else column
 
 
 @dataclass(frozen=True, slots=True)
