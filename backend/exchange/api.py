@@ -19,10 +19,10 @@ router = APIRouter(prefix="/api/v1")
 
 @router.get("/runs/{run_id}/export", tags=["rollouts"], response_class=StreamingResponse)
 def export_rollouts(
-    request: Request, run_id: uuid.UUID, _: Viewer, wanted: Annotated[ExportQuery, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ExportQuery, Query()]
 ) -> StreamingResponse:
     """A run's rollouts as a file: JSONL, Parquet, a Hugging Face folder, verifiers 0.3 or 0.4, Inspect."""
-    return downloads.export(request, run_id, wanted)
+    return downloads.export(request, session, run_id, wanted)
 
 
 @router.post(
@@ -74,9 +74,11 @@ def preview_sft(session: SessionDep, _: Viewer, wanted: Annotated[SftFilter, Que
 
 
 @router.get("/sft/file", tags=["training"], response_class=StreamingResponse)
-def download_sft(request: Request, _: Viewer, wanted: Annotated[SftDownload, Query()]) -> StreamingResponse:
+def download_sft(
+    request: Request, session: SessionDep, _: Viewer, wanted: Annotated[SftDownload, Query()]
+) -> StreamingResponse:
     """Chat JSONL, or a folder that `datasets` reads, zipped."""
-    return downloads.sft(request, wanted, wanted.format)
+    return downloads.sft(request, session, wanted, wanted.format)
 
 
 class Marked(BaseModel):

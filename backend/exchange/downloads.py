@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
+from sqlalchemy.orm import Session
 
 from backend.evaluations import queries as run_queries
 from backend.exchange import queries, training_data
@@ -14,12 +15,11 @@ from backend.exchange.formats.streams import Plain, outgoing
 from backend.exchange.forms import ExportQuery, SftFilter, SftFormat
 
 
-def export(request: Request, run_id: uuid.UUID, wanted: ExportQuery) -> StreamingResponse:
+def export(request: Request, session: Session, run_id: uuid.UUID, wanted: ExportQuery) -> StreamingResponse:
     """A run's rollouts. What is wrong with the request is found before the first byte leaves."""
-    with request.app.state.transaction() as session:
-        run = run_queries.get_run(session, run_id)
-        facts = queries.facts_of(session, run, wanted.where.strip())
-        splits = queries.splits_of(session, run, wanted.where)
+    run = run_queries.get_run(session, run_id)
+    facts = queries.facts_of(session, run, wanted.where.strip())
+    splits = queries.splits_of(session, run, wanted.where)
 
     def content() -> Iterator[bytes]:
         with request.app.state.transaction() as session:
@@ -33,9 +33,8 @@ def export(request: Request, run_id: uuid.UUID, wanted: ExportQuery) -> Streamin
     return _download(content(), file_name(wanted.format, facts), KINDS[wanted.format].media_type)
 
 
-def sft(request: Request, wanted: SftFilter, kind: SftFormat) -> StreamingResponse:
-    with request.app.state.transaction() as session:
-        told = training_data.told(session, wanted)
+def sft(request: Request, session: Session, wanted: SftFilter, kind: SftFormat) -> StreamingResponse:
+    told = training_data.told(session, wanted)
 
     def content() -> Iterator[bytes]:
         with request.app.state.transaction() as session:

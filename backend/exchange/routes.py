@@ -98,9 +98,9 @@ def choose_export(
 
 @router.get("/runs/{run_id}/export/file", response_class=StreamingResponse)
 def download_export(
-    request: Request, run_id: uuid.UUID, _: Viewer, wanted: Annotated[ExportQuery, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[ExportQuery, Query()]
 ) -> StreamingResponse:
-    return downloads.export(request, run_id, wanted)
+    return downloads.export(request, session, run_id, wanted)
 
 
 @router.post("/runs/{run_id}/delete", response_class=HTMLResponse)
@@ -130,10 +130,11 @@ def _sft(session: Session, wanted: SftFilter) -> SftPage:
 @router.get("/data/sft/file", response_class=StreamingResponse)
 def download_sft(
     request: Request,
+    session: SessionDep,
     _: Viewer,
     wanted: Annotated[SftDownload, Query()],
 ) -> StreamingResponse:
-    return downloads.sft(request, wanted, wanted.format)
+    return downloads.sft(request, session, wanted, wanted.format)
 
 
 @router.post("/data/sft/demonstrations", response_class=HTMLResponse)

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, func, or_, select, update
+from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Group, Rollout, Run, Task, VerdictRecord
@@ -25,6 +26,7 @@ PREVIEWED = 20_000
 """Conversations that a preview looks at."""
 SAMPLES = 5
 _MARKED_AT_ONCE = 1000
+_NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
 
 
 @dataclass
@@ -162,7 +164,7 @@ def _candidates(
     if wanted.without_flags:
         found = found.where(~select(Flag.id).where(Flag.rollout_id == Rollout.id).exists())
     if wanted.understood_only:
-        found = found.where(~func.jsonb_path_exists(Rollout.steps, "$[*] ? (@.action == null)"))
+        found = found.where(~func.jsonb_path_exists(Rollout.steps, cast(_NOT_UNDERSTOOD, JSONPATH)))
     part = found.subquery()
     chosen = select(part.c.id)
     return chosen.where(part.c.place == 1) if wanted.best_of_group else chosen

@@ -26,13 +26,14 @@ ASKED = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": "You
 @pytest.fixture(scope="module")
 def fluent(tokenizer: Any) -> Any:
     """A model that has learned to write moves: what it says survives being text."""
+    torch.set_num_threads(1)
     model = build_model(tokenizer, ModelChoice(architecture="llama", context=128), seed=1)
     chat = ChatTokens(tokenizer)
     opening = chat.opening(ASKED)
     told = [[*opening, *chat.reply(f"<move>{n}</move>"), *chat.continuation([NEXT])] for n in range(1, 10)]
     whole = torch.tensor([ids + chat.reply("<move>5</move>") for ids in told])
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(60):
+    for _ in range(40):
         model(input_ids=whole, labels=whole).loss.backward()
         optimizer.step()
         optimizer.zero_grad()

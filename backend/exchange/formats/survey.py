@@ -148,7 +148,6 @@ def choose_columns(found: Survey, manifest: Manifest) -> Columns:
     if found.common:
         return Columns({name: weight for name, weight in found.weights.items() if name in found.common}, "file")
     by_name = {column_name(metric): metric for metric in sorted(found.metrics or ())}
-    by_name |= {metric: metric for metric in found.metrics or ()}
     renamed = {name: by_name[name] for name in declared if name in by_name}
     if renamed:
         return Columns({name: declared[name] for name in renamed}, "metrics", renamed)
