@@ -67,3 +67,10 @@ def test_waves_fit_side_by_side_and_hold_everything_once() -> None:
     assert sizes == [27, 27, 26]
     members = [(plan.ordinal, member) for part in parts for plan in part for member in plan.members]
     assert members == [(number, member) for number in range(10) for member in range(8)]
+
+
+def test_waves_never_cut_a_group_that_is_scored_together() -> None:
+    plans = [GroupPlan(task, number, tuple(range(8))) for number, task in enumerate(heldout_tasks(manifest(), 5))]
+    parts = waves(plans, 20, is_grouped=True)
+    assert [[plan.ordinal for plan in part] for part in parts] == [[0, 1], [2, 3], [4]]
+    assert all(plan.members == tuple(range(8)) for part in parts for plan in part)
