@@ -103,7 +103,7 @@ def add(
         "script": script,
         "constant": constant,
     }
-    asked |= {"text_calls": text_calls, "no_seed": no_seed, "asks_logprobs": logprobs, "timeout_seconds": timeout}
+    asked |= {"text_calls": text_calls, "no_seed": no_seed, "logprobs": logprobs, "timeout_seconds": timeout}
     asked |= {"price_input": price_input, "price_output": price_output, "price_cached_input": price_cached_input}
     asked |= {"concurrency": concurrency, "requests_per_minute": requests_per_minute, "extra": extra}
     asked |= {"tokens_per_minute": tokens_per_minute, "description": description}
@@ -143,7 +143,7 @@ def edit(
         "secret": key or None,
         "no_seed": no_seed,
     }
-    asked |= {"forget_secret": forget_key or None, "text_calls": text_calls, "asks_logprobs": logprobs}
+    asked |= {"forget_secret": forget_key or None, "text_calls": text_calls, "logprobs": logprobs}
     asked |= {"price_input": price_input, "price_output": price_output, "price_cached_input": price_cached_input}
     asked |= {"concurrency": concurrency, "requests_per_minute": requests_per_minute, "extra": extra}
     asked |= {"tokens_per_minute": tokens_per_minute, "timeout_seconds": timeout, "description": description}
@@ -213,7 +213,7 @@ def _as_request(policy: dict[str, Any]) -> dict[str, Any]:
     price, limits = chosen.get("price", {}), chosen.get("limits", {})
     kept = {name: chosen.get(name) for name in ("base_url", "model", "timeout_seconds", "extra", "script", "constant")}
     kept |= {"text_calls": chosen.get("sends_tools") is False, "no_seed": chosen.get("sends_seed") is False}
-    kept |= {"asks_logprobs": chosen.get("asks_logprobs"), **limits}
+    kept |= {name: chosen.get(name) for name in ("logprobs", "token_ids", "sends_reasoning", "attempts")} | limits
     kept |= {f"price_{name}": price.get(name) for name in ("input", "output", "cached_input")}
     return {"kind": policy["kind"], "name": policy["name"], "description": policy["description"]} | _given(kept)
 

@@ -26,8 +26,8 @@ MAX_REASON = 4000
 MAX_STEPS = 200
 
 DEFAULT_INSTRUCTION = """\
-Judge how well {{ answer }} answers {{ prompt }}. Look at whether it is correct and complete; how it is worded, how long
-it is and how sure it sounds do not count."""
+Judge how well {{ answer }} answers {{ prompt }}. Look at whether it is correct and complete; how it is worded, \
+how long it is and how sure it sounds do not count."""
 
 Slug = Annotated[str, StringConstraints(pattern=JUDGE_NAME)]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=20_000)]

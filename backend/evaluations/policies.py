@@ -151,12 +151,9 @@ def _endpoint(request: PolicyRequest, base_url: str) -> dict[str, Any]:
         chosen["sends_tools"] = False
     if request.no_seed:
         chosen["sends_seed"] = False
-    if request.asks_logprobs:
-        chosen["asks_logprobs"] = True
-    if request.timeout_seconds is not None:
-        chosen["timeout_seconds"] = request.timeout_seconds
-    if request.extra:
-        chosen["extra"] = request.extra
+    for name in ("logprobs", "token_ids", "sends_reasoning", "timeout_seconds", "attempts", "extra"):
+        if wanted := getattr(request, name):
+            chosen[name] = wanted
     if request.price:
         chosen["price"] = request.price.model_dump(exclude_none=True)
     if limits := request.limits.model_dump(exclude_none=True):

@@ -51,8 +51,12 @@ class PolicyRequest(BaseModel):
     """openai_api: the endpoint has no tool calls; the tools stand in the system prompt, and a call is text."""
     no_seed: bool = False
     """openai_api: do not send `seed`, which some endpoints refuse."""
-    asks_logprobs: bool = False
+    logprobs: bool = False
     """openai_api: ask for the log-probabilities of the tokens, and store them."""
+    token_ids: bool = False
+    """openai_api: ask for the ids of the tokens too, as vLLM gives them."""
+    sends_reasoning: bool = False
+    """openai_api: send what the policy thought in earlier turns back to it."""
     price_input: Dollars | None = None
     """US dollars per million tokens read. With `price_output` it makes every rollout's cost known."""
     price_output: Dollars | None = None
@@ -64,6 +68,8 @@ class PolicyRequest(BaseModel):
     tokens_per_minute: Annotated[int | None, Field(ge=1, le=10_000_000_000)] = None
     timeout_seconds: Annotated[float | None, Field(gt=0, le=3600, allow_inf_nan=False)] = None
     """Of one try; left out: a minute."""
+    attempts: Annotated[int | None, Field(ge=1, le=20)] = None
+    """Tries of one request while the endpoint is busy; left out: 5."""
     extra: Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(_extra)] = Field(default_factory=dict)
     """Further fields of the request's body, e.g. `{"reasoning_effort": "low"}`."""
     script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = None
