@@ -33,7 +33,7 @@ class Recorded:
     steps: Sequence[Mapping[str, Any]]
     """`domain.rollouts.Step` as JSON."""
     prompts: Sequence[str] = ()
-    """What the policy read before each of its replies."""
+    """What the policy read before each of its replies, where that is at hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def first_unseen(before: Recorded, after: Recorded, noise: float = 0.0) -> int |
     for number in range(len(after.steps)):
         if number >= len(before.steps):
             return number
-        if _said(before, number) != _said(after, number) and _other_sight(before, after, number, noise):
+        if _other_sight(before, after, number, noise) and not _told_alike(before, after, number):
             return number
     return None
 
@@ -111,8 +111,10 @@ def _difference(
     return Difference(number, tuple(parts), tuple(names)) if parts else None
 
 
-def _said(episode: Recorded, number: int) -> str | None:
-    return episode.prompts[number] if number < len(episode.prompts) else None
+def _told_alike(before: Recorded, after: Recorded, number: int) -> bool:
+    """Did the policy read the same words? Unknown where the conversation is not at hand."""
+    one, other = before.prompts[number : number + 1], after.prompts[number : number + 1]
+    return bool(one) and list(one) == list(other)
 
 
 def _other_sight(before: Recorded, after: Recorded, number: int, noise: float) -> bool:

@@ -46,9 +46,11 @@ class RescorePlan(BaseModel):
         return self.weights is None
 
 
-def copy_ids(
-    run_id: uuid.UUID, training_step: int | None, ordinal: int, member: int
-) -> tuple[uuid.UUID, uuid.UUID]:
-    """The group and the rollout that a stored rollout, by its place, becomes in a run that takes it over."""
-    group = stable_id("group", run_id, Phase.EVALUATION, training_step, ordinal)
-    return group, stable_id("rollout", group, member)
+def copy_group_id(run_id: uuid.UUID, training_step: int | None, ordinal: int) -> uuid.UUID:
+    """The group that a stored group, by its place, becomes in a run that takes it over."""
+    return stable_id("group", run_id, Phase.EVALUATION, training_step, ordinal)
+
+
+def copy_id(run_id: uuid.UUID, training_step: int | None, ordinal: int, member: int) -> uuid.UUID:
+    """Likewise the rollout."""
+    return stable_id("rollout", copy_group_id(run_id, training_step, ordinal), member)

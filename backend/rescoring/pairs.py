@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Group, Rollout, Run
 from backend.domain.divergence import Difference, Recorded, differences, prompts_of
-from backend.domain.rescoring import copy_ids
+from backend.domain.rescoring import copy_id
 from backend.evaluations.rollout_queries import columns_of
 from backend.rescoring.queries import KINDS
 
@@ -88,7 +88,7 @@ def again(session: Session, rollout: Rollout) -> list[Again]:
     options = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
     taken_over = select(Run).options(options).where(Run.source_run_id == rollout.run_id, Run.kind.in_(KINDS))
     place = rollout.training_step, rollout.group.ordinal, rollout.member
-    runs = {copy_ids(run.id, *place)[1]: run for run in session.scalars(taken_over)}
+    runs = {copy_id(run.id, *place): run for run in session.scalars(taken_over)}
     found = session.scalars(
         select(Rollout).options(joinedload(Rollout.group).joinedload(Group.task)).where(Rollout.id.in_(runs))
     )

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Rollout, Run
 from backend.domain.ids import new_id
-from backend.domain.rescoring import copy_ids
+from backend.domain.rescoring import copy_id
 from backend.domain.vocabulary import RolloutStatus, RunKind, RunStatus
 from tests.factories import (
     make_environment,
@@ -125,7 +125,7 @@ def test_an_original_lists_the_runs_that_took_it_over(viewer: TestClient, sessio
     run = again(session, source)
     original = _rollouts(session, source)[0]
     place = original.training_step, 0, original.member
-    assert _rollouts(session, run)[0].id == copy_ids(run.id, *place)[1]
+    assert _rollouts(session, run)[0].id == copy_id(run.id, *place)
     page = viewer.get(f"/rollouts/{original.id}/before-after")
     assert f"/runs/{run.id}/before-after" in page.text
 

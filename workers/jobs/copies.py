@@ -4,7 +4,7 @@ Ids follow from the run and the original's place, so that a repeated write meets
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
-from backend.domain.rescoring import copy_ids
 from backend.domain.rollouts import TaskSpec
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
@@ -24,32 +23,34 @@ from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
-class Original:
-    """Where a stored rollout stands."""
+class OriginalGroup:
+    """A stored group, and what it becomes."""
 
     id: uuid.UUID
-    group_id: uuid.UUID
+    copy_id: uuid.UUID
     task_id: uuid.UUID
     task: TaskSpec
-    ordinal: int
-    training_step: int | None
-    member: int
-    stop_reason: StopReason | None = None
 
-    def copy_ids(self, run_id: uuid.UUID) -> tuple[uuid.UUID, uuid.UUID]:
-        """The group and the rollout that it becomes in a run."""
-        return copy_ids(run_id, self.training_step, self.ordinal, self.member)
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A stored rollout, and what it becomes."""
+
+    id: uuid.UUID
+    group: OriginalGroup
+    member: int
+    copy_id: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """What was played anew. Each of these replaces what the original holds."""
+    """What was played anew. None: as it was."""
 
-    steps: Sequence[Any]
-    messages: Sequence[Mapping[str, Any]]
-    opening: Mapping[str, Any]
-    tokens_out: int
-    environment_seconds: float
+    steps: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, Any]] | None = None
+    opening: Mapping[str, Any] | None = None
+    tokens_out: int | None = None
+    environment_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +70,43 @@ class Copy:
     play: Play | None = None
 
 
-def finished(session: Session, run_id: uuid.UUID, originals: Sequence[Original]) -> set[uuid.UUID]:
+def finished(session: Session, originals: Iterable[Original]) -> set[uuid.UUID]:
     """Those of these originals whose copies are there and did not fail, by their own ids."""
-    by_copy = {original.copy_ids(run_id)[1]: original.id for original in originals}
+    by_copy = {original.copy_id: original.id for original in originals}
     there = select(Rollout.id).where(Rollout.id.in_(by_copy), Rollout.status != RolloutStatus.FAILED)
     return {by_copy[copy] for copy in session.scalars(there)}
 
 
 def store_copies(run_id: uuid.UUID, version_id: uuid.UUID, copies: Sequence[Copy], *, is_replay: bool = False) -> int:
     """Store what is not stored yet, in the place of a failed one where there is one. Returns the new rows."""
-    rows = {copy.original.copy_ids(run_id)[1]: copy for copy in copies}
-    if not rows:
+    by_id = {copy.original.copy_id: copy for copy in copies}
+
+    def insert(session: Session, seq: int, missing: Sequence[uuid.UUID]) -> None:
+        session.execute(_insert(is_replay), _parameters(run_id, seq, [by_id[copy] for copy in missing]))
+
+    return store_missing(run_id, version_id, [copy.original for copy in copies], insert)
+
+
+Insert = Callable[[Session, int, Sequence[uuid.UUID]], object]
+"""Inserts the copies with these ids; the first one gets this number."""
+
+
+def store_missing(run_id: uuid.UUID, version_id: uuid.UUID, originals: Sequence[Original], insert: Insert) -> int:
+    """Have those inserted that are not there, with their tasks and groups, in one transaction."""
+    if not originals:
         return 0
+    by_id = {original.copy_id: original for original in originals}
     with transaction() as session:
         # The run's row stays locked until the commit, so numbers become visible in their order.
         seq = session.scalars(select(Run.next_seq).where(Run.id == run_id).with_for_update(key_share=True)).one()
-        for known in _settled(session, list(rows)):
-            del rows[known]
-        if not rows:
-            return 0
-        _store_places(session, run_id, version_id, list(rows.values()))
-        session.execute(_insert(is_replay), _parameters(run_id, seq, rows))
-        session.execute(update(Run).where(Run.id == run_id).values(next_seq=seq + len(rows)))
-        announce(session, run_topic(run_id))
-    return len(rows)
+        known = set(_settled(session, list(by_id)))
+        missing = [copy for copy in by_id if copy not in known]
+        if missing:
+            _store_places(session, run_id, version_id, {by_id[copy].group.id: by_id[copy].group for copy in missing})
+            insert(session, seq, missing)
+            session.execute(update(Run).where(Run.id == run_id).values(next_seq=seq + len(missing)))
+            announce(session, run_topic(run_id))
+    return len(missing)
 
 
 def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
@@ -117,19 +131,20 @@ ON CONFLICT DO NOTHING
 """)
 
 
-def _store_places(session: Session, run_id: uuid.UUID, version_id: uuid.UUID, copies: Sequence[Copy]) -> None:
+def _store_places(
+    session: Session, run_id: uuid.UUID, version_id: uuid.UUID, groups: Mapping[uuid.UUID, OriginalGroup]
+) -> None:
     """Tasks of the run's version and groups of the run, those that are not there yet."""
-    tasks: dict[uuid.UUID, uuid.UUID] = {}
-    groups: dict[uuid.UUID, tuple[uuid.UUID, uuid.UUID]] = {}
-    for original in (copy.original for copy in copies):
-        task = original.task
-        task_id = stable_id("task", version_id, task.split, task.index, task.seed)
-        tasks[task_id] = original.task_id
-        groups[original.copy_ids(run_id)[0]] = original.group_id, task_id
-    session.execute(_ADD_TASKS, {"version": version_id, "ids": list(tasks), "originals": list(tasks.values())})
-    places = list(groups.values())
-    found = {"originals": [place[0] for place in places], "tasks": [place[1] for place in places]}
-    session.execute(_ADD_GROUPS, {"run": run_id, "ids": list(groups), **found})
+    tasks = {group.id: _task_id(version_id, group.task) for group in groups.values()}
+    originals = {tasks[group.id]: group.task_id for group in groups.values()}
+    session.execute(_ADD_TASKS, {"version": version_id, "ids": list(originals), "originals": list(originals.values())})
+    copies = [group.copy_id for group in groups.values()]
+    found = {"ids": copies, "originals": list(groups), "tasks": [tasks[group] for group in groups]}
+    session.execute(_ADD_GROUPS, {"run": run_id, **found})
+
+
+def _task_id(version_id: uuid.UUID, task: TaskSpec) -> uuid.UUID:
+    return stable_id("task", version_id, task.split, task.index, task.seed)
 
 
 _TYPES = {
@@ -176,20 +191,19 @@ def _insert(is_replay: bool) -> TextClause:
     )
 
 
-def _parameters(run_id: uuid.UUID, seq: int, rows: Mapping[uuid.UUID, Copy]) -> dict[str, Any]:
-    values = [_row(run_id, number, copy) for number, copy in enumerate(rows.values(), start=seq)]
+def _parameters(run_id: uuid.UUID, seq: int, copies: Sequence[Copy]) -> dict[str, Any]:
+    values = [_row(number, copy) for number, copy in enumerate(copies, start=seq)]
     arrays = zip(*values, strict=True)
     return {"run": run_id, **{name: list(array) for name, array in zip(_TYPES, arrays, strict=True)}}
 
 
-def _row(run_id: uuid.UUID, seq: int, copy: Copy) -> list[Any]:
+def _row(seq: int, copy: Copy) -> list[Any]:
     """In the order of _TYPES."""
-    group, rollout = copy.original.copy_ids(run_id)
     done = copy.status is RolloutStatus.COMPLETED
     columns = [real(value) for value in copy.columns or ()]
     return [
-        rollout,
-        group,
+        copy.original.copy_id,
+        copy.original.group.copy_id,
         copy.original.id,
         seq,
         copy.status.value,
@@ -210,13 +224,11 @@ def _array(values: Sequence[float | None]) -> str:
 def _played(play: Play | None) -> list[Any]:
     if play is None:
         return [None] * 7
-    last = play.steps[-1] if play.steps else None
-    reply = (last["reply"] if isinstance(last, dict) else last.reply) if last else ""
     return [
-        json_text(play.opening),
+        None if play.opening is None else json_text(play.opening),
         json_text(play.steps),
-        json_text(play.messages),
-        plain_text(reply[-EXCERPT_CHARACTERS:]),
+        None if play.messages is None else json_text(play.messages),
+        plain_text(str(play.steps[-1]["reply"])[-EXCERPT_CHARACTERS:]) if play.steps else "",
         len(play.steps),
         play.tokens_out,
         play.environment_seconds,

@@ -1,27 +1,28 @@
 """Reads the stored rollouts that are scored or played again, page by page: memory does not grow with the run."""
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, String, cast, func, select, tuple_
+import orjson
+from sqlalchemy import ColumnElement, Row, Select, String, Text, cast, func, select, tuple_
 from sqlalchemy.orm import Session
 
 from backend.db.models import Group, Rollout, Run, Task
 from backend.db.session import transaction
-from backend.domain.divergence import Recorded, prompts_of
-from backend.domain.rescoring import PROBED, RescorePlan
+from backend.domain.divergence import Recorded
+from backend.domain.ids import stable_id
+from backend.domain.rescoring import PROBED, RescorePlan, copy_group_id
 from backend.domain.rollouts import TaskSpec
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
-from backend.rescoring.columns import Candidate, measured
 from backend.rescoring.selection import conditions_of
-from workers.jobs.copies import Original, finished
+from workers.jobs.copies import Original, OriginalGroup, finished
 from workers.judging.rescoring import StoredEpisode
 
 PLAY_PAGE = 512
 """Whole episodes at once; a page of long ones takes some megabytes."""
-WEIGH_PAGE = 4000
+WEIGH_PAGE = 5000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,45 +42,32 @@ class Page:
     episodes: list[StoredEpisode] = field(default_factory=list)
     originals: dict[uuid.UUID, Original] = field(default_factory=dict)
     """By id, of the episodes."""
-    messages: dict[uuid.UUID, list[dict[str, Any]]] = field(default_factory=dict)
     failed: list[Failed] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Weighed:
-    """The next originals with the values that carry a weight; None where one is missing."""
-
-    read: int = 0
-    rows: list[tuple[Original, list[float | None]]] = field(default_factory=list)
-    failed: list[Failed] = field(default_factory=list)
-
-
-_PLACE = (
-    Rollout.id,
-    Rollout.group_id,
-    Rollout.member,
-    Rollout.training_step,
-    Rollout.seq,
+_PLACE = (Rollout.id, Rollout.group_id, Rollout.member, Rollout.seq)
+_PLAY = (
     Rollout.status,
     Rollout.error_kind,
     Rollout.error_message,
+    Rollout.turns,
+    cast(Rollout.opening, Text).label("opening"),
+    cast(Rollout.steps, Text).label("steps"),
+    Rollout.columns,
     Rollout.stop_reason,
+    Rollout.tokens_out,
+    Rollout.is_truncated,
+)
+_GROUP = (
+    Group.id,
     Group.ordinal,
+    Group.training_step,
     Task.id.label("task_id"),
     Task.split,
     Task.index.label("task_index"),
-    Task.level.label("task_level"),
+    Task.level,
     Task.seed,
     Task.arguments,
-)
-_PLAY = (
-    Rollout.turns,
-    Rollout.opening,
-    Rollout.steps,
-    Rollout.messages,
-    Rollout.columns,
-    Rollout.tokens_out,
-    Rollout.is_truncated,
 )
 
 
@@ -118,43 +106,31 @@ class Originals:
                 Rollout.status == RolloutStatus.COMPLETED, Rollout.turns > 0
             )
             drawn = statement.order_by(None).order_by(func.md5(cast(Rollout.id, String))).limit(PROBED)
-            return [self._episode(row) for row in session.execute(drawn)]
+            rows = session.execute(drawn).all()
+            originals = self._originals(session, rows)
+            return [self._episode(row, originals[row.id].group.task) for row in rows]
 
-    def weighed(self, chosen: Sequence[Candidate]) -> Iterator[Weighed]:
+    def places(self) -> Iterator[tuple[int, list[Original]]]:
+        """How many were read, and those of them that are not stored yet; nothing of what was played."""
         after = 0
         while True:
             with transaction() as session:
-                rows = session.execute(self._places(session, after)).all()
+                statement = select(*_PLACE).where(*self._conditions(session), Rollout.seq > after)
+                rows = session.execute(statement.order_by(Rollout.seq).limit(WEIGH_PAGE)).all()
                 if not rows:
                     return
-                values = self._values(session, chosen, after, rows[-1].seq)
-                known = finished(session, self.run_id, [_original(row) for row in rows])
-            after = rows[-1].seq
-            page = Weighed(read=len(rows))
-            for row in rows:
-                if row.id not in known:
-                    self._sort(page, row, values.get(row.id))
-            yield page
+                after = rows[-1].seq
+                originals = self._originals(session, rows).values()
+                known = finished(session, originals)
+            yield len(rows), [original for original in originals if original.id not in known]
 
-    def _sort(self, page: Weighed, row: Row[Any], values: list[float | None] | None) -> None:
-        if values is None:
-            page.failed.append(_failed(row))
-        else:
-            page.rows.append((_original(row), values))
-
-    def _values(
-        self, session: Session, chosen: Sequence[Candidate], after: int, until: int
-    ) -> dict[uuid.UUID, list[float | None]]:
-        run = session.get_one(Run, self.source_id)
-        conditions = [*self._conditions(session), Rollout.seq > after, Rollout.seq <= until]
-        return {row[0]: list(row[5:]) for row in session.execute(measured(run, chosen, conditions))}
-
-    def _places(self, session: Session, after: int) -> Select[Any]:
-        statement = _in_place(select(*_PLACE)).where(*self._conditions(session), Rollout.seq > after)
-        return statement.order_by(Rollout.seq).limit(WEIGH_PAGE)
+    def conversations(self, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[dict[str, Any]]]:
+        with transaction() as session:
+            statement = select(Rollout.id, cast(Rollout.messages, Text)).where(Rollout.id.in_(ids))
+            return {rollout_id: orjson.loads(text) for rollout_id, text in session.execute(statement)}
 
     def _episodes(self, session: Session, after: tuple[int, int] | None) -> Select[Any]:
-        statement = _in_place(select(*_PLACE, *_PLAY)).where(*self._conditions(session))
+        statement = select(*_PLACE, *_PLAY).where(*self._conditions(session))
         if after is not None:
             statement = statement.where(tuple_(Rollout.turns, Rollout.seq) > after)
         return statement.order_by(Rollout.turns, Rollout.seq)
@@ -162,25 +138,39 @@ class Originals:
     def _conditions(self, session: Session) -> list[ColumnElement[bool]]:
         return conditions_of(session, session.get_one(Run, self.source_id), self.plan)
 
+    def _originals(self, session: Session, rows: Sequence[Row[Any]]) -> dict[uuid.UUID, Original]:
+        groups = self._groups(session, {row.group_id for row in rows})
+        return {row.id: _original(row, groups[row.group_id]) for row in rows}
+
+    def _groups(self, session: Session, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, OriginalGroup]:
+        statement = select(*_GROUP).join(Task, Task.id == Group.task_id).where(Group.id.in_(ids))
+        return {row.id: self._group(row) for row in session.execute(statement)}
+
+    def _group(self, row: Row[Any]) -> OriginalGroup:
+        task = TaskSpec(row.split, row.task_index, row.level, row.seed, row.arguments)
+        copy_id = copy_group_id(self.run_id, row.training_step, row.ordinal)
+        return OriginalGroup(row.id, copy_id, row.task_id, task)
+
     def _page(self, session: Session, rows: Sequence[Row[Any]]) -> Page:
         page = Page(read=len(rows))
-        known = finished(session, self.run_id, [_original(row) for row in rows])
+        originals = self._originals(session, rows)
+        known = finished(session, originals.values())
         for row in rows:
+            original = originals[row.id]
             if row.id in known:
                 continue
             if row.status is not RolloutStatus.COMPLETED:
-                page.failed.append(_failed(row))
+                page.failed.append(Failed(original, row.error_kind, row.error_message))
                 continue
-            page.originals[row.id] = _original(row)
-            page.messages[row.id] = row.messages
-            page.episodes.append(self._episode(row))
+            page.originals[row.id] = original
+            page.episodes.append(self._episode(row, original.group.task))
         return page
 
-    def _episode(self, row: Row[Any]) -> StoredEpisode:
+    def _episode(self, row: Row[Any], task: TaskSpec) -> StoredEpisode:
         return StoredEpisode(
             id=row.id,
-            task=_task(row),
-            recorded=Recorded(row.opening, row.steps, prompts_of(row.messages)),
+            task=task,
+            recorded=Recorded(orjson.loads(row.opening), orjson.loads(row.steps)),
             columns=dict(zip(self.columns, row.columns or (), strict=False)),
             stop_reason=row.stop_reason,
             tokens_out=row.tokens_out,
@@ -188,18 +178,5 @@ class Originals:
         )
 
 
-def _in_place(statement: Select[Any]) -> Select[Any]:
-    return statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
-
-
-def _task(row: Row[Any]) -> TaskSpec:
-    return TaskSpec(row.split, row.task_index, row.task_level, row.seed, row.arguments)
-
-
-def _original(row: Row[Any]) -> Original:
-    place = row.ordinal, row.training_step, row.member
-    return Original(row.id, row.group_id, row.task_id, _task(row), *place, row.stop_reason)
-
-
-def _failed(row: Row[Any]) -> Failed:
-    return Failed(_original(row), row.error_kind, row.error_message)
+def _original(row: Row[Any], group: OriginalGroup) -> Original:
+    return Original(row.id, group, row.member, stable_id("rollout", group.copy_id, row.member))

@@ -11,7 +11,7 @@ from workers.jobs.copies import Copy, store_copies
 from workers.jobs.env_host import open_env_host
 from workers.jobs.originals import Page
 from workers.jobs.recording import RunRecorder
-from workers.jobs.rescored import Rule, replayed_anew, rescored, silent, still_failed
+from workers.jobs.rescored import Rule, needs_conversation, replayed_anew, rescored, silent, still_failed
 from workers.jobs.rescoring_work import Ending, Package, Work
 from workers.judging.rescoring import Replayed, StoredEpisode, environment_columns, replay_episodes
 from workers.rollouts.engine import TooManyFailures
@@ -135,12 +135,14 @@ class Replaying:
         self._tell("playing again" if is_replay else "scoring")
 
     def _copies(self, page: Page, played: Sequence[Replayed]) -> Iterator[Copy]:
+        if self.work.kind is RunKind.REPLAY:
+            for each in played:
+                yield replayed_anew(each, page.originals[each.episode.id], self.rule)
+            return
+        needed = [each.episode.id for each in played if needs_conversation(each, self.rule.noise)]
+        conversations = self.work.originals.conversations(needed) if needed else {}
         for each in played:
-            original = page.originals[each.episode.id]
-            if self.work.kind is RunKind.REPLAY:
-                yield replayed_anew(each, original, self.rule)
-            else:
-                yield rescored(each, original, page.messages[each.episode.id], self.rule)
+            yield rescored(each, page.originals[each.episode.id], conversations.get(each.episode.id), self.rule)
 
     def _tell(self, phase: str) -> None:
         self.recorder.progress(phase=phase, done=self.done, total=self.total)

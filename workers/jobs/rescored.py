@@ -1,7 +1,7 @@
 """What becomes of a stored rollout that was played again: scored as before seen from elsewhere, or played otherwise."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -30,13 +30,25 @@ class Rule:
     """Score also what the policy would not have played: a person wants it."""
 
 
-def rescored(replayed: Replayed, original: Original, messages: Sequence[Mapping[str, Any]], rule: Rule) -> Copy:
-    """The stored conversation with the target's rewards; failed where the target would have asked something else."""
+def needs_conversation(replayed: Replayed, noise: float) -> bool:
+    """Is the stored conversation needed, to see what the policy read or to cut it?"""
+    if not replayed.rollout.is_completed:
+        return False
+    seems_other = first_unseen(replayed.episode.recorded, _as_stored(replayed.rollout), noise) is not None
+    return seems_other or replayed.replies_left > 0
+
+
+def rescored(replayed: Replayed, original: Original, messages: Sequence[Mapping[str, Any]] | None, rule: Rule) -> Copy:
+    """The stored conversation with the target's rewards; failed where the target would have asked something else.
+
+    `messages` is the conversation where it is needed.
+    """
     rollout = replayed.rollout
     if not rollout.is_completed:
         return _broken(rollout, original)
     after = _as_stored(rollout)
-    unseen = first_unseen(replayed.episode.recorded, after, rule.noise)
+    stored = replace(replayed.episode.recorded, prompts=prompts_of(messages or ()))
+    unseen = first_unseen(stored, after, rule.noise)
     if unseen is None and replayed.replies_ended:
         unseen = len(after.steps)
     if unseen is not None and not rule.takes_all:
@@ -98,7 +110,7 @@ def _endings(replayed: Replayed) -> dict[str, float]:
     return found
 
 
-def _same_words(replayed: Replayed, after: Recorded, messages: Sequence[Mapping[str, Any]]) -> Play:
+def _same_words(replayed: Replayed, after: Recorded, messages: Sequence[Mapping[str, Any]] | None) -> Play:
     """Steps as the target paid them, with the time that the policy took; the conversation as far as it was used."""
     stored = replayed.episode.recorded.steps
     kept = ("policy_seconds", "queue_seconds")
@@ -106,9 +118,8 @@ def _same_words(replayed: Replayed, after: Recorded, messages: Sequence[Mapping[
         {**step, **{name: old[name] for name in kept if name in old}}
         for step, old in zip(after.steps, stored, strict=False)
     ]
-    conversation = _first_turns(messages, len(steps)) if replayed.replies_left > 0 else messages
-    seconds = replayed.rollout.environment_seconds
-    return Play(steps, conversation, after.opening, replayed.episode.tokens_out, seconds)
+    conversation = _first_turns(messages or (), len(steps)) if replayed.replies_left > 0 else None
+    return Play(steps, conversation, environment_seconds=replayed.rollout.environment_seconds)
 
 
 def _first_turns(messages: Sequence[Mapping[str, Any]], turns: int) -> list[Mapping[str, Any]]:
