@@ -61,8 +61,8 @@ class Step:
     queue_seconds: float = 0.0
     """Waited for a place at the policy, and between its tries; no part of `policy_seconds`."""
     calls: list[dict[str, Any]] | None = None
-    """Where a reply made several tool calls: each `{action, note, text, rewards, done}` in their order. The step's own
-    fields then hold the first action, the last observation and the rewards of all."""
+    """Where a reply made several tool calls: each `{action, is_made, note, text, rewards, done}` in their order. The
+    step's own fields then hold the first action, the last observation and the rewards of all."""
 
 
 @dataclass(slots=True)
@@ -124,6 +124,11 @@ class Rollout:
     @property
     def is_completed(self) -> bool:
         return self.status is RolloutStatus.COMPLETED
+
+
+def turns_of(step: Mapping[str, Any]) -> int:
+    """How many of an episode's turns a stored step took: one, or one for each call that reached the environment."""
+    return max(1, sum(call["is_made"] for call in step.get("calls") or ()))
 
 
 def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:

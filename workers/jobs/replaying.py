@@ -6,19 +6,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from backend.domain.errors import PolicyError, RolloutError
+from backend.domain.errors import RolloutError
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.jobs.env_host import open_env_host
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
+from workers.policies.replay import OutOfReplies, ReplayPlayer
 from workers.rollouts.episode import Episode, Rules
 
+__all__ = ["OutOfReplies", "Played", "Scene", "Seat", "replay"]
+
 OnTurn = Callable[[Rollout], None]
-
-
-class OutOfReplies(PolicyError):
-    """All replies are replayed; the person is next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,7 @@ class Seat:
     def __init__(self, scene: Scene, mover: Policy | None, moves: int, on_turn: Callable[[], None] | None) -> None:
         self.wants_scripts = False
         self._replies = scene.replies
+        self._replay = ReplayPlayer([Reply(text) for text in scene.replies])
         self._mover, self._moves, self._on_turn = mover, moves, on_turn
         self._player: Player | None = None
 
@@ -63,7 +63,7 @@ class Seat:
     async def act(self, turn: Turn) -> Reply:
         self._await_turn(turn.index + 1)
         if turn.index < len(self._replies):
-            return Reply(self._replies[turn.index])
+            return await self._replay.act(turn)
         if self._player is None or turn.index >= len(self._replies) + self._moves:
             raise OutOfReplies
         if self._on_turn is not None and turn.index > len(self._replies):

@@ -8,9 +8,10 @@ from uuid import UUID
 
 from backend.domain.divergence import Recorded
 from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.rollouts import Rollout, TaskSpec, turns_of
 from backend.domain.vocabulary import Phase, StopReason
-from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
+from workers.policies.base import Reply
+from workers.policies.replay import ReplayPolicy
 from workers.rollouts.engine import GroupPlan, play_groups
 
 if TYPE_CHECKING:
@@ -48,39 +49,13 @@ class Replayed:
         return len(self.episode.recorded.steps) - len(self.rollout.steps)
 
 
-class Recital:
-    """The policy: each player recites the replies of the episode whose number is its member."""
-
-    def __init__(self, episodes: Sequence[StoredEpisode]) -> None:
-        self._episodes = episodes
-
-    async def begin(self, start: EpisodeStart) -> Player:
-        return _Reciter(self._episodes[start.member])
-
-    async def aclose(self) -> None:
-        """Nothing to close."""
-
-
-class _Reciter:
-    wants_scripts = False
-
-    def __init__(self, episode: StoredEpisode) -> None:
-        self._replies = episode.replies
-        self._is_truncated = episode.is_truncated
-        self._tokens = divmod(episode.tokens_out, len(self._replies))
-
-    async def act(self, turn: Turn) -> Reply:
-        """Tokens are stored by episode only: shared out evenly, their sum and mean are right."""
-        each, more = self._tokens
-        is_last = turn.index == len(self._replies) - 1
-        tokens = each + (turn.index < more)
-        return Reply(self._replies[turn.index], tokens_out=tokens, is_truncated=self._is_truncated and is_last)
-
-    def trace(self) -> TokenTrace | None:
-        return None
-
-    def close(self) -> None:
-        """Nothing to close."""
+def _replies_of(episode: StoredEpisode) -> list[Reply]:
+    """Tokens are stored by episode only: shared out evenly, their sum and mean are right."""
+    texts = episode.replies
+    each, more = divmod(episode.tokens_out, len(texts))
+    replies = [Reply(text, tokens_out=each + (index < more)) for index, text in enumerate(texts)]
+    replies[-1].is_truncated = episode.is_truncated
+    return replies
 
 
 async def replay_episodes(
@@ -105,7 +80,7 @@ async def replay_episodes(
         await play_groups(
             [GroupPlan(episode.task, number, (number,)) for number, episode in enumerate(batch)],
             server=server,
-            policy=Recital(batch),
+            policy=_reciting(batch),
             manifest=_with_turns(manifest, turns),
             phase=Phase.EVALUATION,
             seed=0,
@@ -116,6 +91,11 @@ async def replay_episodes(
     return played
 
 
+def _reciting(batch: Sequence[StoredEpisode]) -> ReplayPolicy:
+    """Each player recites the replies of the episode whose number is its member."""
+    return ReplayPolicy(lambda start: _replies_of(batch[start.member]))
+
+
 def environment_columns(manifest: Manifest, columns: Mapping[str, float]) -> dict[str, float]:
     """Those that the environment paid; the platform's own follow from the conversation."""
     names = set(manifest.column_names) - set(PLATFORM_COLUMNS)
@@ -123,8 +103,7 @@ def environment_columns(manifest: Manifest, columns: Mapping[str, float]) -> dic
 
 
 def _beside(episode: StoredEpisode, rollout: Rollout, manifest: Manifest) -> Replayed:
-    turns = len(episode.recorded.steps)
-    is_out = rollout.stop_reason is StopReason.MAX_TURNS and turns < manifest.proctor.episode.max_turns
+    is_out = rollout.stop_reason is StopReason.MAX_TURNS and _turns(episode) < manifest.proctor.episode.max_turns
     if is_out:
         rollout.stop_reason = episode.stop_reason
     return Replayed(episode, rollout, replies_ended=is_out)
@@ -135,7 +114,7 @@ def _with_replies(episodes: Sequence[StoredEpisode]) -> Iterator[StoredEpisode]:
 
 
 def _turns(episode: StoredEpisode) -> int:
-    return len(episode.recorded.steps)
+    return sum(turns_of(step) for step in episode.recorded.steps)
 
 
 def _with_turns(manifest: Manifest, turns: int) -> Manifest:

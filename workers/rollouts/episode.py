@@ -205,10 +205,10 @@ class Episode:
 
     async def _make_one(self, call: Parsed) -> Made:
         if call.action is None:
-            return Made(None, note=call.problem)
+            return Made(None, is_made=False, note=call.problem)
         if self._is_done or self._turns_left <= 0:
             over = "the episode is over" if self._is_done else "the episode has no turn left"
-            return Made(call.action, note=f"Not made: {over}.")
+            return Made(call.action, is_made=False, note=f"Not made: {over}.")
         self._turns_left -= 1
         try:
             return await self._make(call.action)
@@ -223,7 +223,7 @@ class Episode:
         self.rollout.environment_seconds += seconds
         self._see(answer)
         observation, text = self._shelf.observation(answer.fields), self._shelf.text(self._text)
-        return Made(action, None, observation, text, answer.rewards, answer.done, seconds)
+        return Made(action, True, None, observation, text, answer.rewards, answer.done, seconds)
 
     def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:
         self._text = render_unparsable(self._agent.unparsable_message, problem)

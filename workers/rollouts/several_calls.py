@@ -13,6 +13,8 @@ class Made:
     """An action that the environment took, or why (`note`) it did not."""
 
     action: dict[str, Any] | None
+    is_made: bool = True
+    """It reached the environment, and so cost a turn."""
     note: str | None = None
     observation: dict[str, Any] = field(default_factory=dict)
     text: str = ""
@@ -26,8 +28,8 @@ class Made:
         return self.text or self.note or ""
 
     def as_json(self) -> dict[str, Any]:
-        told = {"action": self.action, "note": self.note, "text": self.text, "rewards": self.rewards}
-        return {**told, "done": self.done}
+        what = {"action": self.action, "is_made": self.is_made, "note": self.note, "text": self.text}
+        return {**what, "rewards": self.rewards, "done": self.done}
 
 
 def answers_in_words(made: Sequence[Made], name_field: str) -> str:
