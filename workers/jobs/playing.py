@@ -21,6 +21,7 @@ from backend.evaluations.service import finish_run
 from workers.environments.client import EnvServer, HostRefused
 from workers.jobs.env_host import open_env_host
 from workers.jobs.recording import RunRecorder
+from workers.jobs.server_count import servers_for
 from workers.jobs.shares import Share, ended_counts
 from workers.jobs.summary import summarize
 from workers.jobs.writer import RolloutWriter
@@ -107,7 +108,8 @@ class Evaluation:
             self._tell("preparing the environment")
             await host.prepare(assignment.content_hash, assignment.files)
             resources = assignment.share.manifest.proctor.resources
-            async with host.lease(assignment.content_hash, resources) as server:
+            servers = await servers_for(host, resources, self.plan.concurrency)
+            async with host.lease(assignment.content_hash, resources, servers=servers) as server:
                 self.began = time.monotonic()
                 self._tell("playing")
                 await self._play_groups(server, assignment.share.groups())
