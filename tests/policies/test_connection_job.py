@@ -107,7 +107,8 @@ def test_the_page_asks_shows_and_offers_the_models(session: Session, trainer: Te
     trainer.post("/policies", data=ENDPOINT | {"test": "true"})
     policy = session.scalars(select(Policy).where(Policy.name == "qwen")).one()
     assert "A worker is asking" in viewer.get(f"/policies/{policy.id}").text
-    trainer.post(f"/policies/{policy.id}/test")
+    asked = trainer.post(f"/policies/{policy.id}/test")
+    assert asked.headers["location"] == f"/policies/{policy.id}"  # a fragment would not load the page anew
     job = session.scalars(select(Job).where(Job.name == "policies.test")).one()
     hostile = "<script>alert(1)</script>"
     finding = {"check": "reach", "status": "failed", "sentence": hostile, "advice": "Look there."}

@@ -152,7 +152,7 @@ def change_policy(
 @router.post("/policies/{policy_id}/test", response_class=HTMLResponse)
 def test_connection(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
     start_test(session, actor, queries.get_policy(session, policy_id))
-    return see_other(f"/policies/{policy_id}#connection")
+    return see_other(f"/policies/{policy_id}")
 
 
 @router.post("/policies/{policy_id}/model", response_class=HTMLResponse)
@@ -161,7 +161,7 @@ def choose_model(
 ) -> Response:
     policy = policies.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
     start_test(session, actor, policy)
-    return see_other(f"/policies/{policy_id}#connection", f"{policy.name} asks {form.model} from now on.")
+    return see_other(f"/policies/{policy_id}", f"{policy.name} asks {form.model} from now on.")
 
 
 def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str, ...]:
