@@ -125,19 +125,25 @@ def real(value: float | None) -> float | None:
 
 
 def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation of any length is stored in a few megabytes, and what stands in the steps already only there."""
-    total = sum(len(message["content"]) + len(message.get("reasoning", "")) for message in messages)
-    limit = MAX_STORED_BYTES if total <= MAX_EPISODE_BYTES else MAX_EPISODE_BYTES // (2 * len(messages))
-    if total <= limit and all("results" not in message for message in messages):
+    """A conversation of any length is stored in a few megabytes."""
+    total = sum(map(_size, messages))
+    if total <= MAX_STORED_BYTES:
         return messages
+    limit = MAX_STORED_BYTES if total <= MAX_EPISODE_BYTES else MAX_EPISODE_BYTES // (3 * len(messages))
     return [_bounded_message(message, limit) for message in messages]
+
+
+def _size(message: dict[str, Any]) -> int:
+    results = message.get("results")
+    return len(message["content"]) + len(message.get("reasoning", "")) + (sum(map(len, results)) if results else 0)
 
 
 def _bounded_message(message: dict[str, Any], limit: int) -> dict[str, Any]:
     kept = {**message, "content": bounded_text(message["content"], limit)}
-    kept.pop("results", None)
     if "reasoning" in message:
         kept["reasoning"] = bounded_text(message["reasoning"], limit)
+    if results := message.get("results"):
+        kept["results"] = [bounded_text(result, limit // len(results)) for result in results]
     return kept
 
 

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
-from backend.domain.vocabulary import Phase
+from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
 from backend.evaluations.group_figures import group_figures
 from backend.evaluations.run_figures import rule_of
@@ -56,6 +56,7 @@ def _counts(found: Outcomes) -> dict[str, Any]:
         "rollouts": found.total,
         "completed": found.completed,
         "failed": found.failed,
+        "cancelled": found.statuses.get(RolloutStatus.CANCELLED, 0),
         "stop_reasons": found.stop_reasons,
         "errors": {failure.kind: failure.count for failure in found.failures},
         "truncated": found.truncated,
