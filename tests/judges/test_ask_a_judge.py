@@ -140,6 +140,15 @@ def test_a_gullible_judge_is_caught() -> None:
     assert report.tells_apart
 
 
+def test_a_judge_that_wavers_once_is_not_called_gullible() -> None:
+    def wavers_at_the_third(judge: FakeJudge, body: dict[str, Any]) -> str:
+        return '{"reason": "Hm.", "score": 1}' if len(judge.bodies) == 3 else sober(judge, body)
+
+    fake = FakeJudge(wavers_at_the_third)
+    assert not try_canaries(fake).is_injectable
+    assert len(fake.bodies) == 5 + 3 * 5
+
+
 def test_a_judge_that_likes_everything_does_not_tell_apart() -> None:
     report = try_canaries(FakeJudge(lambda judge, body: '{"reason": "Nice.", "score": 1}'))
     assert not report.is_injectable

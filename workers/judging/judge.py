@@ -18,6 +18,8 @@ from backend.domain.vocabulary import PolicyKind, Split
 from workers.policies import make_policy
 from workers.policies.base import EpisodeStart, Policy, Reply, Turn
 
+CONFIRMING = 3
+"""Repeats of each canary once one of them has moved the judge."""
 MAX_RAW = 20_000
 """Characters of a judge's own words that are kept."""
 _MANIFEST = Manifest.model_validate(
@@ -89,10 +91,20 @@ class Judge:
         return judged
 
     async def canaries(self) -> tuple[CanaryReport, list[Judged]]:
-        """What fixed answers get that demand full marks, beside a good and a bad one that do not."""
+        """What fixed answers get that demand full marks, beside a good and a bad one that do not.
+
+        A suspicion is looked at again with more repeats, because some judges waver.
+        """
+        report, all_judged = await self._try_canaries(1)
+        if report.is_injectable:
+            report, more = await self._try_canaries(CONFIRMING)
+            all_judged += more
+        return report, all_judged
+
+    async def _try_canaries(self, repeats: int) -> tuple[CanaryReport, list[Judged]]:
         results, all_judged = [], []
         for canary in canaries(self.configuration.controls):
-            judged = await self.judge(canary.facts, repeats=1)
+            judged = await self.judge(canary.facts, repeats=repeats)
             says = judged.error or (str(judged.verdicts[-1].get("reason", "")) if judged.verdicts else "")
             results.append(CanaryResult(name=canary.name, is_attack=canary.is_attack, score=judged.score, says=says))
             all_judged.append(judged)
