@@ -1,7 +1,7 @@
 """Baselines beside a comparison: what random-legal and constant actions reach on the same tasks."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -14,7 +14,7 @@ from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.notes import Asker
-from backend.evaluations.scores import TaskKey, scores, side_of
+from backend.evaluations.scores import Scores, TaskKey, scores, side_of
 from backend.evaluations.service import resume_run, start_evaluation
 
 BASELINES = ("random", "constant")
@@ -41,12 +41,18 @@ class Baseline:
         return self.estimates[self.columns.index(name)] if name in self.columns else None
 
 
-def baselines(session: Session, run: Run, tasks: Sequence[TaskKey]) -> list[Baseline]:
-    """The newest completed evaluation of each baseline that covers all these tasks; without a run where none does."""
-    return [_newest(session, run, script, tasks) for script in BASELINES]
+def baselines(session: Session, run: Run, tasks: Sequence[TaskKey], known: Sequence[Scores] = ()) -> list[Baseline]:
+    """The newest completed evaluation of each baseline that covers all these tasks; without a run where none does.
+
+    `known` are scores that were read already.
+    """
+    by_run = {each.side.run.id: each for each in known}
+    return [_newest(session, run, script, tasks, by_run) for script in BASELINES]
 
 
-def _newest(session: Session, run: Run, script: str, tasks: Sequence[TaskKey]) -> Baseline:
+def _newest(
+    session: Session, run: Run, script: str, tasks: Sequence[TaskKey], known: Mapping[uuid.UUID, Scores]
+) -> Baseline:
     statement = (
         select(Run)
         .join(Run.policy)
@@ -64,7 +70,7 @@ def _newest(session: Session, run: Run, script: str, tasks: Sequence[TaskKey]) -
     for candidate in session.scalars(statement):
         if EvaluationPlan.model_validate(candidate.configuration).tasks < len(tasks):
             continue
-        found = scores(session, side_of(session, candidate))
+        found = known.get(candidate.id) or scores(session, side_of(session, candidate))
         if tasks and all(key in found.tasks for key in tasks):
             estimates = [estimate_mean(column) for column in found.rows(tasks).T]
             names = (*candidate.columns, "reward")

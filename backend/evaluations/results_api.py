@@ -106,7 +106,7 @@ def compare_runs(session: SessionDep, _: Viewer, wanted: Annotated[ComparisonQue
     if not found.pairings:
         raise NotComparable(found.remarks[0].text)
     pairs = task_pairs(session, found, found.pairings[0], ends(found, wanted.tasks))
-    return ComparisonAnswer.whole(found, pairs, baselines(session, sides[1].run, found.shared))
+    return ComparisonAnswer.whole(found, pairs, baselines(session, sides[1].run, found.shared, found.sides))
 
 
 def ends(found: Comparison, most: int) -> list[int]:

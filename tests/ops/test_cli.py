@@ -166,6 +166,45 @@ def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
     assert proctor("review", "--json").json == []
 
 
+def test_several_runs_are_compared_and_ranked(proctor: Proctor) -> None:
+    with transaction() as session:
+        first = make_run(session, name="first")
+        make_rollouts(session, first, [(0.0, 1.0, 0.0)] * 6)
+        others = [make_run(session, first.version, name=f"other {place}") for place in range(2)]
+        for run in others:
+            make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 4)
+        elsewhere = make_run(session)
+        name = first.version.environment.name
+
+    compared = proctor("compare", str(first.id), *(str(run.id) for run in others))
+    assert compared.status == 0
+    assert "4 tasks: better on 4 tasks" in compared.out
+    assert "lacks 2 tasks" in compared.out
+    assert len(proctor("compare", str(first.id), *(str(run.id) for run in others), "--json").json["runs"]) == 3
+    refused = proctor("compare", str(first.id), str(elsewhere.id))
+    assert (refused.status, "different environments" in refused.err) == (1, True)
+    assert proctor("compare", str(first.id)).status == 2
+    assert "not ranked with them" in proctor("leaderboard", f"{name}:1").out
+    assert proctor("leaderboard", name, "--json").json["version"] == 1
+    assert proctor("leaderboard", f"{name}:x").status == 2
+
+
+def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Proctor) -> None:
+    started = proctor("eval", "tictactoe", "random", "--tasks", "3", "--group-size", "2", "--no-wait", "--json").json
+    again = proctor("run", "again", started["id"], "--temperature", "0", "--no-wait", "--json")
+    assert (again.status, again.json["source_run_id"]) == (0, started["id"])
+    assert again.json["configuration"]["sampling"]["temperature"] == 0
+    assert again.json["configuration"]["group_size"] == 2
+    with transaction() as session:
+        run = make_run(session, configuration={"tasks": 4, "group_size": 2})
+        make_rollouts(session, run, [(1.0, 1.0, 0.0), (0.0, 1.0, 0.0)] * 3, group_size=2)
+    shown = proctor("run", "show", str(run.id)).out
+    for told in ("6 of 8 completed", "win >= 1", "pass@k 100.0 %", "pass^k 0.0 %", "3 mixed"):
+        assert told in shown
+    stricter = proctor("run", "show", str(run.id), "--success", "win", "--at-least", "2", "--json").json["figures"]
+    assert stricter["success"]["rate"]["mean"] == 0
+
+
 def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
     with transaction() as session:
         run_id = make_run(session).id

@@ -145,7 +145,7 @@ def _beside(session: Session, found: Comparison, pairing: Pairing) -> list[Basel
     """Baselines that do not stand in the comparison themselves."""
     scripts = {each.side.run.policy.configuration.get("script") for each in found.sides if each.side.run.policy}
     run = pairing.after.side.run
-    return [each for each in baselines(session, run, found.shared) if each.script not in scripts]
+    return [each for each in baselines(session, run, found.shared, found.sides) if each.script not in scripts]
 
 
 def _candidates(session: Session, sides: Sequence[Side]) -> list[Run]:

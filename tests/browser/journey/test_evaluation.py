@@ -61,12 +61,12 @@ def _judge_a_flag(page: Page, run: str) -> None:
 
 def _compare(page: Page) -> None:
     page.locator("#run-head").get_by_role("link", name="Compare").click()
-    before = page.get_by_label("Before").locator("option").filter(has_text=re.compile("random.*3,?000")).first
-    page.get_by_label("Before").select_option(value=before.get_attribute("value"))
+    other = page.get_by_label("Second run").locator("option").filter(has_text=re.compile("random.*3,?000")).first
+    page.get_by_label("Second run").select_option(value=other.get_attribute("value"))
     page.get_by_role("button", name="Compare").click()
     expect(page.get_by_text("the interval excludes 0")).to_be_visible()
     columns = page.get_by_label("Differences by reward column")
     for column in ("win", "format", "invalid_move"):
         expect(columns.get_by_role("row").filter(has_text=column)).to_be_visible()
-    page.get_by_label("Most regressed").get_by_role("link").nth(1).click()
+    page.get_by_label("Most improved").get_by_role("link").nth(1).click()
     expect(page.locator("#side-by-side .transcript")).to_have_count(2)
