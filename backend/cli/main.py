@@ -15,6 +15,7 @@ from backend.cli import (
     policies,
     rescoring,
     results,
+    rollouts,
     runs,
     starting,
     tokens,
@@ -42,7 +43,7 @@ app.command("train")(starting.train)
 app.command("runs")(runs.runs)
 app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
-exchange.rollouts_app.command("list")(runs.rollouts)
+exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 app.add_typer(exchange.data_app, name="data")
 app.command("serve")(serve)

@@ -9,7 +9,7 @@ from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson, Limit, NoWait, RunName
 from backend.cli.output import say, write_json
 from backend.cli.starting import finish
-from backend.cli.tables import write_rollouts, write_run, write_runs, write_transcript
+from backend.cli.tables import write_run, write_runs
 
 app = typer.Typer(
     help="Show, watch, stop and resume a run, or run it again.", no_args_is_help=True, rich_markup_mode=None
@@ -102,37 +102,6 @@ def again(
     named = {name: value for name, value in changes.items() if value is not None}
     started = client.post(f"/runs/{run_of(client, run)['id']}/again", {"changes": named})
     finish(client, started, no_wait=no_wait, as_json=as_json)
-
-
-def rollouts(
-    run: RunName,
-    status: Annotated[str | None, typer.Option(help="completed, failed or cancelled.")] = None,
-    phase: Annotated[str | None, typer.Option(help="evaluation, train, heldout, warm_up, check or play.")] = None,
-    step: Annotated[int | None, typer.Option(help="Training step.")] = None,
-    level: Annotated[int | None, typer.Option(help="Difficulty.")] = None,
-    min_reward: Annotated[float | None, typer.Option(help="At least this reward.")] = None,
-    max_reward: Annotated[float | None, typer.Option(help="At most this reward.")] = None,
-    text: Annotated[str | None, typer.Option(help="Somewhere in the conversation.")] = None,
-    sort: Annotated[str, typer.Option(help="seq, reward, turns, … or a column; a leading - sorts down.")] = "-seq",
-    transcript: Annotated[bool, typer.Option("--transcript", help="The whole conversations.")] = False,
-    limit: Limit = 20,
-    as_json: AsJson = False,
-) -> None:
-    """List a run's rollouts, or read their transcripts."""
-    client = connect()
-    wanted = {"status": status, "phase": phase, "step": step, "level": level, "text": text, "sort": sort}
-    bounds = {"min_reward": min_reward, "max_reward": max_reward}
-    run_id = run_of(client, run)["id"]
-    found = list(client.all("/rollouts", limit=limit, run_id=run_id, **wanted, **bounds))
-    if transcript:
-        found = [client.get(f"/rollouts/{rollout['id']}") for rollout in found]
-    if as_json:
-        write_json(found)
-    elif transcript:
-        for rollout in found:
-            write_transcript(rollout)
-    else:
-        write_rollouts(found)
 
 
 def _ask(name: str, what: str, as_json: bool) -> None:

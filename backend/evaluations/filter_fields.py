@@ -93,6 +93,7 @@ def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: It
     yield Field("flag", FieldKind.WORD, "a detector's flag on it", detectors)
     yield from _OTHERS
     yield from (Field(f"column.{name}", FieldKind.NUMBER, "reward column") for name in run.columns)
+    yield from (Field(f"metric.{name}", FieldKind.NUMBER, "metric, without weight") for name in metrics)
     yield from (Field(f"judge.{name}", FieldKind.NUMBER, "score of a judge, 0 to 1") for name in judges)
 
 

@@ -1,6 +1,7 @@
 """A filter's tree as conditions on rollouts, by SQLAlchemy expressions only: no text of a user's becomes SQL.
 
-Negation is pushed down to the tests, and a negated test is `IS NOT true`: a missing value equals nothing.
+Negation is pushed down to the tests, and a negated test is `IS NOT true`: a missing value equals nothing. Each subquery
+names the rollout as all that it shares with the statement round it, which may join the same tables for its order.
 """
 
 import uuid
@@ -172,7 +173,7 @@ def _fits(kind: str, operator: str, values: tuple[Any, ...]) -> bool:
 
 
 def _flagged(scope: FilterScope, condition: Condition) -> Condition:
-    return exists().where(Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id, condition)
+    return exists().where(Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id, condition).correlate(Rollout)
 
 
 def _judged(scope: FilterScope, condition: Callable[[Any], Condition]) -> Condition:
@@ -193,17 +194,19 @@ def newest_verdicts(run_id: uuid.UUID) -> Subquery:
 
 def _of_task(scope: FilterScope, condition: Condition) -> Condition:
     found = select(Group.id).join(Task, Task.id == Group.task_id)
-    return found.where(Group.run_id == scope.run.id, Group.id == Rollout.group_id, condition).exists()
+    found = found.where(Group.run_id == scope.run.id, Group.id == Rollout.group_id, condition)
+    return found.exists().correlate(Rollout)
 
 
 def _scored(scope: FilterScope, name: str, condition: Callable[[ColumnElement[float]], Condition]) -> Condition:
     judge_id = scope.judges[name.removeprefix("judge.")]
-    return exists().where(
+    found = exists().where(
         Judgement.run_id == scope.run.id,
         Judgement.judge_id == judge_id,
         Judgement.rollout_id == Rollout.id,
         condition(cast(Judgement.score, Double)),
     )
+    return found.correlate(Rollout)
 
 
 def _grouped(scope: FilterScope, kinds: list[str]) -> Condition:

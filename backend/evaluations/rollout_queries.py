@@ -79,6 +79,16 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSco
     return _slice(listed(session, run, [row.id for row in shown]), shown, wanted, has_more=len(rows) > wanted.limit)
 
 
+def cursor_at(session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope, position: int) -> str | None:
+    """The cursor behind so many rollouts of a list."""
+    order = order_of(scope, wanted.sort)
+    found = order.joined(select(order.key.label("key"), Rollout.seq))
+    found = found.where(Rollout.run_id == run.id, *condition(scope, wanted.expression))
+    found = found.order_by(*order.by(order.key, Rollout.seq.expression)).offset(position).limit(1)
+    row = session.execute(found).one_or_none()
+    return make_cursor(*row) if row else None
+
+
 def _slice(items: list[Listed], rows: Sequence[Row[Any]], wanted: RolloutFilter, *, has_more: bool) -> Slice[Listed]:
     """With cursors to where there is more: whoever came from one side can go back there."""
     ends = [make_cursor(row.key, row.seq) for row in (rows[0], rows[-1])] if rows else [None, None]

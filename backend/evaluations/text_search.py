@@ -31,10 +31,11 @@ def says(run: Run, text: str, indexed: int) -> ColumnElement[bool]:
     found = select(RolloutText.seq).where(
         RolloutText.run_id == run.id, RolloutText.seq == Rollout.seq, RolloutText.body.like(pattern, escape="\\")
     )
+    is_found = found.exists().correlate(Rollout)
     if indexed >= run.next_seq - 1:
-        return found.exists()
+        return is_found
     behind = and_(Rollout.seq > indexed, body_of(Rollout.messages).like(pattern, escape="\\"))
-    return or_(found.exists(), behind)
+    return or_(is_found, behind)
 
 
 def _escaped(text: str) -> str:

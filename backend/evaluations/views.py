@@ -1,7 +1,6 @@
 """Saved views: a filter and an order under a name, one's own or the whole team's."""
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
@@ -65,8 +64,8 @@ def views_for(session: Session, actor: Actor) -> list[ListedView]:
         .order_by((SavedView.person_id == actor.person_id).desc(), SavedView.name, SavedView.id)
         .limit(MOST * 2)
     )
-    rows: Sequence[tuple[SavedView, str]] = [row._tuple() for row in session.execute(statement)]
-    return [ListedView(view, owner, view.person_id == actor.person_id) for view, owner in rows]
+    found = session.execute(statement)
+    return [ListedView(view, owner, view.person_id == actor.person_id) for view, owner in found]
 
 
 def save_view(session: Session, actor: Actor, form: ViewForm) -> SavedView:

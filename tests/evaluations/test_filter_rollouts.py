@@ -283,6 +283,19 @@ def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: li
     assert [rollout.tokens_out for rollout in found] == sorted((row.tokens_out for row in found), reverse=True)
 
 
+def test_every_order_goes_with_every_kind_of_filter(session: Session, run: Run, known: list[Known]) -> None:
+    scope = scope_of(session, run)
+    where = (
+        'has flag or verdict = hack or judge."strict one" > 0 or task < 9 or group = mixed or text ~ x or guesses = 1'
+    )
+    tree = parse(where, scope.fields)
+    assert tree is not None
+    wanted = {each.rollout.id for each in known if holds(tree, each)}
+    for name in sortable(scope):
+        found = rollouts(session, run, RolloutFilter(where=where, sort=name, limit=500), scope).items
+        assert {item.rollout.id for item in found} == wanted, name
+
+
 def test_rollouts_of_other_runs_never_pass(session: Session, run: Run, known: list[Known]) -> None:
     other = make_run(session, run.version)
     group = make_group(session, other)
