@@ -74,7 +74,7 @@ def finish_run(
 
 
 def request_stop(session: Session, actor: Asker, run: Run) -> None:
-    """Ask a running run to stop after what is in flight; a queued one stops at once."""
+    """Ask a running run to stop; a queued one stops at once. An evaluation's rollouts in flight become cancelled."""
     _may_steer(actor, run)
     _lock(session, run)
     if run.status.is_over:
