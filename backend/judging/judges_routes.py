@@ -36,6 +36,8 @@ class JudgesPage:
     judges: Sequence[Judge]
     configurations: dict[uuid.UUID, JudgeConfiguration]
     figures: dict[uuid.UUID, JudgementFigures]
+    rollout: str
+    """To try one on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +90,11 @@ _SCALES = [
 
 
 @router.get("/judges", response_class=HTMLResponse)
-def list_judges(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
+def list_judges(request: Request, session: SessionDep, _: Viewer, rollout: uuid.UUID | None = None) -> HTMLResponse:
     found = judge_queries.judges(session)
     configurations = {judge.id: judge_queries.configuration_of(judge) for judge in found}
     figures = judge_queries.count_judgements(session, [judge.id for judge in found])
-    return page(request, "judges/list.html", JudgesPage(found, configurations, figures))
+    return page(request, "judges/list.html", JudgesPage(found, configurations, figures, str(rollout or "")))
 
 
 @router.get("/judges/new", response_class=HTMLResponse)

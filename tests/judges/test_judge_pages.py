@@ -225,6 +225,14 @@ def test_a_try_shows_what_was_sent_and_said(session: Session, author: TestClient
     assert author.get(f"/judges/{other.id}/asked/{job.id}").status_code == 404
 
 
+def test_a_rollouts_page_leads_to_a_try_on_it(session: Session, author: TestClient) -> None:
+    judge, run = make_judge(session), make_judged_run(session, [GOOD])
+    rollout = _rollouts(session, run)[0]
+    assert f"/judges?rollout={rollout.id}" in author.get(f"/rollouts/{rollout.id}").text
+    assert f"/judges/{judge.id}?rollout={rollout.id}" in author.get(f"/judges?rollout={rollout.id}").text
+    assert f'value="{rollout.id}"' in author.get(f"/judges/{judge.id}?rollout={rollout.id}").text
+
+
 def test_a_try_needs_a_rollout_that_is_there(session: Session, author: TestClient) -> None:
     judge = make_judge(session)
     for text in ("nonsense", str(judge.id)):
