@@ -92,6 +92,7 @@ def preview(
         return found
     weights = np.array([candidate.weight for candidate in chosen])
     before, after = table[kept, 0], table[kept, 1:] @ weights
+    after = np.where(np.abs(after - before) <= TIE * np.maximum(1.0, np.abs(before)), before, after)
     groups = _numbered([rows[index].group_id for index in kept])
     return _filled(found, [rows[index].id for index in kept], before, after, groups)
 

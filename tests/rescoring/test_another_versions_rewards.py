@@ -1,6 +1,10 @@
 """Another version's rewards over stored rollouts: only where it is proven to be faithful, or a person takes it on."""
 
+import subprocess
+import sys
+import time
 import uuid
+from datetime import UTC, datetime
 
 import pytest
 from sqlalchemy import update
@@ -10,7 +14,10 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import CheckStatus, ErrorKind, Role, RolloutStatus, RunKind, RunStatus
 from backend.errors import InvalidInput
-from backend.rescoring.service import NotRefused, override
+from backend.evaluations.service import resume_run
+from backend.rescoring.forms import RescoreRequest
+from backend.rescoring.service import NotRefused, override, start_rescore
+from backend.settings import PROJECT_ROOT
 from tests.factories import make_environment_version, make_member, make_run
 from tests.rescoring.conftest import World, rollouts_of, run_of
 from workers.jobs.registry import JobContext
@@ -164,3 +171,38 @@ def _certify(version_id: uuid.UUID) -> None:
         found = {"version_id": version_id, "run_id": run.id, "status": CheckStatus.PASSED}
         session.add(Certificate(id=new_id(), results=[result], **found))
         assert make_member(session, Role.AUTHOR)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_loses_and_doubles_nothing(world: World) -> None:
+    source_id = world.played(world.version(), tasks=60)
+    slow = world.version(f"import time; time.sleep(0.02)\n{TIDIER}")
+    with transaction() as session:
+        request = RescoreRequest(run_ids=[source_id], version_id=slow)
+        run_id = start_rescore(session, world.actor, request).runs[0].id
+    code = "import uuid; from workers.jobs.rescoring import run; from workers.jobs.registry import JobContext;"
+    code += f" run(JobContext(uuid.uuid4(), uuid.UUID('{run_id}'), {{}}, 1))"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT_ROOT) as worker:
+        deadline = time.monotonic() + 60
+        while run_of(run_id).progress.get("phase") not in {"preparing the environment", "scoring"}:
+            assert worker.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        worker.kill()
+    carry_out(JobContext(uuid.uuid4(), run_id, {}, 2))
+    after = rollouts_of(run_id)
+    assert (len(after), {rollout.reward for rollout in after}) == (60, {4.5})
+    assert run_of(run_id).status is RunStatus.COMPLETED
+
+
+def test_a_stop_keeps_what_is_stored_and_the_rest_comes_later(world: World) -> None:
+    source_id, target = world.played(world.version()), world.version(TIDIER)
+    with transaction() as session:
+        run = start_rescore(session, world.actor, RescoreRequest(run_ids=[source_id], version_id=target)).runs[0]
+        run.stop_requested_at = datetime.now(UTC)
+    carry_out(JobContext(uuid.uuid4(), run.id, {}, 1))
+    assert run_of(run.id).status is RunStatus.STOPPED
+    with transaction() as session:
+        resume_run(session, world.actor, session.get_one(Run, run.id))
+    carry_out(JobContext(uuid.uuid4(), run.id, {}, 2))
+    assert (run_of(run.id).status, len(rollouts_of(run.id))) == (RunStatus.COMPLETED, 4)

@@ -45,8 +45,8 @@ class Page:
     failed: list[Failed] = field(default_factory=list)
 
 
-_PLACE = (Rollout.id, Rollout.group_id, Rollout.member, Rollout.seq)
-_PLAY = (
+_PLACE: tuple[Any, ...] = (Rollout.id, Rollout.group_id, Rollout.member, Rollout.seq)
+_PLAY: tuple[Any, ...] = (
     Rollout.status,
     Rollout.error_kind,
     Rollout.error_message,
@@ -58,7 +58,7 @@ _PLAY = (
     Rollout.tokens_out,
     Rollout.is_truncated,
 )
-_GROUP = (
+_GROUP: tuple[Any, ...] = (
     Group.id,
     Group.ordinal,
     Group.training_step,

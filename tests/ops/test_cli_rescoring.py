@@ -1,0 +1,99 @@
+"""`proctor rescore` and `proctor replay`: what they say and how they end."""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import select
+
+from backend.db.models import EnvironmentVersion, Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import RunKind, RunStatus
+from tests.ops.test_cli import Proctor, proctor, server
+from tests.rescoring.conftest import World, world
+from workers.jobs.registry import JobContext
+from workers.jobs.rescoring import run as carry_out
+
+__all__ = ["proctor", "server", "world"]
+
+pytestmark = pytest.mark.slow
+
+TIDIER = 'observation.metadata["rewards"]["tidy"] = 1.0'
+
+
+@pytest.fixture(autouse=True)
+def worker(server: str) -> Iterator[None]:
+    """Carries out what is queued."""
+    ends = threading.Event()
+
+    def work() -> None:
+        while not ends.is_set():
+            with transaction() as session:
+                queued = select(Run.id).where(Run.kind.in_([RunKind.RESCORE, RunKind.REPLAY]))
+                waiting = session.scalars(queued.where(Run.status == RunStatus.QUEUED)).all()
+            for run_id in waiting:
+                carry_out(JobContext(uuid.uuid4(), run_id, {}, 1))
+            time.sleep(0.05)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    ends.set()
+    thread.join()
+
+
+def test_weights_are_tried_and_then_stored(proctor: Proctor, world: World) -> None:
+    source = str(world.played(world.version()))
+    tried = proctor("rescore", source, "--weights", "tidy=2", "--dry-run", "--json")
+    assert (tried.status, tried.json["preview"]["after"]["mean"]) == (0, 6.0)
+    stored = proctor("rescore", source, "--weights", "tidy=2", "--json")
+    assert stored.status == 0, stored.err
+    (found,) = stored.json
+    assert (found["changed"], found["run"]["weights"]) == (4, [1.0, 2.0])
+    assert "mean reward" in proctor("rescore", source, "--weights", "tidy=2", "--dry-run").out
+
+
+def test_another_versions_rewards(proctor: Proctor, world: World) -> None:
+    source = str(world.played(world.version()))
+    world.version(TIDIER)
+    done = proctor("rescore", source, "--version", "2")
+    assert done.status == 0, done.err
+    assert "4 of 4 sampled rollouts gave the stored rewards" in done.out
+
+
+def test_a_refused_one_ends_with_1(proctor: Proctor, world: World) -> None:
+    by_chance = 'import random\nobservation.metadata["rewards"]["tidy"] = random.random()'
+    source = str(world.played(world.version(by_chance)))
+    world.version()
+    refused = proctor("rescore", source, "--version", "2")
+    assert refused.status == 1
+    assert "it would not be faithful" in refused.out
+
+
+def test_a_replay_ends_with_1_when_anything_diverges(proctor: Proctor, world: World) -> None:
+    own = world.version()
+    source = str(world.played(own))
+    with transaction() as session:
+        assert session.get_one(EnvironmentVersion, own).number == 1
+    world.version(TIDIER)
+    assert proctor("replay", source, "--version", "1").status == 0
+    other = proctor("replay", source, "--version", "2")
+    assert other.status == 1
+    assert "first at step 1: 4" in other.out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--version", "1", "--weights", "tidy=1"],
+        ["--weights", "tidy"],
+        ["--weights", "tidy=much"],
+        ["--weights", ""],
+    ],
+)
+def test_wrong_usage_ends_with_2(proctor: Proctor, world: World, arguments: list[str]) -> None:
+    source = str(world.played(world.version()))
+    assert proctor("rescore", source, *arguments).status == 2
