@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.judges import judge_of
 from backend.cli.names import policy_of, short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import fail, say, write_json
@@ -29,6 +30,9 @@ def evaluate(
     workers: Annotated[int, typer.Option(min=1, max=16, help="Jobs that share the tasks.")] = 1,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
     checkpoint: Annotated[str | None, typer.Option(help="Of a trained policy; left out: the best one.")] = None,
+    judge: Annotated[
+        list[str] | None, typer.Option(help="A judge that looks at the rollouts afterwards, by name or id; repeatable.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run.")] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
@@ -52,6 +56,7 @@ def evaluate(
         "concurrency": concurrency,
         "workers": workers,
         "checkpoint_id": checkpoint,
+        "judge_ids": [judge_of(client, each)["id"] for each in judge or []],
         "name": name,
     }
     run = client.post("/evaluations", {field: value for field, value in body.items() if value is not None})

@@ -80,7 +80,9 @@ def assurance(session: Session, version_id: uuid.UUID) -> Assurance | None:
     if certificate is None:
         return Assurance(version, None)
     bad = [result for result in certificate.results if result.get("status") in {CheckStatus.FAILED, CheckStatus.WARNED}]
-    return Assurance(version, certificate.status, [str(result.get("evidence") or result.get("check")) for result in bad])
+    return Assurance(
+        version, certificate.status, [str(result.get("evidence") or result.get("check")) for result in bad]
+    )
 
 
 def _past(session: Session, version_id: uuid.UUID, condition: Any) -> list[dict[str, Any]]:
