@@ -4,6 +4,7 @@ from fastapi import APIRouter
 
 from backend.evaluations.pages import (
     compare,
+    filter_help,
     judges,
     leaderboards,
     new_evaluation,
@@ -16,5 +17,17 @@ from backend.evaluations.pages import (
 )
 
 router = APIRouter()
-for part in (policies, new_evaluation, runs, run, run_tabs, rollout_table, judges, rollouts, compare, leaderboards):
+for part in (
+    policies,
+    new_evaluation,
+    runs,
+    run,
+    run_tabs,
+    rollout_table,
+    judges,
+    rollouts,
+    compare,
+    leaderboards,
+    filter_help,
+):
     router.include_router(part.router)

@@ -88,7 +88,7 @@ def _values(rollout: Rollout, group: Any, row: Any) -> dict[str, Any]:
     return {
         **columns,
         **{f"column.{name}": value for name, value in columns.items()},
-        "guesses": guesses if isinstance(guesses, int) else None,
+        **dict.fromkeys(("guesses", "metric.guesses"), guesses if isinstance(guesses, int) else None),
         "reward": rollout.reward,
         "advantage": rollout.advantage,
         **{

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import VerdictRecord
+from backend.db.models import Flag, VerdictRecord
+from backend.domain.tools import write_call
 from backend.domain.vocabulary import PolicyKind, Verdict
 from backend.settings import get_settings
 from tests.factories import make_checkpoint, make_flag, make_policy, make_rollouts, make_run, make_step
@@ -118,3 +119,89 @@ def test_the_api_gives_it_whole_and_lists_filter(session: Session, viewer: TestC
 def test_a_missing_one_is_not_found(viewer: TestClient) -> None:
     assert viewer.get(f"/rollouts/{uuid.UUID(int=1)}").status_code == 404
     assert viewer.get(f"/api/v1/rollouts/{uuid.UUID(int=1)}").status_code == 404
+
+
+def test_reasoning_is_folded_and_several_calls_stand_with_their_answers(session: Session, viewer: TestClient) -> None:
+    calls = [write_call("look", {"at": "Oslo"}), write_call("look", {"at": "Rome"})]
+    taken = [{"tool": "look", "arguments": {"at": place}} for place in ("Oslo", "Rome")]
+    step = make_step("".join(calls), {"win": 1.0}, action=taken[0], queue_seconds=0.4)
+    step["calls"] = [{"action": each, "note": None, "text": "", "rewards": {}, "done": False} for each in taken]
+    step["calls"][1]["note"] = "Rome is closed."
+    messages = [
+        {"role": "assistant", "content": "".join(calls), "reasoning": "First <b>think</b>"},
+        {"role": "user", "content": "both", "results": ["rain in Oslo", "no Rome"]},
+    ]
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], steps=[step], messages=messages)[0]
+    html = viewer.get(f"/rollouts/{rollout.id}").text
+    assert re.search(r'<details class="reasoning"><summary>.*First &lt;b&gt;think', html, re.DOTALL)
+    page = text_of(html)
+    assert page.index("Oslo") < page.index("Rome") < page.index("Rome is closed.") < page.index("rain in Oslo")
+    assert "waited 0.4 s" in page
+    assert "environment 10 ms" in page
+
+
+def test_tokens_told_as_text_are_shaded_and_listed(session: Session, viewer: TestClient) -> None:
+    tokens = {"texts": ["I ", "<take>", " 4"], "logprobs": [-0.01, -3.0, None], "turns": [0, 2]}
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], tokens=tokens)[0]
+    html = viewer.get(f"/rollouts/{rollout.id}").text
+    assert '<span class="token" data-heat="5" title="5.0 %">&lt;take&gt;</span>' in html or 'title="5.0 %"' in html
+    assert "The 2 least sure, as a table" in text_of(html)
+    assert '<hr><span class="token"' in html
+
+
+def test_a_huge_conversation_is_shown_in_part_until_asked_for(session: Session, viewer: TestClient) -> None:
+    many = [{"role": "user", "content": f"message {number}."} for number in range(300)]
+    long = [{"role": "assistant", "content": "x" * 50_000 + "the end"}]
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], messages=[*long, *many])[0]
+    html = viewer.get(f"/rollouts/{rollout.id}").text
+    assert "181 messages in the middle" in text_of(html)
+    assert "30,007 more characters" in text_of(html)
+    assert "message 150." not in html[: html.index("Raw record")]
+    whole = viewer.get(f"/rollouts/{rollout.id}?whole=true").text
+    assert "message 150." in whole
+    assert "the end" in whole[: whole.index("Raw record")]
+
+
+def test_the_record_is_downloaded_whole(session: Session, viewer: TestClient) -> None:
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]])[0]
+    answer = viewer.get(f"/rollouts/{rollout.id}/raw.json")
+    assert "attachment" in answer.headers["content-disposition"]
+    assert answer.json()["messages"][1]["content"] == "Board?"
+
+
+def test_siblings_stand_side_by_side_with_their_differences(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    made = make_rollouts(session, run, [[1, 1, 0], [0, 1, 0]], group_size=2)
+    made[1].messages = [{"role": "assistant", "content": "<move>7</move> instead"}]
+    session.flush()
+    page = viewer.get(f"/rollouts/{made[0].id}/beside/{made[1].id}").text
+    assert "<mark>" in page
+    assert "part at turn 1" in text_of(page)
+    stranger = make_rollouts(session, make_run(session), [[1, 1, 0]])[0]
+    assert viewer.get(f"/rollouts/{made[0].id}/beside/{stranger.id}").status_code == 404
+
+
+def test_one_click_adds_it_to_the_review_and_one_takes_it_back(
+    session: Session, reviewer: TestClient, viewer: TestClient
+) -> None:
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]])[0]
+    assert viewer.post(f"/rollouts/{rollout.id}/review").status_code == 403
+    for _ in range(2):
+        assert reviewer.post(f"/rollouts/{rollout.id}/review").status_code == 303
+    assert session.scalars(select(Flag.detector)).all() == ["picked"]
+    assert "Take out of review" in reviewer.get(f"/rollouts/{rollout.id}").text
+    assert "picked it for review" in reviewer.get("/review").text
+    assert reviewer.post(f"/rollouts/{rollout.id}/review/undo").status_code == 303
+    assert session.scalars(select(Flag.detector)).all() == []
+    reviewer.post(f"/rollouts/{rollout.id}/review")
+    reviewer.post(f"/rollouts/{rollout.id}/verdicts", data={"verdict": "hack"})
+    assert reviewer.post(f"/rollouts/{rollout.id}/review/undo").status_code == 409
+
+
+def test_a_filter_that_cannot_be_read_does_not_hide_the_rollout(session: Session, viewer: TestClient) -> None:
+    rollout = make_rollouts(session, make_run(session), [[1, 1, 0]])[0]
+    assert viewer.get(f"/rollouts/{rollout.id}?where=wn+%3D+1&sort=secret").status_code == 200
+
+
+def test_the_language_of_filters_is_described_in_the_product(viewer: TestClient) -> None:
+    assert "A missing value equals nothing" in viewer.get("/help/filters").text
