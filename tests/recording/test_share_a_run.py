@@ -24,9 +24,10 @@ from backend.evaluations.starting import JOB, enqueue_shares
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import make_environment, make_policy, make_run
-from tests.recording.conftest import run_of
+from tests.recording.conftest import make_rollout, run_of
 from workers.jobs.execute import execute
 from workers.jobs.housekeeping import requeue_expired
+from workers.jobs.recording import RunRecorder
 from workers.jobs.shares import Share
 
 SLOW = {"name": "slow", "in_step": "import time; time.sleep(0.02)"}
@@ -169,6 +170,15 @@ def test_claims_never_overlap_and_get_smaller_towards_the_end(plan_shared: Calla
     assert len(pieces[0]) == 12
     assert len(pieces[-1]) == 1
     assert [list(piece) for piece in first._pieces()] == [list(piece) for piece in pieces[::3]]
+
+
+def test_a_group_that_is_played_in_part_is_known_with_its_whole_size(plan_shared: Callable[..., uuid.UUID]) -> None:
+    run_id = plan_shared(tasks=3)
+    RunRecorder(run_id).store([make_rollout(1, 0)])
+    manifest = read_manifest(package_files(**SLOW)["openenv.yaml"])
+    share = Share(run_id, EvaluationPlan(tasks=3, group_size=2), manifest, None)
+    found = [(plan.ordinal, plan.members, plan.size) for plan in share._missing(range(3))]
+    assert found == [(0, (0, 1), 2), (1, (1,), 2), (2, (0, 1), 2)]
 
 
 def test_an_interrupted_share_is_taken_up_where_it_was(plan_shared: Callable[..., uuid.UUID]) -> None:
