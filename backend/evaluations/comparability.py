@@ -69,11 +69,20 @@ def _states(sides: Sequence[Side]) -> list[Remark]:
     return [Remark(f"{side.label} is still {side.run.status}: its figures change.") for side in unfinished]
 
 
+def has_same_reward(one: Run, other: Run) -> bool:
+    """Is the reward of both the same weighted sum?"""
+    return _weights_of(one) == _weights_of(other)
+
+
+def _weights_of(run: Run) -> dict[str, float]:
+    return dict(zip(run.columns, run.weights, strict=False))
+
+
 def _weights(sides: Sequence[Side]) -> list[Remark]:
     first = sides[0].run
-    weights = dict(zip(first.columns, first.weights, strict=False))
+    weights = _weights_of(first)
     for side in sides[1:]:
-        others = dict(zip(side.run.columns, side.run.weights, strict=False))
+        others = _weights_of(side.run)
         if weights != others:
             named = sorted(name for name in weights.keys() | others.keys() if weights.get(name) != others.get(name))
             return [

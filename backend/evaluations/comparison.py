@@ -18,7 +18,7 @@ from backend.domain.statistics import (
     paired_difference,
     paired_test,
 )
-from backend.evaluations.comparability import Remark, obstacles, remarks
+from backend.evaluations.comparability import Remark, has_same_reward, obstacles, remarks
 from backend.evaluations.scores import Scores, Side, TaskKey, first_rollouts, scores, side_of
 
 if TYPE_CHECKING:
@@ -91,6 +91,16 @@ class Pairing:
     @property
     def reward(self) -> ColumnDifference:
         return self.columns[0]
+
+    @property
+    def verdict(self) -> str:
+        """Of the second side, in a word: nothing where the rewards are not the same sum."""
+        if not has_same_reward(self.before.side.run, self.after.side.run):
+            return ""
+        difference = self.reward.difference
+        if not difference.excludes_zero:
+            return "undecided"
+        return "better" if difference.mean > 0 else "worse"
 
 
 @dataclass(frozen=True, slots=True)

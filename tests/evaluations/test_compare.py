@@ -207,6 +207,8 @@ def test_other_weights_and_conditions_are_told(
         remark["text"] for remark in viewer.get(f"/api/v1/compare?run={before.id}&run={after.id}").json()["remarks"]
     )
     assert "win weighted differently" in told
+    page = text_of(viewer.get(f"/compare?run={before.id}&run={after.id}").text)
+    assert "verdict none another sum of the columns" in page
 
 
 def test_a_rescored_run_meets_its_source_in_another_version(
