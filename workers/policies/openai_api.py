@@ -158,9 +158,8 @@ class OpenAiPolicy:
     async def _try(self, turn: Turn, seed: int) -> tuple[Completion, float]:
         """The answer, and how long its place was waited for."""
         body = self._body(turn, seed)
-        place = self._pace.place()
         with turn.waiting():
-            await place.__aenter__()
+            waited = await self._pace.enter()
         try:
             began = time.perf_counter()
             status, headers, answer = await self._post(body)
@@ -172,7 +171,7 @@ class OpenAiPolicy:
             self._pace.answered(time.perf_counter() - began, spent)
         finally:
             self._pace.leave()
-        return completion, place.waited
+        return completion, waited
 
     async def _post(self, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         assert self._session is not None, "begin comes before the first turn"

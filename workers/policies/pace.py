@@ -4,7 +4,6 @@ import asyncio
 import re
 import time
 from collections.abc import Mapping
-from types import TracebackType
 
 from backend.domain.prices import Limits
 from workers.policies.effort import Effort
@@ -15,7 +14,7 @@ MOST_CALLS = 1024
 
 
 class Pace:
-    """The calls to one endpoint: `async with pace.place() as place: …`, and then what came of it."""
+    """The calls to one endpoint: `enter` before each, `leave` after it, and in between what came of it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         limits = limits or Limits()
@@ -26,10 +25,9 @@ class Pace:
         self._not_before = 0.0
         """Monotonic time until which nobody asks."""
 
-    def place(self) -> "_Place":
-        return _Place(self)
-
-    async def enter(self) -> None:
+    async def enter(self) -> float:
+        """Returns once the call may leave; how many seconds that took."""
+        began = time.perf_counter()
         self._gate.limit = self.effort.limit
         await self._gate.enter()
         try:
@@ -37,6 +35,7 @@ class Pace:
         except BaseException:
             self._gate.leave()
             raise
+        return time.perf_counter() - began
 
     def leave(self) -> None:
         self._gate.limit = self.effort.limit
@@ -67,27 +66,6 @@ class Pace:
     def _hold(self, seconds: float) -> None:
         until = time.monotonic() + min(seconds, LONGEST_PAUSE_SECONDS)
         self._not_before = max(self._not_before, until)
-
-
-class _Place:
-    """A call's place; `waited` tells for how long."""
-
-    __slots__ = ("_pace", "waited")
-
-    def __init__(self, pace: Pace) -> None:
-        self._pace = pace
-        self.waited = 0.0
-
-    async def __aenter__(self) -> "_Place":
-        began = time.perf_counter()
-        await self._pace.enter()
-        self.waited = time.perf_counter() - began
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pace.leave()
 
 
 class _Budget:
