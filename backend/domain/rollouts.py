@@ -128,7 +128,7 @@ class Rollout:
 
 def turns_of(step: Mapping[str, Any]) -> int:
     """How many of an episode's turns a stored step took: one, or one for each call that reached the environment."""
-    return max(1, sum(call["is_made"] for call in step.get("calls") or ()))
+    return max(1, sum(bool(call["is_made"]) for call in step.get("calls") or ()))
 
 
 def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
