@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Policy, Run
 from backend.domain.plans import EvaluationPlan
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import PolicyKind, RunKind
 from backend.errors import Conflict, InvalidInput
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.notes import Asker
@@ -54,6 +54,8 @@ def request_of(run: Run) -> dict[str, Any]:
     """What one would ask for to get this run, every default written out."""
     if run.kind is not RunKind.EVALUATION or run.policy_id is None:
         raise NotAnEvaluation(f"This run is a {run.kind}; only an evaluation can be run again.")
+    if run.policy is not None and run.policy.kind is PolicyKind.EXTERNAL:
+        raise NotAnEvaluation("This run was imported; what played it is not here to play again.")
     plan = EvaluationPlan.model_validate(run.configuration)
     return {
         **plan.model_dump(exclude={"sampling", "task_indexes_given"}),

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from backend.db.models import Run
 from backend.domain.plans import EvaluationPlan
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import PolicyKind, RunKind
 from backend.evaluations.scores import Scores, Side, TaskKey
 
 DERIVED = frozenset({RunKind.RESCORE, RunKind.REPLAY})
@@ -125,7 +125,7 @@ def _lacks(each: Scores, lacking: int, everything: set[TaskKey]) -> Remark:
     run, label = each.side.run, each.side.label
     if run.can_resume:
         return Remark(f"{label} lacks {lacking:,} tasks: rollouts failed.", href=f"/runs/{run.id}", action="Resume it")
-    if run.kind is not RunKind.EVALUATION:
+    if run.kind is not RunKind.EVALUATION or (run.policy and run.policy.kind is PolicyKind.EXTERNAL):
         return Remark(f"{label} lacks {lacking:,} tasks.")
     indexes = [key.number for key in everything]
     choice = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}

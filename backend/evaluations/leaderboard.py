@@ -210,6 +210,8 @@ def _unfit(standing: Standing) -> str:
         return f"{standing.mark}: it was played on another version or under other rewards"
     if "tasks" not in standing.run.configuration:
         return "imported: which tasks it was given is not known"
+    if standing.mark == "imported" and "sampling" not in standing.run.configuration:
+        return "imported: how it was sampled is not known"
     if standing.reward is None:
         return "nothing completed"
     if standing.run.status is not RunStatus.COMPLETED:

@@ -133,14 +133,22 @@ def test_baselines_scripts_imports_and_rescores_are_marked(
     gold = {"script": "gold"}
     sat(session, version, "best", 1.0, policy_kind=PolicyKind.SCRIPTED, policy_configuration=gold)
     sat(session, version, "elsewhere", 0.5, policy_kind=PolicyKind.EXTERNAL, configuration={})
+    unsampled = {"split": "heldout", "tasks": 100, "first_task": 0, "group_size": 1}
+    sat(session, version, "unsampled", 0.5, policy_kind=PolicyKind.EXTERNAL, configuration=unsampled)
+    sat(session, version, "imported", 0.9, policy_kind=PolicyKind.EXTERNAL, configuration=longer)
     sat(session, version, "again", 0.8, kind=RunKind.RESCORE)
     found = board(viewer, version)
     assert [(row["name"], row["mark"]) for row in found["ranked"]] == [
         ("best", "script"),
+        ("imported", "imported"),
         ("model", ""),
         ("chance", "baseline"),
     ]
-    assert {row["name"]: row["mark"] for row in found["apart"]} == {"elsewhere": "imported", "again": "re-scored"}
+    assert {row["name"]: row["mark"] for row in found["apart"]} == {
+        "elsewhere": "imported",
+        "unsampled": "imported",
+        "again": "re-scored",
+    }
     assert len(found["exams"]) == 1
 
 

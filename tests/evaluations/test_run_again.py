@@ -96,6 +96,9 @@ def test_imported_policies_are_never_offered(session: Session, author: TestClien
     external = make_policy(session, "elsewhere", PolicyKind.EXTERNAL)
     assert external not in evaluable_policies(session)
     assert "elsewhere" not in author.get("/evaluations/new").text
+    run = make_run(session, policy=external, configuration={"source": {"tool": "verifiers", "file": "results.jsonl"}})
+    assert "Run again" not in author.get(f"/runs/{run.id}").text
+    assert author.post(f"/api/v1/runs/{run.id}/again").status_code == 409
 
 
 def test_the_form_tells_what_it_will_take(session: Session, author: TestClient) -> None:
