@@ -5,7 +5,6 @@ import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -30,7 +29,7 @@ Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e
 class ListByDefault(TyperGroup):
     """`proctor rollouts RUN` is `proctor rollouts list RUN`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in {"--help", "-h"}:
             args = ["list", *args]
         return super().parse_args(ctx, args)

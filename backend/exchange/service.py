@@ -40,7 +40,8 @@ MAX_UPLOAD_BYTES = 1024**3
 LOOKED_AT_BYTES = 4 * 1024**2
 """Of a smaller file of text all is read at once, so that what is wrong with it is said at the form."""
 _CHUNK = 1 << 20
-_BINARY = (b"PAR1", b"ARRO", b"PK\x03\x04")
+_TABLES = (b"PAR1", b"ARRO")
+"""Read by a worker alone: their readers are written in C."""
 DELETE_SECONDS = 120
 
 
@@ -96,13 +97,15 @@ def _take(upload: IO[bytes], name: str, folder: Path) -> _Taken:
 
 
 def _look(taken: _Taken, folder: Path) -> Survey | None:
-    """All of a small file of text; of others a worker finds out."""
+    """All of a small file of text, also a zipped one; of others a worker finds out."""
     with taken.path.open("rb") as file:
-        is_binary = file.read(4) in _BINARY
-    if is_binary or taken.size > LOOKED_AT_BYTES:
+        is_table = file.read(4) in _TABLES
+    if is_table or taken.size > LOOKED_AT_BYTES:
         return None
     try:
-        return survey(open_file(taken.path, folder))
+        opened = open_file(taken.path, folder)
+        is_text = opened.parts == [taken.path] or all(part.suffix == ".jsonl" for part in opened.parts)
+        return survey(opened) if is_text else None
     except BadFile as error:
         raise InvalidInput(fields={"file": f"{error}. Nothing was stored."}) from error
 

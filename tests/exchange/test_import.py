@@ -179,6 +179,12 @@ def test_what_was_played_here_cannot_be_deleted(api: TestClient, rich_run: Run) 
     assert api.delete(f"/runs/{rich_run.id}").status_code == 409
 
 
+def test_a_zip_names_its_environment_too(version: EnvironmentVersion, import_rollouts: Import) -> None:
+    metadata = json.dumps({**METADATA, "env_id": "acme/tictactoe"}).encode()
+    run = import_rollouts(zipped(results__jsonl=lines(row_v0(0, 1.0)), metadata__json=metadata), "results.zip")
+    assert (run["environment"], run["status"]) == ("tictactoe", "completed")
+
+
 def test_a_file_that_names_no_environment_here_says_what_to_do(version: EnvironmentVersion, api: TestClient) -> None:
     answer = api.post("/rollouts/import", files={"file": ("a.jsonl", lines(row_v0(0, 1.0)))})
     assert answer.status_code == 422

@@ -118,7 +118,7 @@ class Endpoint:
         news: asyncio.Queue[tuple[int, str] | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
         for place, answer in enumerate(answers):
-            answer.on_text = lambda text, at=place: loop.call_soon_threadsafe(news.put_nowait, (at, text))
+            answer.on_text = _teller(loop, news, place)
         work = asyncio.gather(*(self.batches.answer(answer) for answer in answers))
         work.add_done_callback(lambda _: news.put_nowait(None))
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
@@ -202,6 +202,17 @@ def prompt_tokens(chat: ChatTokens, messages: Sequence[dict[str, Any]]) -> list[
         tokens += chat.reply(messages[turn]["content"])
         tokens += chat.continuation(messages[turn + 1 : following])
     return tokens
+
+
+def _teller(
+    loop: asyncio.AbstractEventLoop, news: asyncio.Queue[tuple[int, str] | None], place: int
+) -> Callable[[str], None]:
+    """Called in the sampling thread."""
+
+    def tell(text: str) -> None:
+        loop.call_soon_threadsafe(news.put_nowait, (place, text))
+
+    return tell
 
 
 async def _body(request: web.Request) -> Any:

@@ -174,8 +174,9 @@ class Batches:
         rows = [Row(list(answer.prompt), np.random.Generator(np.random.PCG64(answer.seed))) for answer in answers]
 
         def watch(_: int, tokens: Sequence[int], logprobs: Sequence[float]) -> list[int]:
-            drawn = zip(answers, tokens, logprobs, strict=True)
-            return [place for place, (each, *new) in enumerate(drawn) if each.take(*new, self.chat)]
+            return [
+                place for place, answer in enumerate(answers) if answer.take(tokens[place], logprobs[place], self.chat)
+            ]
 
         try:
             self.sampler.sample(rows, [answer.limit for answer in answers], watch)
