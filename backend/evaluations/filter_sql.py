@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Double, Subquery, Text, and_, case, cast, 
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from backend.db.models import Flag, Group, Judgement, Rollout, Task, VerdictRecord
-from backend.domain.filter_tree import And, Comparison, Field, Has, Node, Not, Or
+from backend.domain.filter_tree import And, Comparison, Field, Has, Node, Not, Or, leaves_of
 from backend.evaluations.filter_fields import FilterScope, is_reserved
 from backend.evaluations.text_search import says
 
@@ -67,6 +67,14 @@ def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Co
         case Comparison(field, operator, values):
             found = _test(field, operator, values, scope)
     return found.is_not(true()) if negated else found
+
+
+def is_dear(node: Node | None, scope: FilterScope) -> bool:
+    """Does it ask for what lies outside of the list's index: metrics, texts, whole groups?"""
+    near = _WHOLE.keys() | _FRACTIONS.keys() | WORDS.keys() | _YES_NO.keys() | {"flag", "verdict", "split", "task"}
+    near |= {*scope.run.columns, *(f"column.{name}" for name in scope.run.columns)}
+    names = {leaf.field.name for leaf in leaves_of(node)}
+    return any(name not in near and not name.startswith("judge.") for name in names)
 
 
 def number_of(name: str, scope: FilterScope) -> ColumnElement[float]:

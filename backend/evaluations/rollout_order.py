@@ -38,16 +38,18 @@ class Order:
         ends = (seq,) if key is seq else (key, seq)
         return [end.desc() if falls else end.asc() for end in ends]
 
-    def past(self, cursor: Sequence[Any], *, backwards: bool = False) -> ColumnElement[bool]:
-        """Behind the cursor; before it, when going backwards."""
+    def past(self, cursor: Sequence[Any], *, backwards: bool = False, found: Any = None) -> ColumnElement[bool]:
+        """Behind the cursor; before it, when going backwards. Of rollouts, or of what was `found` with key and seq."""
+        key: ColumnElement[Any] = self.key if found is None else found.c.key
+        number: ColumnElement[int] = Rollout.seq.expression if found is None else found.c.seq
         value: Any = cursor[0]
         seq: int = cursor[1]
         falls = self.is_descending is not backwards
         if self.key is Rollout.seq.expression:
-            return Rollout.seq < seq if falls else Rollout.seq > seq
+            return number < seq if falls else number > seq
         if falls:
-            return or_(self.key < value, and_(self.key == value, Rollout.seq < seq))
-        return or_(self.key > value, and_(self.key == value, Rollout.seq > seq))
+            return or_(key < value, and_(key == value, number < seq))
+        return or_(key > value, and_(key == value, number > seq))
 
 
 def sortable(scope: FilterScope) -> list[str]:
@@ -78,7 +80,8 @@ def _value(scope: FilterScope, name: str) -> tuple[ColumnElement[Any], tuple[Any
     match name:
         case "task" | "split":
             column: Any = cast(Task.index, Double) if name == "task" else Task.split
-            return column, ((Group, Group.id == Rollout.group_id), (Task, Task.id == Group.task_id))
+            own_group = and_(Group.run_id == scope.run.id, Group.id == Rollout.group_id)
+            return column, ((Group, own_group), (Task, Task.id == Group.task_id))
         case "flag":
             worst = func.max(Flag.score).label("score")
             found = select(Flag.rollout_id, worst).where(Flag.run_id == scope.run.id, Flag.rollout_id.is_not(None))

@@ -10,14 +10,14 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, VerdictRecord
-from backend.domain.filter_tree import FilterError
+from backend.domain.filter_tree import FilterError, Node
 from backend.domain.filters import parse
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.filter_fields import FilterScope, scope_of
-from backend.evaluations.filter_sql import condition_of
+from backend.evaluations.filter_sql import condition_of, is_dear
 from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollout_order import END, order_of
+from backend.evaluations.rollout_order import END, Order, order_of
 from backend.web.cursors import Slice, make_cursor, read_cursor
 
 
@@ -48,12 +48,17 @@ class WrongFilter(InvalidInput):
         self.start, self.end = error.start, error.end
 
 
-def condition(scope: FilterScope, expression: str) -> list[ColumnElement[bool]]:
-    """What the expression asks of a rollout of the scope's run; nothing for a blank one. Raises WrongFilter."""
+def condition_tree(scope: FilterScope, expression: str) -> Node | None:
+    """The expression read; None for a blank one. Raises WrongFilter."""
     try:
-        tree = parse(expression, scope.fields)
+        return parse(expression, scope.fields)
     except FilterError as error:
         raise WrongFilter(expression, error) from error
+
+
+def condition(scope: FilterScope, expression: str) -> list[ColumnElement[bool]]:
+    """What the expression asks of a rollout of the scope's run; nothing for a blank one. Raises WrongFilter."""
+    tree = condition_tree(scope, expression)
     return [condition_of(tree, scope)] if tree else []
 
 
@@ -67,16 +72,45 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSco
     """A run's rollouts in the wanted order; those without a value come last."""
     scope = scope or scope_of(session, run)
     order = order_of(scope, wanted.sort)
+    backwards, cursor = _cursor_of(wanted, order)
+    found = _asked(scope, order, wanted)
+    if cursor:
+        found = found.where(order.past(cursor, backwards=backwards))
+    found = found.order_by(*order.by(order.key, Rollout.seq.expression, backwards=backwards))
+    return _slice(session, run, session.execute(found.limit(wanted.limit + 1)).all(), wanted)
+
+
+def counted_rollouts(
+    session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope
+) -> tuple[Slice[Listed], int | None]:
+    """The same, and how many pass the filter; None without one. Where looking is dear, all is found in one look."""
+    if not wanted.where or not is_dear(condition_tree(scope, wanted.where), scope):
+        part = rollouts(session, run, wanted, scope)
+        return part, count(session, run, wanted.where, scope) if wanted.where else None
+    order = order_of(scope, wanted.sort)
+    backwards, cursor = _cursor_of(wanted, order)
+    found = _asked(scope, order, wanted).cte("found")
+    statement = select(found, select(func.count()).select_from(found).scalar_subquery().label("matching"))
+    if cursor:
+        statement = statement.where(order.past(cursor, backwards=backwards, found=found))
+    key = found.c.seq if order.key is Rollout.seq.expression else found.c.key
+    rows = session.execute(statement.order_by(*order.by(key, found.c.seq, backwards=backwards)).limit(wanted.limit + 1))
+    page = rows.all()
+    return _slice(session, run, page, wanted), page[0].matching if page else count(session, run, wanted.where, scope)
+
+
+def _asked(scope: FilterScope, order: Order, wanted: RolloutFilter) -> Select[Any]:
+    found = order.joined(select(Rollout.id, Rollout.seq, order.key.label("key")))
+    return found.where(Rollout.run_id == scope.run.id, *condition(scope, wanted.expression))
+
+
+def _cursor_of(wanted: RolloutFilter, order: Order) -> tuple[bool, list[Any] | None]:
+    """Which way to read, and from where."""
     backwards = wanted.before is not None
     cursor = wanted.before if backwards else wanted.after
-    found = order.joined(select(Rollout.id, Rollout.seq, order.key.label("key")))
-    found = found.where(Rollout.run_id == run.id, *condition(scope, wanted.expression))
-    if cursor and cursor != END:
-        found = found.where(order.past(read_cursor(cursor, (order.key, Rollout.seq)), backwards=backwards))
-    found = found.order_by(*order.by(order.key, Rollout.seq.expression, backwards=backwards)).limit(wanted.limit + 1)
-    rows = session.execute(found).all()
-    shown = rows[: wanted.limit][:: -1 if backwards else 1]
-    return _slice(listed(session, run, [row.id for row in shown]), shown, wanted, has_more=len(rows) > wanted.limit)
+    if not cursor or cursor == END:
+        return backwards, None
+    return backwards, read_cursor(cursor, (order.key, Rollout.seq))
 
 
 def cursor_at(session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope, position: int) -> str | None:
@@ -89,10 +123,14 @@ def cursor_at(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSc
     return make_cursor(*row) if row else None
 
 
-def _slice(items: list[Listed], rows: Sequence[Row[Any]], wanted: RolloutFilter, *, has_more: bool) -> Slice[Listed]:
+def _slice(session: Session, run: Run, rows: Sequence[Row[Any]], wanted: RolloutFilter) -> Slice[Listed]:
     """With cursors to where there is more: whoever came from one side can go back there."""
-    ends = [make_cursor(row.key, row.seq) for row in (rows[0], rows[-1])] if rows else [None, None]
-    if wanted.before is not None:
+    backwards = wanted.before is not None
+    shown = rows[: wanted.limit][:: -1 if backwards else 1]
+    has_more = len(rows) > wanted.limit
+    items = listed(session, run, [row.id for row in shown])
+    ends = [make_cursor(row.key, row.seq) for row in (shown[0], shown[-1])] if shown else [None, None]
+    if backwards:
         return Slice(items, None if wanted.before == END else ends[1], ends[0] if has_more else None)
     return Slice(items, ends[1] if has_more else None, ends[0] if wanted.after else None)
 

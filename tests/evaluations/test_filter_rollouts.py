@@ -17,7 +17,7 @@ from backend.domain.vocabulary import JudgementStatus, Phase, Verdict
 from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.rollout_order import sortable
-from backend.evaluations.rollout_queries import WrongFilter, count, matching, rollouts
+from backend.evaluations.rollout_queries import WrongFilter, count, counted_rollouts, matching, rollouts
 from tests.factories import make_flag, make_group, make_policy, make_rollout, make_run
 from workers.jobs.text_index import add_texts
 
@@ -273,6 +273,27 @@ def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list
             break
         part = rollouts(session, run, RolloutFilter(sort=sort, limit=17, before=part.previous))
     assert there == back == whole
+
+
+@pytest.mark.parametrize(
+    "where", ["guesses >= 0 or text ~ centre", "has flag or win = 1", "group = mixed and turns > 0"]
+)
+@pytest.mark.parametrize("sort", ["-seq", "reward", "task", "-judge.strict one"])
+def test_what_is_counted_in_the_same_look_is_the_same_list(
+    session: Session, run: Run, known: list[Known], where: str, sort: str
+) -> None:
+    scope = scope_of(session, run)
+    wanted = RolloutFilter(where=where, sort=sort, limit=9)
+    for asked in (wanted, wanted.model_copy(update={"before": "end"})):
+        while True:
+            part, found = counted_rollouts(session, run, asked, scope)
+            plain = rollouts(session, run, asked, scope)
+            assert [item.rollout.id for item in part.items] == [item.rollout.id for item in plain.items]
+            assert (part.next, part.previous, found) == (plain.next, plain.previous, count(session, run, where, scope))
+            further = {"before": part.previous} if asked.before else {"after": part.next}
+            if None in further.values():
+                break
+            asked = wanted.model_copy(update=further)
 
 
 def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: list[Known]) -> None:

@@ -182,9 +182,7 @@ def _found(
     """The page and how many pass the filter. What is wrong with it is shown beside it, and so is that it takes long."""
     try:
         with session.begin_nested():
-            found = rollout_queries.rollouts(session, scope.run, wanted, scope)
-            matching = rollout_queries.count(session, scope.run, wanted.where, scope) if wanted.where else None
-            return found, matching, None
+            return *rollout_queries.counted_rollouts(session, scope.run, wanted, scope), None
     except WrongFilter as error:
         place = error.expression[error.start : error.end]
         cut = (error.expression[: error.start], place or " ", error.expression[error.end :])
