@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, VerdictRecord
-from backend.domain.filter_tree import FilterError, Node
+from backend.domain.filter_tree import FilterError, Node, leaves_of
 from backend.domain.filters import parse
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
@@ -19,6 +19,9 @@ from backend.evaluations.filter_sql import condition_of, is_dear
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.rollout_order import END, Order, order_of
 from backend.web.cursors import Slice, make_cursor, read_cursor
+
+MOST_COUNTED = 5000
+"""Rollouts that are counted by what was said in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,37 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSco
     return _slice(session, run, session.execute(found.limit(wanted.limit + 1)).all(), wanted)
 
 
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """How many rollouts pass a filter."""
+
+    count: int
+    is_more: bool = False
+    """There are more: counting ended there, because it reads what was said."""
+
+
 def counted_rollouts(
     session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope
-) -> tuple[Slice[Listed], int | None]:
+) -> tuple[Slice[Listed], Matching | None]:
     """The same, and how many pass the filter; None without one. Where looking is dear, all is found in one look."""
-    if not wanted.where or not is_dear(condition_tree(scope, wanted.where), scope):
-        part = rollouts(session, run, wanted, scope)
-        return part, count(session, run, wanted.where, scope) if wanted.where else None
+    if not wanted.where:
+        return rollouts(session, run, wanted, scope), None
+    tree = condition_tree(scope, wanted.where)
+    if any(leaf.field.name == "text" for leaf in leaves_of(tree)):
+        return rollouts(session, run, wanted, scope), _count_some(session, scope, wanted.where)
+    if not is_dear(tree, scope):
+        return rollouts(session, run, wanted, scope), Matching(count(session, run, wanted.where, scope))
+    return _found_at_once(session, scope, wanted)
+
+
+def _count_some(session: Session, scope: FilterScope, expression: str) -> Matching:
+    asked = condition(scope, expression)
+    some = select(Rollout.id).where(Rollout.run_id == scope.run.id, *asked).limit(MOST_COUNTED + 1).subquery()
+    found = session.scalar(select(func.count()).select_from(some)) or 0
+    return Matching(min(found, MOST_COUNTED), is_more=found > MOST_COUNTED)
+
+
+def _found_at_once(session: Session, scope: FilterScope, wanted: RolloutFilter) -> tuple[Slice[Listed], Matching]:
     order = order_of(scope, wanted.sort)
     backwards, cursor = _cursor_of(wanted, order)
     found = _asked(scope, order, wanted).cte("found")
@@ -96,7 +123,8 @@ def counted_rollouts(
     key = found.c.seq if order.key is Rollout.seq.expression else found.c.key
     rows = session.execute(statement.order_by(*order.by(key, found.c.seq, backwards=backwards)).limit(wanted.limit + 1))
     page = rows.all()
-    return _slice(session, run, page, wanted), page[0].matching if page else count(session, run, wanted.where, scope)
+    whole = page[0].matching if page else count(session, scope.run, wanted.where or "", scope)
+    return _slice(session, scope.run, page, wanted), Matching(whole)
 
 
 def _asked(scope: FilterScope, order: Order, wanted: RolloutFilter) -> Select[Any]:

@@ -14,10 +14,11 @@ from backend.domain.filter_tokens import field_name, quoted
 from backend.domain.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or
 from backend.domain.filters import parse
 from backend.domain.vocabulary import JudgementStatus, Phase, Verdict
+from backend.evaluations import rollout_queries
 from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.rollout_order import sortable
-from backend.evaluations.rollout_queries import WrongFilter, count, counted_rollouts, matching, rollouts
+from backend.evaluations.rollout_queries import Matching, WrongFilter, count, counted_rollouts, matching, rollouts
 from tests.factories import make_flag, make_group, make_policy, make_rollout, make_run
 from workers.jobs.text_index import add_texts
 
@@ -289,11 +290,20 @@ def test_what_is_counted_in_the_same_look_is_the_same_list(
             part, found = counted_rollouts(session, run, asked, scope)
             plain = rollouts(session, run, asked, scope)
             assert [item.rollout.id for item in part.items] == [item.rollout.id for item in plain.items]
-            assert (part.next, part.previous, found) == (plain.next, plain.previous, count(session, run, where, scope))
+            assert (part.next, part.previous) == (plain.next, plain.previous)
+            assert found == Matching(count(session, run, where, scope))
             further = {"before": part.previous} if asked.before else {"after": part.next}
             if None in further.values():
                 break
             asked = wanted.model_copy(update=further)
+
+
+def test_what_was_said_is_counted_up_to_a_bound(
+    session: Session, run: Run, known: list[Known], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rollout_queries, "MOST_COUNTED", 5)
+    wanted = RolloutFilter(where="text ~ board", limit=3)
+    assert counted_rollouts(session, run, wanted, scope_of(session, run))[1] == Matching(5, is_more=True)
 
 
 def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: list[Known]) -> None:

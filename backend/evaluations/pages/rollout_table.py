@@ -19,7 +19,7 @@ from backend.evaluations import queries, rollout_queries, views
 from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
-from backend.evaluations.rollout_queries import Listed, WrongFilter
+from backend.evaluations.rollout_queries import Listed, Matching, WrongFilter
 from backend.evaluations.shortcuts import Shortcut, shortcuts
 from backend.evaluations.table_columns import Column, all_columns, shown_columns, value_of
 from backend.events import run_topic
@@ -60,7 +60,7 @@ class RolloutsPage:
     words: Sequence[dict[str, Any]]
     """Fields for the completion."""
     views: Sequence[views.ListedView]
-    matching: int | None
+    matching: Matching
     total: int
     wrong: Wrong | None
     seen: int
@@ -169,7 +169,7 @@ def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) ->
         shortcuts=shortcuts(scope, wanted.expression),
         words=_words(scope),
         views=views.views_for(session, actor),
-        matching=matching if wanted.where else total,
+        matching=matching or Matching(total),
         total=total,
         wrong=wrong,
         seen=run.next_seq - 1,
@@ -178,7 +178,7 @@ def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) ->
 
 def _found(
     session: Session, scope: FilterScope, wanted: RolloutFilter
-) -> tuple[Slice[Listed], int | None, Wrong | None]:
+) -> tuple[Slice[Listed], Matching | None, Wrong | None]:
     """The page and how many pass the filter. What is wrong with it is shown beside it, and so is that it takes long."""
     try:
         with session.begin_nested():
