@@ -31,6 +31,11 @@ class Limits(BaseModel):
     requests_per_minute: Annotated[int | None, Field(ge=1)] = None
     tokens_per_minute: Annotated[int | None, Field(ge=1)] = None
 
+    def shared_by(self, workers: int) -> "Limits":
+        """What one of so many workers may use, so that together they keep the limits; at least 1 of each."""
+        parts = {name: limit and max(1, limit // workers) for name, limit in self.model_dump().items()}
+        return Limits.model_validate(parts)
+
 
 def cost_of(
     price: Price | Mapping[str, Any] | None, tokens_in: int, tokens_out: int, cached_in: int = 0

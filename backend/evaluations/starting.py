@@ -118,6 +118,9 @@ def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> Eva
     total = tasks * request.group_size
     if total > MAX_ROLLOUTS:
         raise InvalidInput(fields={"group_size": f"{total:,} rollouts; an evaluation has at most {MAX_ROLLOUTS:,}."})
+    concurrency = request.concurrency or _concurrency(policy, manifest, request.group_size, total)
+    if manifest.proctor.tasks.grouped:
+        _check_groups(manifest, request.group_size, concurrency)
     return EvaluationPlan(
         split=request.split,
         tasks=tasks,
@@ -129,7 +132,7 @@ def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> Eva
             top_p=request.top_p,
             max_tokens_per_turn=request.max_tokens_per_turn or manifest.proctor.episode.max_tokens_per_turn,
         ),
-        concurrency=request.concurrency or min(_concurrency(policy, manifest), total, 1024),
+        concurrency=concurrency,
         workers=min(request.workers, tasks),
         retries=request.retries,
         context=request.context or manifest.proctor.agent.context,
@@ -137,11 +140,34 @@ def _plan(request: EvaluationRequest, policy: Policy, manifest: Manifest) -> Eva
     )
 
 
-def _concurrency(policy: Policy, manifest: Manifest) -> int:
-    """How many episodes at a time are tried when nobody says: what the policy's limits say, else a modest number."""
+def _concurrency(policy: Policy, manifest: Manifest, group_size: int, total: int) -> int:
+    """How many episodes at a time are tried when nobody says: what the policy's limits say, else a modest number.
+
+    Never fewer than a group that is played at a time: where the endpoint bears fewer calls, its episodes take turns.
+    """
     if policy.kind is not PolicyKind.OPENAI_API:
-        return max(64, manifest.proctor.resources.sessions)
-    return Limits.model_validate(policy.configuration.get("limits") or {}).concurrency or 32
+        chosen = max(64, manifest.proctor.resources.sessions)
+    else:
+        chosen = Limits.model_validate(policy.configuration.get("limits") or {}).concurrency or 32
+    together = group_size if manifest.proctor.tasks.grouped else 1
+    return max(min(chosen, total, 1024), together)
+
+
+def _check_groups(manifest: Manifest, group_size: int, concurrency: int) -> None:
+    """A group that is scored together has to fit: its episodes are played at a time, on one server."""
+    together = f"{manifest.name} scores the {group_size} rollouts of a group together, so all are played at a time"
+    if group_size > concurrency:
+        raise InvalidInput(
+            fields={"concurrency": f"{together}: allow {group_size} or more, or make the groups smaller."}
+        )
+    sessions = manifest.proctor.resources.sessions
+    if group_size > sessions:
+        raise InvalidInput(
+            fields={
+                "group_size": f"{together} on one server, and a server of it bears {sessions} sessions "
+                f"(`resources.sessions`): make the groups smaller."
+            }
+        )
 
 
 def _run(

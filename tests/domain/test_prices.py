@@ -35,3 +35,10 @@ def test_limits_are_positive_or_none() -> None:
     assert Limits() == Limits(concurrency=None, requests_per_minute=None, tokens_per_minute=None)
     with pytest.raises(ValidationError):
         Limits(concurrency=0)
+
+
+def test_workers_that_share_an_endpoint_keep_its_limits_together() -> None:
+    whole = Limits(concurrency=10, requests_per_minute=100, tokens_per_minute=2)
+    assert whole.shared_by(3) == Limits(concurrency=3, requests_per_minute=33, tokens_per_minute=1)
+    assert whole.shared_by(1) == whole
+    assert Limits().shared_by(4) == Limits()

@@ -193,3 +193,32 @@ def test_the_form_offers_versions_and_policies_and_can_be_filled_from_a_run(
     assert f"{version.environment.name} v1" in page
     assert 'value="37"' in page
     assert f'<option value="{policy.id}" selected>' in page
+
+
+@pytest.mark.parametrize(
+    ("asked", "wrong", "says"),
+    [
+        ({"group_size": 8, "concurrency": 4}, "concurrency", "all are played at a time: allow 8 or more"),
+        ({"group_size": 40}, "group_size", "bears 16 sessions"),
+    ],
+)
+def test_groups_that_are_scored_together_have_to_fit(
+    session: Session, author: TestClient, policy: Policy, asked: dict[str, object], wrong: str, says: str
+) -> None:
+    grouped = make_environment_version(session, tasks={"grouped": True}, resources={"sessions": 16})
+    answer = author.post("/api/v1/evaluations", json=form(grouped, policy, **asked))
+    assert answer.status_code == 422
+    assert says in answer.json()["fields"][wrong]
+    assert says in author.post("/evaluations", data=form(grouped, policy, **asked)).text
+    assert session.scalar(select(func.count(Run.id))) == 0
+
+
+def test_where_nobody_says_a_group_that_is_scored_together_fits(session: Session, author: TestClient) -> None:
+    grouped = make_environment_version(session, tasks={"grouped": True})
+    slow = make_policy(
+        session,
+        kind=PolicyKind.OPENAI_API,
+        configuration={"base_url": "http://127.0.0.1:9/v1", "model": "m", "limits": {"concurrency": 2}},
+    )
+    author.post("/evaluations", data=form(grouped, slow, group_size=8))
+    assert newest_run(session).configuration["concurrency"] == 8

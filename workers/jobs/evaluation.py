@@ -72,8 +72,8 @@ def _make_policy(run_id: uuid.UUID) -> Policy | None:
             raise PolicyIsGone(f"The policy {policy.name if policy else ''} was deleted; start with another one.")
         if policy.kind is PolicyKind.LOCAL:
             return None
-        sampling = EvaluationPlan.model_validate(row.configuration).sampling
-        return make_policy(policy.kind, policy.configuration, secret_of(policy), sampling)
+        plan = EvaluationPlan.model_validate(row.configuration)
+        return make_policy(policy.kind, policy.configuration, secret_of(policy), plan.sampling, plan.workers)
 
 
 def _take_up(run_id: uuid.UUID, job_id: uuid.UUID | None) -> Assignment | None:

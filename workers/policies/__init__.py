@@ -30,14 +30,18 @@ def make_policy(
     configuration: Mapping[str, Any],
     secret: str | None = None,
     sampling: Sampling | None = None,
+    workers: int = 1,
 ) -> Policy:
-    """The policy that a row describes; not for local models and people. Needs no running loop yet."""
+    """The policy that a row describes; not for local models and people. Needs no running loop yet.
+
+    `workers`: how many share the endpoint's limits.
+    """
     match kind:
         case PolicyKind.SCRIPTED:
             return ScriptedPolicy(str(configuration["script"]), configuration.get("constant"))
         case PolicyKind.OPENAI_API:
             chosen = {name: configuration[name] for name in ENDPOINT_OPTIONS if name in configuration}
-            chosen["limits"] = Limits.model_validate(configuration.get("limits") or {})
+            chosen["limits"] = Limits.model_validate(configuration.get("limits") or {}).shared_by(workers)
             endpoint = Endpoint(configuration["base_url"], configuration["model"], secret, **chosen)
             return OpenAiPolicy(endpoint, sampling or Sampling())
         case _:
