@@ -3,8 +3,9 @@
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import structlog
 import torch
@@ -18,8 +19,11 @@ from backend.db.session import transaction
 from backend.domain.plans import EvaluationPlan, Sampling
 from backend.logs import configure_logging
 from workers.jobs.evaluation import evaluate
-from workers.models.load import ModelUnusable, load_base, load_folder
+from workers.models import vllm
+from workers.models.load import ModelUnusable, check_weight_files, load_base, load_folder
 from workers.models.policy import LocalPolicy
+from workers.policies.base import Policy
+from workers.policies.openai_api import OpenAiPolicy
 
 
 def main() -> int:
@@ -30,23 +34,36 @@ def main() -> int:
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
-        model, tokenizer, sampling = _load(run_id, Path(folder))
-        policy = LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
-        evaluate(run_id, policy, job_id)
+        source, sampling = _source(run_id, Path(folder))
+        with _policy(source, sampling) as policy:
+            evaluate(run_id, policy, job_id)
     return 0
 
 
-def _load(run_id: uuid.UUID, folder: Path) -> tuple[Any, Any, Sampling]:
-    """The run's checkpoint, or the base model that its policy names."""
+@contextmanager
+def _policy(source: Path | str, sampling: Sampling) -> Iterator[Policy]:
+    """vLLM plays where this worker has it and a GPU; elsewhere the model is sampled in this process."""
+    if vllm.is_offered():
+        if isinstance(source, Path):
+            check_weight_files(source)
+        with vllm.serving(str(source)) as endpoint:
+            yield OpenAiPolicy(endpoint, sampling)
+    else:
+        model, tokenizer = load_folder(source) if isinstance(source, Path) else load_base(source)
+        yield LocalPolicy(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p)
+
+
+def _source(run_id: uuid.UUID, folder: Path) -> tuple[Path | str, Sampling]:
+    """The folder of the run's checkpoint, or the base model that its policy names."""
     with transaction() as session:
         run = session.get_one(Run, run_id, options=[joinedload(Run.policy)])
         sampling = EvaluationPlan.model_validate(run.configuration).sampling
         checkpoint = _checkpoint(session, run)
         base = run.policy.configuration.get("base") if run.policy else None
     if checkpoint is not None:
-        return *load_folder(get_folder(checkpoint.artifact, folder / "weights")), sampling
+        return get_folder(checkpoint.artifact, folder / "weights"), sampling
     if base:
-        return *load_base(base), sampling
+        return str(base), sampling
     raise ModelUnusable("the policy has no checkpoint yet: train it first")
 
 

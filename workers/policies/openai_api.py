@@ -85,6 +85,8 @@ class Endpoint:
     token_ids: bool = False
     """Ask for the ids of the tokens too, as vLLM gives them."""
     limits: Limits = field(default_factory=Limits)
+    is_own: bool = False
+    """Started by this process, so that its address on this machine is no way around the rule for private ones."""
 
 
 class OpenAiPolicy:
@@ -126,7 +128,7 @@ class OpenAiPolicy:
         except ValueError as error:
             raise EndpointRefused(f"not an address: {error}") from error
         return aiohttp.ClientSession(
-            connector=connector(endpoint.base_url, allow_private=get_settings().allow_private_endpoints),
+            connector=connector(endpoint.base_url, allow_private=endpoint.is_own or _may_be_private()),
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=endpoint.timeout_seconds),
             auto_decompress=True,
@@ -231,6 +233,10 @@ class OpenAiPolicy:
     def _without_key(self, text: str) -> str:
         """Some endpoints repeat the key in their error."""
         return text.replace(self._endpoint.key, "***") if self._endpoint.key else text
+
+
+def _may_be_private() -> bool:
+    return get_settings().allow_private_endpoints
 
 
 class _ApiPlayer:
