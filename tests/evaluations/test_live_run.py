@@ -45,12 +45,27 @@ def test_a_resumed_stream_sends_only_what_changed(session: Session, viewer: Test
 
 def test_the_tabs_follow_the_head_only(session: Session, viewer: TestClient) -> None:
     run = make_run(session)
-    for tab in ("rollouts", "groups", "configuration"):
+    for tab in ("groups", "configuration"):
         text = viewer.get(f"/runs/{run.id}/{tab}/events").text
         assert events(text) == ["run_head", "run_tabs", "end"]
         assert re.search(rf'href="/runs/{run.id}/{tab}" aria-current="page"', text)
     assert events(viewer.get(f"/runs/{run.id}/log/events").text) == ["run_head", "run_tabs", "run_log", "end"]
     assert events(viewer.get(f"/runs/{run.id}/flags/events").text) == ["run_head", "run_tabs", "run_flags", "end"]
+
+
+def test_the_newest_rollouts_come_by_themselves(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 3)
+    text = viewer.get(f"/runs/{run.id}/rollouts/events").text
+    assert events(text) == ["run_head", "run_tabs", "rollout_table", "end"]
+    assert text.count("<tr data-href") == 3
+
+
+def test_a_filtered_list_only_says_how_many_came(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    make_rollouts(session, run, [(1.0, 1.0, 0.0)] * 3)
+    text = viewer.get(f"/runs/{run.id}/rollouts/events", params={"where": "win = 1", "seen": 1}).text
+    assert events(text) == ["run_head", "run_tabs", "rollout_news", "end"]
 
 
 def test_a_run_is_followed_until_the_detectors_looked_at_it(session: Session, viewer: TestClient) -> None:

@@ -128,5 +128,5 @@ def test_the_same_through_json(session: Session, client_for: ClientFor):
     answer = client.post("/api/v1/training", json=request, headers={"X-CSRF-Token": token})
     assert answer.status_code == 201
     assert answer.json()["configuration"]["grpo"]["steps"] == 10
-    assert client.get("/api/v1/checkpoints").json() == {"items": [], "next": None}
+    assert client.get("/api/v1/checkpoints").json() == {"items": [], "next": None, "previous": None}
     assert "quick" in client.get("/api/v1/training/presets").json()
