@@ -156,26 +156,37 @@ def make_run(
 
 def make_task(session: Session, version_id: uuid.UUID, split: Split, index: int, levels: int = 4) -> Task:
     """Task `index` of a split, the row that is there already or a new one."""
+    task = _add_task(session, version_id, split, index, levels)
+    session.flush()
+    return task
+
+
+def _add_task(session: Session, version_id: uuid.UUID, split: Split, index: int, levels: int = 4) -> Task:
     seed = index + (HELDOUT_SEED_BASE if split is Split.HELDOUT else 0)
     task_id = stable_id("task", version_id, split, index, seed)
     task = session.get(Task, task_id)
     if task is None:
         task = Task(id=task_id, version_id=version_id, split=split, index=index, level=index % levels, seed=seed)
         session.add(task)
-        session.flush()
     return task
 
 
 def make_group(
     session: Session, run: Run, *, index: int = 0, phase: Phase = Phase.EVALUATION, step: int | None = None
 ) -> Group:
+    group = add_group(session, run, index=index, phase=phase, step=step)
+    session.flush()
+    return group
+
+
+def add_group(session: Session, run: Run, *, index: int, phase: Phase, step: int | None) -> Group:
+    """Without sending it yet."""
     split = Split.TRAIN if phase in {Phase.TRAIN, Phase.WARM_UP} else Split.HELDOUT
-    task = make_task(session, run.version_id, split, index)
+    task = _add_task(session, run.version_id, split, index)
     group_id = stable_id("group", run.id, phase, step, index)
     group = Group(id=group_id, run_id=run.id, task_id=task.id, phase=phase, training_step=step, ordinal=index)
     group.task = task
     session.add(group)
-    session.flush()
     return group
 
 
@@ -183,6 +194,15 @@ def make_rollout(
     session: Session, run: Run, group: Group, columns: Sequence[float] | None, *, member: int = 0, **fields: Any
 ) -> Rollout:
     """A rollout with these column values; None for a failed one."""
+    rollout = add_rollout(session, run, group, columns, member, fields)
+    session.flush()
+    return rollout
+
+
+def add_rollout(
+    session: Session, run: Run, group: Group, columns: Sequence[float] | None, member: int, fields: Mapping[str, Any]
+) -> Rollout:
+    """Without sending it yet."""
     values: dict[str, Any] = _outcome(run, columns) | {
         "steps": [make_step("<move>4</move>", dict(zip(run.columns, columns or (), strict=False)))],
         "messages": [
@@ -212,7 +232,6 @@ def make_rollout(
     )
     run.next_seq += 1
     session.add(rollout)
-    session.flush()
     return rollout
 
 
@@ -226,14 +245,16 @@ def make_rollouts(
     step: int | None = None,
     **fields: Any,
 ) -> list[Rollout]:
-    """One rollout a row, `group_size` of them to a task, tasks 0, 1, 2, … in order."""
+    """One rollout a row, `group_size` of them to a task, tasks 0, 1, 2, … in order; all are sent at once."""
     made = []
-    for start in range(0, len(rows), group_size):
-        group = make_group(session, run, index=start // group_size, phase=phase, step=step)
-        made += [
-            make_rollout(session, run, group, row, member=member, **fields)
-            for member, row in enumerate(rows[start : start + group_size])
-        ]
+    with session.no_autoflush:
+        for start in range(0, len(rows), group_size):
+            group = add_group(session, run, index=start // group_size, phase=phase, step=step)
+            made += [
+                add_rollout(session, run, group, row, member, fields)
+                for member, row in enumerate(rows[start : start + group_size])
+            ]
+    session.flush()
     return made
 
 

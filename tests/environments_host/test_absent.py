@@ -52,6 +52,7 @@ def test_one_that_is_there_already_is_left_alone() -> None:
     assert again is heavy_library_of_this_test
 
 
+@pytest.mark.slow
 def test_openenv_serves_without_its_web_page_and_a_package_may_still_import_gradio() -> None:
     program = (
         "import sys; from workers.environments.inside.absent import without\n"

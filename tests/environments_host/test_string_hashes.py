@@ -1,5 +1,7 @@
 """Servers hash strings alike, so that sets of strings have one order; a lease may ask for servers that do not."""
 
+import pytest
+
 from backend.domain.manifest import read_manifest
 from tests.envhost_fixture import package_files, prepared
 from workers.environments.client import EnvHost
@@ -16,6 +18,7 @@ async def hash_of(host: EnvHost, files: dict[str, str], seed: int) -> str:
         return str(answer.fields["text"])
 
 
+@pytest.mark.slow
 async def test_only_a_lease_with_another_seed_gets_other_hashes(env_host: EnvHost) -> None:
     files = package_files("hashes", in_step="observation.text = str(hash('proctor'))")
     ours = await hash_of(env_host, files, 0)

@@ -19,7 +19,7 @@ from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.rollout_order import sortable
 from backend.evaluations.rollout_queries import Matching, WrongFilter, count, counted_rollouts, matching, rollouts
-from tests.factories import make_flag, make_group, make_policy, make_rollout, make_run
+from tests.factories import add_group, add_rollout, make_flag, make_group, make_policy, make_rollout, make_run
 from workers.jobs.text_index import add_texts
 
 GROUPS = 24
@@ -49,19 +49,23 @@ def known(session: Session, run: Run) -> list[Known]:
     judge = Judge(name="strict one", policy_id=make_policy(session).id, configuration={})
     session.add(judge)
     session.flush()
-    made = []
-    for number in range(GROUPS):
-        step = dice.choice([None, 1, 2])
-        phase = Phase.HELDOUT if step else Phase.TRAIN if dice.random() < 0.5 else Phase.EVALUATION
-        group = make_group(session, run, index=number, phase=phase, step=step)
-        same = [1.0, 1.0, 0.0] if dice.random() < 0.3 else None
-        for member in range(3):
-            row = same or (
-                None if dice.random() < 0.2 else [dice.choice([0.0, 0.5, 1.0]), 0.1 * dice.randrange(9), 1.0]
-            )
-            rollout = make_rollout(session, run, group, row, member=member, **_fields(dice, failed=row is None))
-            made.append(Known(rollout, _values(rollout, group, row)))
-            _judge(session, run, judge, dice, made[-1])
+    drawn = []
+    with session.no_autoflush:
+        for number in range(GROUPS):
+            step = dice.choice([None, 1, 2])
+            phase = Phase.HELDOUT if step else Phase.TRAIN if dice.random() < 0.5 else Phase.EVALUATION
+            group = add_group(session, run, index=number, phase=phase, step=step)
+            same = [1.0, 1.0, 0.0] if dice.random() < 0.3 else None
+            for member in range(3):
+                row = same or (
+                    None if dice.random() < 0.2 else [dice.choice([0.0, 0.5, 1.0]), 0.1 * dice.randrange(9), 1.0]
+                )
+                fields = _fields(dice, failed=row is None)
+                drawn.append((add_rollout(session, run, group, row, member, fields), group, row))
+    session.flush()
+    made = [Known(rollout, _values(rollout, group, row)) for rollout, group, row in drawn]
+    for each in made:
+        _judge(session, run, judge, dice, each)
     _compare_groups(made)
     return made
 
@@ -255,6 +259,7 @@ def _sort_value(known: Known, name: str) -> Any:
     return struct.unpack("f", struct.pack("f", value))[0] if isinstance(value, float) else value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sort", ["seq", "-reward", "win", "-status", "task", "flag", "-judge.strict one", "guesses"])
 def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list[Known], sort: str) -> None:
     whole = [item.rollout.id for item in rollouts(session, run, RolloutFilter(sort=sort, limit=500)).items]
@@ -276,6 +281,7 @@ def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list
     assert there == back == whole
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["guesses >= 0 or text ~ centre", "has flag or win = 1", "group = mixed and turns > 0"]
 )
@@ -298,6 +304,7 @@ def test_what_is_counted_in_the_same_look_is_the_same_list(
             asked = wanted.model_copy(update=further)
 
 
+@pytest.mark.slow
 def test_what_was_said_is_counted_up_to_a_bound(
     session: Session, run: Run, known: list[Known], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -314,6 +321,7 @@ def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: li
     assert [rollout.tokens_out for rollout in found] == sorted((row.tokens_out for row in found), reverse=True)
 
 
+@pytest.mark.slow
 def test_every_order_goes_with_every_kind_of_filter(session: Session, run: Run, known: list[Known]) -> None:
     scope = scope_of(session, run)
     where = (

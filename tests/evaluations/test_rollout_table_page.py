@@ -128,6 +128,7 @@ def test_an_empty_list_says_what_to_do(viewer: TestClient, session: Session, run
     assert "No rollouts yet" in viewer.get(f"/runs/{make_run(session).id}/rollouts").text
 
 
+@pytest.mark.slow
 def test_what_takes_too_long_is_ended_and_asks_for_less(viewer: TestClient, session: Session, run: Run) -> None:
     session.execute(text("SET LOCAL statement_timeout = 1"))
     where = " or ".join(f'text ~ "{number} nothing like it {"x" * 20}"' for number in range(25))

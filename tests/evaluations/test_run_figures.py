@@ -31,6 +31,7 @@ def evaluated(session: Session, rows: list[list[float] | None], group_size: int 
     return run
 
 
+@pytest.mark.slow
 def test_pass_at_k_is_what_the_rows_say(session: Session, viewer: TestClient) -> None:
     rows = random_rows(80, seed=3)
     found = figures(viewer, evaluated(session, rows))
@@ -119,6 +120,7 @@ def test_cost_says_of_how_many_it_is_known(session: Session, viewer: TestClient)
     assert "price known for 2 of 3" in page
 
 
+@pytest.mark.slow
 def test_every_link_behind_a_figure_is_a_filter_that_is_understood(session: Session, viewer: TestClient) -> None:
     rows = random_rows(40, seed=5, failing=0.1)
     run = evaluated(session, rows)

@@ -76,6 +76,7 @@ def test_outages_that_verifiers_stored_as_zero_are_failed_without_a_reward(
     assert run["configuration"]["sampling"] == {"temperature": 0.5, "top_p": 1.0, "max_tokens_per_turn": 64}
 
 
+@pytest.mark.slow
 def test_metrics_that_the_environment_calls_so_become_its_columns(
     version: EnvironmentVersion, import_rollouts: Import
 ) -> None:
@@ -165,6 +166,7 @@ def test_the_same_file_twice_is_told(version: EnvironmentVersion, api: TestClien
     assert first["id"] in again.json()["detail"]
 
 
+@pytest.mark.slow
 def test_an_import_can_be_taken_back(version: EnvironmentVersion, api: TestClient, import_rollouts: Import) -> None:
     run = import_rollouts(lines(row_v0(0, 1.0)), environment="tictactoe", policy="gone")
     assert api.delete(f"/runs/{run['id']}").status_code == 204
@@ -228,6 +230,7 @@ def test_a_bad_file_is_refused_with_the_line_and_leaves_nothing(
         assert session.scalar(select(func.count(Run.id))) == 0
 
 
+@pytest.mark.slow
 def test_two_rollouts_in_one_place_fail_the_import_before_anything_is_stored(
     version: EnvironmentVersion, import_rollouts: Import
 ) -> None:

@@ -37,6 +37,7 @@ def test_every_rollout_comes_back_equal(api: TestClient, rich_run: Run, import_r
     assert run["policy"] == "gpt-small (external)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_failure_stays_a_failure_and_never_becomes_a_zero(
     api: TestClient, rich_run: Run, import_rollouts: Import, kind: str

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import select
 
 from backend.db.models import Flag, Judge, Run
@@ -94,6 +95,7 @@ def test_a_gullible_judge_is_flagged_on_the_run(start: Start) -> None:
         assert "strict" in flag.sentence
 
 
+@pytest.mark.slow
 def test_it_stops_soon_when_asked_and_keeps_what_it_has(start: Start) -> None:
     with serving(FakeJudge(pause=0.05)) as fake:
         judging = start(fake.url, [GOOD] * 200, concurrency=2)

@@ -61,6 +61,7 @@ def test_new_flags_are_announced_and_old_ones_are_not(run_id: uuid.UUID, committ
     assert heard == [{run_topic(run_id), REVIEW}, set()]
 
 
+@pytest.mark.slow
 def test_the_job_looks_at_every_step_and_may_look_again(run_id: uuid.UUID):
     for _ in range(2):
         run(JobContext(uuid.uuid4(), run_id, {}, 1))
@@ -97,6 +98,7 @@ def test_flags_on_an_evaluation_name_no_training_step(committed_database: str):
     assert {flag.training_step for flag in found} == {None}
 
 
+@pytest.mark.slow
 def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
     watch = resume_watch(run_id, before_step=12)
     assert [figures.step for figures in watch.view.steps] == list(range(1, 12))

@@ -98,6 +98,7 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor,
     assert changed.read_text() == "mine"
 
 
+@pytest.mark.slow
 def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Proctor, tmp_path: Path) -> None:
     folder = tmp_path / "dice"
     proctor("env", "init", "dice", "--folder", str(folder))
@@ -110,6 +111,7 @@ def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Proctor, 
     assert "surprise unknown key" in pushed.err
 
 
+@pytest.mark.slow
 def test_policies_are_added_and_listed_without_their_keys(proctor: Proctor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCTOR_POLICY_KEY", "sk-very-secret")
 
@@ -136,6 +138,7 @@ def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Proctor) -> None:
     assert "queued" in proctor("runs").out
 
 
+@pytest.mark.slow
 def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
     started = proctor(
         *("train", "tictactoe", "--preset", "quick", "--set", "grpo.steps=7", "--name", "small"),
@@ -166,6 +169,7 @@ def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
     assert proctor("review", "--json").json == []
 
 
+@pytest.mark.slow
 def test_several_runs_are_compared_and_ranked(proctor: Proctor) -> None:
     with transaction() as session:
         first = make_run(session, name="first")
@@ -189,6 +193,7 @@ def test_several_runs_are_compared_and_ranked(proctor: Proctor) -> None:
     assert proctor("leaderboard", f"{name}:x").status == 2
 
 
+@pytest.mark.slow
 def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Proctor) -> None:
     started = proctor("eval", "tictactoe", "random", "--tasks", "3", "--group-size", "2", "--no-wait", "--json").json
     again = proctor("run", "again", started["id"], "--temperature", "0", "--no-wait", "--json")
@@ -205,6 +210,7 @@ def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Proctor) -> 
     assert stricter["success"]["rate"]["mean"] == 0
 
 
+@pytest.mark.slow
 def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
     with transaction() as session:
         run_id = make_run(session).id
@@ -217,6 +223,7 @@ def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
     assert "failed: the disk is made of cheese" in watched.out
 
 
+@pytest.mark.slow
 def test_tokens_are_made_listed_and_revoked(proctor: Proctor) -> None:
     made = proctor("token", "create", "nightly", "--role", "author", "--json").json
     assert made["secret"].startswith("pt_")
@@ -226,6 +233,7 @@ def test_tokens_are_made_listed_and_revoked(proctor: Proctor) -> None:
     assert "nightly" not in {token["name"] for token in proctor("token", "list", "--json").json}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -257,6 +265,7 @@ def test_a_server_that_is_not_there_is_told(proctor: Proctor, monkeypatch: pytes
     assert "no Proctor answers at http://127.0.0.1:9" in refused.err
 
 
+@pytest.mark.slow
 def test_env_grant_gives_and_takes_the_network(proctor: Proctor):
     asking = load_package("tictactoe")
     manifest = asking["openenv.yaml"].replace("network: none", "network: {hosts: [example.org]}")

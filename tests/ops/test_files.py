@@ -98,6 +98,7 @@ def test_what_is_skipped_in_ci_is_a_failure(tmp_path: Path, body: str, status: i
     assert check_skips.main([str(tmp_path / "tests.xml")]) == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["backend.app", "workers.jobs.celery_app", "workers.environments.host", "backend.supervisor.up"]
 )

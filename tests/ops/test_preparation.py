@@ -54,6 +54,7 @@ def test_a_database_of_a_newer_version_is_refused(installation: None, second_dat
             connection.execute("UPDATE alembic_version SET version_num = %s", [revisions()[1]])
 
 
+@pytest.mark.slow
 def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
     first = furnish(is_local=True)
     second = furnish(is_local=True)
@@ -69,6 +70,7 @@ def test_it_furnishes_once_however_often_it_runs(installation: None) -> None:
     assert len(tokens) == 1
 
 
+@pytest.mark.slow
 def test_the_token_of_an_earlier_start_goes_on_working(
     installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

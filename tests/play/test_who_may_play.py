@@ -48,6 +48,7 @@ def test_a_form_sent_twice_acts_once(ada: TestClient):
     assert view(run_id).state.done == 1
 
 
+@pytest.mark.slow
 def test_a_reply_waits_for_the_answer_to_the_one_before(ada: TestClient):
     run_id = begin(ada)
     assert ada.post(f"{PAGE}/{run_id}/reply", data={"reply": "1"}).status_code == 303

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
@@ -14,6 +15,7 @@ from tests.proof.conftest import add_policy, asked, evaluate, run_of, seen, star
 BABBLE = "win win win win " * 10
 
 
+@pytest.mark.slow
 def test_repeated_text_is_flagged_on_the_run_and_in_the_queue(ada: TestClient, publish: Callable[..., str]) -> None:
     version_id = publish(
         in_step="observation.done = True", manifest=lambda text: text.replace("amount, type: integer", "command")
@@ -40,6 +42,7 @@ def test_the_detectors_job_is_small_work_and_leaves_the_run_alone(
     assert (run.status, run.attempt) == (RunStatus.COMPLETED, 1)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_failed_is_not_judged(ada: TestClient, publish: Callable[..., str], three: str) -> None:
     start(ada, publish(in_reset="raise ValueError('no board')"), three)
     assert work() == ["evaluations.run"]

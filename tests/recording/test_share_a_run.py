@@ -181,6 +181,7 @@ def test_a_group_that_is_played_in_part_is_known_with_its_whole_size(plan_shared
     assert found == [(0, (0, 1), 2), (1, (1,), 2), (2, (0, 1), 2)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_share_is_taken_up_where_it_was(plan_shared: Callable[..., uuid.UUID]) -> None:
     run_id = plan_shared()
     job = jobs_of(run_id)[0]

@@ -87,6 +87,7 @@ def _cut_all_connections(batch: Sequence[Rollout]) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_an_error_that_stays_ends_the_play(recorder: RunRecorder) -> None:
     with transaction() as session:
         session.execute(text("DELETE FROM runs WHERE id = :id"), {"id": recorder.run_id})

@@ -119,6 +119,7 @@ def test_an_answer_is_scored_though_the_last_words_of_the_environment_are_others
     assert [rollout.reward for rollout in rollouts_of(run.id)] == [3.25] * 4
 
 
+@pytest.mark.slow
 def test_a_target_that_breaks_leaves_failed_rows(world: World) -> None:
     target = world.version(f"if self.total == 1:\n    {BREAKS}")
     run = world.rescore(world.played(world.version()), version_id=target, override="Let us see what happens.")
@@ -136,6 +137,7 @@ def test_a_version_of_another_environment_is_refused(world: World) -> None:
     assert "choose a version of that" in refused.value.fields["version_id"]
 
 
+@pytest.mark.slow
 def test_all_evaluations_of_a_version_are_asked_for_at_once(world: World) -> None:
     own = world.version()
     first, second = world.played(own), world.played(own, "3")

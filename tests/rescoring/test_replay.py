@@ -47,6 +47,7 @@ def test_a_version_that_breaks_leaves_failed_rows(world: World) -> None:
     assert {(each.status, each.reward) for each in rollouts_of(run.id)} == {(RolloutStatus.FAILED, None)}
 
 
+@pytest.mark.slow
 def test_long_and_short_episodes_of_one_run_are_told_apart(world: World) -> None:
     own = world.version()
     source_id = world.played(own, "2", tasks=3)
