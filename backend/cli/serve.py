@@ -45,9 +45,24 @@ def serve(
     """
     if host not in LOOPBACK and not token:
         fail(f"{host} can be reached by others: give a --token that clients must send")
-    with _weights(checkpoint) as (folder, known_as):
+    with _ended_by_signals(), _weights(checkpoint) as (folder, known_as):
         asked = {"folder": str(folder), "name": name or known_as, "host": host, "port": port, "token": token}
         raise typer.Exit(_run(asked, as_json=as_json))
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Also `kill` ends it in order, and Ctrl-C where a shell that started it in the background ignores that."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

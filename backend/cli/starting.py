@@ -28,6 +28,14 @@ def evaluate(
     ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Episodes in flight.")] = None,
     workers: Annotated[int, typer.Option(min=1, max=16, help="Jobs that share the tasks.")] = 1,
+    retries: Annotated[int, typer.Option(min=0, max=10, help="Further attempts at a rollout that failed.")] = 2,
+    context: Annotated[
+        str | None,
+        typer.Option(
+            help="What the policy reads of a conversation: full, or last:N for its beginning and the last N turns; "
+            "left out: what the environment declares."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sampling.")] = 0,
     checkpoint: Annotated[str | None, typer.Option(help="Of a trained policy; left out: the best one.")] = None,
     judge: Annotated[
@@ -55,12 +63,26 @@ def evaluate(
         "max_tokens_per_turn": max_tokens,
         "concurrency": concurrency,
         "workers": workers,
+        "retries": retries,
+        "context": _context(context),
         "checkpoint_id": checkpoint,
         "judge_ids": [judge_of(client, each)["id"] for each in judge or []],
         "name": name,
     }
     run = client.post("/evaluations", {field: value for field, value in body.items() if value is not None})
     finish(client, run, no_wait=no_wait, as_json=as_json)
+
+
+def _context(written: str | None) -> dict[str, Any] | None:
+    """`full` or `last:4` as the API has it."""
+    if written is None:
+        return None
+    kind, colon, turns = written.partition(":")
+    if written == "full":
+        return {"kind": "full"}
+    if kind != "last" or (colon and not turns.isdecimal()):
+        fail(f"--context {written}: write it as `full` or `last:N`, e.g. last:4")
+    return {"kind": "last", "turns": int(turns)} if colon else {"kind": "last"}
 
 
 def train(

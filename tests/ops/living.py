@@ -1,0 +1,116 @@
+"""A whole Proctor that really runs, for tests of the command line that need workers, and what they do with it."""
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.artifacts import put_folder
+from backend.cli.connection import connect
+from backend.cli.main import main
+from backend.db.session import transaction
+from backend.domain.training import ModelChoice
+from backend.domain.vocabulary import PolicyKind
+from backend.embedded import socket_folder
+from tests.factories import make_checkpoint, make_policy
+from tests.installation import forget_settings
+from tests.ops.proctor_process import proctor_up
+
+CONTEXT = 256
+"""Tokens of the tiny model."""
+
+
+@dataclass(frozen=True)
+class Result:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Command = Callable[..., Result]
+
+
+@dataclass(frozen=True)
+class Living:
+    """Where it is."""
+
+    url: str
+    data: Path
+
+    @property
+    def token(self) -> str:
+        return (self.data / "cli-token").read_text().strip()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """For commands in a process of their own."""
+        return {"PROCTOR_URL": self.url, "PROCTOR_TOKEN": self.token}
+
+    @contextmanager
+    def rows(self) -> Iterator[None]:
+        """`transaction()` and the artifacts of this process are those of the installation."""
+        with pytest.MonkeyPatch.context() as patch:
+            sockets = socket_folder(self.data)
+            patch.setenv("DATABASE_URL", f"postgresql+psycopg://proctor@/postgres?host={sockets}")
+            patch.setenv("PROCTOR_DATA", str(self.data))
+            forget_settings()
+            yield
+        forget_settings()
+
+    def add_checkpoint(self, name: str) -> str:
+        """A local policy with one tiny untrained model that knows tic-tac-toe's words; the checkpoint's id."""
+        from workers.models.build import build_model, build_tokenizer
+
+        words = ["Invalid.", "You start.", *(f"<move>{n}</move> O plays {n}." for n in range(1, 10))]
+        tokenizer = build_tokenizer(words * 9, context=CONTEXT)
+        folder = self.data / name
+        build_model(tokenizer, ModelChoice(context=CONTEXT), seed=5).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        with self.rows(), transaction() as session:
+            checkpoint = make_checkpoint(
+                session, make_policy(session, name, kind=PolicyKind.LOCAL), step=7, is_best=True
+            )
+            put_folder(folder, checkpoint.artifact)
+            return str(checkpoint.id)
+
+
+@pytest.fixture(scope="session")
+def living() -> Iterator[Living]:
+    """One for all tests of this process. A short path: sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="pl-"))
+    with proctor_up(folder / "data") as proctor:
+        yield Living(proctor.wait_until_serving(), folder / "data")
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def command(living: Living, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Runs a command as an administrator and says how it went."""
+    for name, value in living.variables.items():
+        monkeypatch.setenv(name, value)
+    forget_settings()
+    connect.cache_clear()
+
+    def run(*arguments: str) -> Result:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["proctor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return Result(int(ended.value.code or 0), shown.out, shown.err)
+
+    yield run
+    connect().close()
+    connect.cache_clear()
+    forget_settings()

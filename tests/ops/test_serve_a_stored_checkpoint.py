@@ -1,0 +1,87 @@
+"""`proctor serve` by a policy's name and by a checkpoint's id: what Proctor stores is served, and plays through it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from backend.settings import PROJECT_ROOT
+from tests.ops.living import Command, Living
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
+
+NAME = "tiny"
+
+
+@pytest.fixture(scope="module")
+def checkpoint(living: Living) -> str:
+    return living.add_checkpoint(NAME)
+
+
+@contextmanager
+def served(living: Living, what: str, end: int = signal.SIGTERM) -> Iterator[dict[str, Any]]:
+    """What it says of itself. It ends in order by this signal, and leaves none of the weights that it fetched."""
+    folder = living.data / "temporary"
+    folder.mkdir(exist_ok=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "backend.cli", "serve", what, "--port", "0", "--token", "s3cret", "--json"],
+        cwd=PROJECT_ROOT,
+        text=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **living.variables, "TMPDIR": str(folder)},  # noqa: TID251 - a child's environment
+        preexec_fn=_ignore_interrupts,
+    )
+    assert process.stdout is not None
+    try:
+        yield json.loads(process.stdout.readline())
+        assert list(folder.iterdir())
+        process.send_signal(end)
+        assert process.wait(30) == 0
+        assert list(folder.iterdir()) == []
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _ignore_interrupts() -> None:
+    """As a shell does for what it starts in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_it_plays_as_the_checkpoint_itself_does(living: Living, command: Command, checkpoint: str) -> None:
+    asked = ("--tasks", "8", "--temperature", "0", "--max-tokens", "12", "--json")
+    by_itself = command("eval", "tictactoe", NAME, *asked)
+    with served(living, NAME) as news:
+        assert (news["model"], news["context"]) == (f"{NAME}@grpo-7", 256)
+        added = command(
+            "policy", "add", "outside", "--base-url", news["url"], "--model", news["model"], "--key", "s3cret"
+        )
+        assert added.status == 0, added.err
+        assert command("policy", "models", "outside", "--json").json == [news["model"]]
+        through_it = command("eval", "tictactoe", "outside", *asked)
+    assert (by_itself.status, through_it.status) == (0, 0), through_it.err
+    paired = command("compare", by_itself.json["id"], through_it.json["id"], "--json").json
+    shown = [
+        command("rollouts", run.json["id"], "--sort", "seq", "--transcript", "--json").json
+        for run in (by_itself, through_it)
+    ]
+    ours, theirs = ({each["index"]: each["messages"] for each in rollouts} for rollouts in shown)
+    assert len(paired["runs"]) == 2
+    assert theirs == ours
+
+
+def test_it_is_named_by_its_id(living: Living, checkpoint: str) -> None:
+    with served(living, checkpoint, signal.SIGINT) as news:
+        assert news["model"] == f"{NAME}@grpo-7"
+
+
+def test_what_is_not_there_is_told(command: Command) -> None:
+    by_name, by_id = command("serve", "nothing"), command("serve", "01a20047-953a-75f8-9de4-9b9eed534290")
+    assert (by_name.status, "no checkpoint or trained policy of this name" in by_name.err) == (2, True)
+    assert (by_id.status, "There is no such checkpoint" in by_id.err) == (2, True)
