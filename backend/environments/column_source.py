@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
 from backend.environments.validation import parse_python
 
-_TESTS = ("test_", "tests/", "client.py", "inference.py")
+_TESTS = ("test_", "tests/", "client.py", "inference.py", "inference_words.py")
 
 
 @dataclass(frozen=True, slots=True)

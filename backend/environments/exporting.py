@@ -48,6 +48,8 @@ def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
         "__PORT__": str(manifest.port),
     }
     parts = {path: _fill(_part(name), words) for path, name in _PARTS.items()}
+    if "inference.py" in files:
+        del parts["inference_words.py"]
     if any(path.endswith("Dockerfile") for path in files):
         del parts["server/Dockerfile"]
         parts["server/Dockerfile"] = files.get("server/Dockerfile") or files["Dockerfile"]
@@ -63,6 +65,7 @@ def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
 
 _PARTS = {
     "inference.py": "inference.py",
+    "inference_words.py": "inference_words.py",
     "client.py": "client.txt",
     "README.md": "readme.txt",
     "pyproject.toml": "pyproject.txt",

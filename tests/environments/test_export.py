@@ -23,6 +23,7 @@ def test_a_bare_package_gets_all_that_openenv_wants():
     files = complete(make_files())
     wanted = {
         "inference.py",
+        "inference_words.py",
         "client.py",
         "README.md",
         "pyproject.toml",

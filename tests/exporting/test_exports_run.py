@@ -110,10 +110,32 @@ def test_tools_are_called_by_the_endpoints_own_means(tmp_path: Path, endpoint: E
     assert result["messages"][-1]["content"].startswith('<tool_call>{"name": "close_case"')
 
 
-def test_of_several_calls_the_first_is_made_and_the_model_is_told(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_several_calls_of_a_reply_are_made_in_their_order(tmp_path: Path, endpoint: Endpoint) -> None:
     look = {"name": "get_booking", "arguments": {"reference": "AAAAAA"}}
+    unknown = {"name": "jump", "arguments": {}}
     close = {"name": "close_case", "arguments": {"outcome": "refused", "message": "No."}}
-    endpoint.answer = lambda messages: [look, close] if len(messages) < 3 else close
+    endpoint.answer = lambda messages: [look, unknown] if len(messages) < 3 else [look, close, look]
     folder = export("flight_desk", tmp_path)
-    run(folder, "python", "inference.py", "--tasks", "1", API_BASE_URL=endpoint.url, MODEL_NAME="m")
-    assert "Only the first of your 2 calls was made" in endpoint.asked[1]["messages"][-1]["content"]
+    told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m"}
+    played = run(folder, "python", "inference.py", "--tasks", "1", "--json", **told)
+    assert played.returncode == 0, played.stderr
+    [result] = [json.loads(line) for line in played.stdout.splitlines()]
+    assert (result["turns"], result["ended"], result["columns"].get("format", 0.0)) == (2, "done", 0.0)
+    asked, *answers = endpoint.asked[1]["messages"][2:]
+    assert [call["function"]["name"] for call in asked["tool_calls"]] == ["get_booking", "jump"]
+    assert [answer["tool_call_id"] for answer in answers] == [call["id"] for call in asked["tool_calls"]]
+    assert "There is no tool 'jump'" in answers[1]["content"]
+
+
+def test_a_policy_reads_the_last_turns_where_the_manifest_says_so(tmp_path: Path, endpoint: Endpoint) -> None:
+    folder = export("number_guess", tmp_path)
+    manifest = folder / "openenv.yaml"
+    manifest.write_text(
+        manifest.read_text().replace("  agent:\n", "  agent:\n    context: {kind: last, turns: 1}\n", 1)
+    )
+    endpoint.answer = lambda messages: "no idea"
+    played = run(folder, "python", "inference.py", "--tasks", "1", API_BASE_URL=endpoint.url, MODEL_NAME="m")
+    assert played.returncode == 0, played.stderr
+    first, *later = [body["messages"] for body in endpoint.asked]
+    assert max(len(messages) for messages in later) == len(first) + 2
+    assert later[-1][: len(first)] == first

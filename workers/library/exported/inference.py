@@ -13,7 +13,6 @@ What the model reads, how its reply becomes an action and what the reward is mad
 import argparse
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -25,94 +24,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import yaml
-from jinja2 import StrictUndefined
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from openai import OpenAI
 from openenv import GenericEnvClient
 
+import inference_words as words
+from inference_words import ACTION, AGENT, MANIFEST, PROCTOR, Unreadable
+
 HERE = Path(__file__).resolve().parent
-MANIFEST = yaml.safe_load((HERE / "openenv.yaml").read_text(encoding="utf-8"))
-PROCTOR = MANIFEST["proctor"]
-AGENT, ACTION = PROCTOR["agent"], PROCTOR["agent"]["action"]
 EPISODE = {"max_turns": 8, "step_timeout_seconds": 10, "max_tokens_per_turn": 256, **PROCTOR.get("episode", {})}
 TASKS = {"train": 1000, "heldout": 200, "levels": 1, **PROCTOR.get("tasks", {})}
 HELDOUT_SEED_BASE = 10_000_000
 START_SECONDS = 120
-JINJA = ImmutableSandboxedEnvironment(undefined=StrictUndefined, autoescape=False)
-
-
-class Unreadable(ValueError):
-    """A reply that is no action, in words for the model."""
-
-
-# from observations to words, from words to actions
-
-
-def render(template: str, **names: Any) -> str:
-    return JINJA.from_string(template).render(**names)
-
-
-def words_of(observation: dict[str, Any]) -> str:
-    return render(AGENT.get("observation", "{{ observation }}"), **{**observation, "observation": observation})
-
-
-def action_of(reply: str) -> dict[str, Any]:
-    """Raises Unreadable."""
-    kind = ACTION.get("format", "text")
-    if kind == "json":
-        return json_action(reply)
-    if kind == "tool":
-        return call_action(reply)
-    text = reply.strip()
-    if kind == "tag":
-        tag = ACTION["tag"]
-        found = re.findall(rf"<{re.escape(tag)}>(.*?)</{re.escape(tag)}>", reply, re.DOTALL)
-        if len(found) != 1:
-            raise Unreadable(f"Found {len(found) or 'no'} <{tag}>…</{tag}>; write exactly one.")
-        text = found[0].strip()
-    elif not text:
-        raise Unreadable("The reply is empty.")
-    return {ACTION["field"]: value_of(text)}
-
-
-def value_of(text: str) -> Any:
-    kind = ACTION.get("type", "string")
-    try:
-        if kind == "integer" and len(text) <= 20:
-            return int(text)
-        return float(text) if kind == "number" else text if kind == "string" else int("no integer")
-    except ValueError:
-        expected = "an integer" if kind == "integer" else "a number"
-        raise Unreadable(f"{text[:40]!r} is not {expected}.") from None
-
-
-def json_action(reply: str) -> dict[str, Any]:
-    fenced = re.match(r"^```(?:json)?\s*\n(.*?)\n```\s*$", reply.strip(), re.DOTALL)
-    try:
-        value = json.loads(fenced.group(1) if fenced else reply)
-    except ValueError as error:
-        raise Unreadable(f"The reply is not JSON: {error}.") from None
-    if not isinstance(value, dict):
-        raise Unreadable("The reply is JSON, but not an object.")
-    return value
-
-
-def call_action(reply: str) -> dict[str, Any]:
-    extra = ACTION.get("extra") or {}
-    if ACTION.get("text") and reply.strip() and "<tool_call>" not in reply:
-        return {ACTION["text"]: reply.strip(), **extra}
-    found = re.findall(r"<tool_call>(.*?)</tool_call>", reply, re.DOTALL)
-    if not found:
-        raise Unreadable("No tool was called. Call one of the tools you were given.")
-    if len(found) != 1:
-        raise Unreadable(f"Found {len(found)} calls; make exactly one.")
-    try:
-        call = json.loads(found[0])
-        name, arguments = call["name"], call.get("arguments") or {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise Unreadable('A call is written {"name": "…", "arguments": {…}}.') from None
-    return {ACTION["field"]: name, ACTION.get("arguments", "arguments"): arguments, **extra}
 
 
 # the model
@@ -127,25 +49,26 @@ class Model:
         self.name = os.environ.get("MODEL_NAME", "")
         if not self.name:
             sys.exit("set MODEL_NAME to the model that is to play")
-        self.calls = 0
-        """That the newest reply asked for; the first is made."""
 
-    def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> str:
-        """A call comes back in the words of a call."""
+    def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
+        """`content`, with each call in the words of a call, `reasoning`, and whether it `is_cut`."""
         listed = [{"type": "function", "function": tool} for tool in tools]
         answer = self.client.chat.completions.create(
             model=self.name,
-            messages=messages,
+            messages=words.native(messages),
             max_tokens=EPISODE["max_tokens_per_turn"],
             temperature=float(os.environ.get("TEMPERATURE", "0")),
             **({"tools": listed} if listed else {}),
         )
-        said = answer.choices[0].message
-        text, self.calls = said.content or "", len(said.tool_calls or [])
-        for call in (said.tool_calls or [])[:1]:
-            text += f'<tool_call>{{"name": {json.dumps(call.function.name)}, "arguments": {call.function.arguments}}}'
-            text += "</tool_call>"
-        return text
+        choice = answer.choices[0]
+        said, apart = choice.message, choice.message.model_extra or {}
+        calls = [words.write_call(call.function.name, call.function.arguments) for call in said.tool_calls or []]
+        text = said.content or ""
+        text = "\n".join([*([text.rstrip()] if text.strip() else []), *calls]) if calls else text
+        reasoning = apart.get("reasoning_content") or apart.get("reasoning") or ""
+        if not reasoning:
+            reasoning, text = words.split_reasoning(text)
+        return {"content": text, "reasoning": reasoning, "is_cut": choice.finish_reason == "length"}
 
 
 # an episode
@@ -153,51 +76,128 @@ class Model:
 
 def play(env: Any, model: Any, task: dict[str, Any]) -> dict[str, Any]:
     """One episode: the reward columns, their weighted sum and how it ended."""
-    result = env.reset(**task)
-    listed = ACTION.get("tools")
-    if ACTION.get("discover"):
-        listed = env.step(ACTION["discover"]).observation.get(listed)
-    elif isinstance(listed, str):
-        listed = result.observation.get(listed)
-    tools = [plain_tool(tool) for tool in listed or []]
-    named = ", ".join(tool["name"] for tool in tools)
-    system = (
-        re.sub(r"\{\{ *tools *\}\}", lambda _: named, AGENT.get("system", "")) if tools else AGENT.get("system", "")
-    )
-    messages = [{"role": "system", "content": system}] if system else []
-    text, rows, understood, turns, ended = words_of(result.observation), [], 0, 0, "max_turns"
-    while turns < EPISODE["max_turns"] and ended == "max_turns":
-        turns += 1
-        messages.append({"role": "user", "content": text})
-        reply = model.reply(messages, tools)
-        messages.append({"role": "assistant", "content": reply})
+    return Episode(env, model).play(task)
+
+
+class Episode:
+    def __init__(self, env: Any, model: Any) -> None:
+        self.env, self.model = env, model
+        self.messages: list[dict[str, Any]] = []
+        self.tools: list[dict[str, Any]] = []
+        self.rows: list[dict[str, float]] = []
+        self.left = EPISODE["max_turns"]
+        """Each call that is made is a turn, however many a reply makes."""
+        self.replies = self.understood = 0
+        self.text, self.done = "", False
+        self.results: list[str] = []
+        """Of several calls of one reply, in their order."""
+
+    def play(self, task: dict[str, Any]) -> dict[str, Any]:
+        self.open(task)
+        ended = None
+        while ended is None and self.left > 0:
+            ended = self.turn()
+        columns = fold(self.rows) | {"format": self.understood / max(self.replies, 1)}
+        weights = {
+            name: spec["weight"] if isinstance(spec, dict) else spec for name, spec in PROCTOR["rewards"].items()
+        }
+        shown = {name: columns.get(name, 0.0) for name in weights}
+        reward = sum(weight * shown[name] for name, weight in weights.items())
+        told = {"task": task, "reward": reward, "columns": shown, "turns": self.replies}
+        return {**told, "ended": ended or "max_turns", "messages": self.messages}
+
+    def open(self, task: dict[str, Any]) -> None:
+        result = self.env.reset(**task)
+        if isinstance(ACTION.get("tools"), list):
+            self.tools = [words.plain_tool(tool) for tool in ACTION["tools"]]
+        self.see(result)
+        if ACTION.get("discover"):
+            self.look_for_tools(self.env.step(ACTION["discover"]))
+        if system := words.system_of(self.tools):
+            self.messages.append({"role": "system", "content": system})
+
+    def see(self, result: Any) -> None:
+        self.done = result.done
+        self.text = "" if result.done else words.words_of(result.observation)
+        self.look_for_tools(result)
+
+    def look_for_tools(self, result: Any) -> None:
+        name = ACTION.get("tools")
+        if isinstance(name, str) and result.observation.get(name):
+            self.tools = [words.plain_tool(tool) for tool in result.observation[name]]
+
+    def turn(self) -> str | None:
+        """Ask, and do what the reply says. How the episode ended, once it has."""
+        self.messages.append(
+            {"role": "user", "content": self.text, **({"results": self.results} if self.results else {})}
+        )
+        reply = self.model.reply(words.visible(self.messages), self.tools)
+        reasoning = {"reasoning": reply["reasoning"]} if reply["reasoning"] else {}
+        self.messages.append({"role": "assistant", "content": reply["content"], **reasoning})
+        self.replies, self.results = self.replies + 1, []
         try:
-            result = env.step(action_of(reply))
-            understood += 1
-            rows.append(columns_of(result))
-            text = "" if result.done else words_of(result.observation)
-            ended = "done" if result.done else ended
-        except (Unreadable, RuntimeError) as problem:
-            if not isinstance(problem, Unreadable) and "VALIDATION_ERROR" not in str(problem):
-                raise  # the environment failed, not the model
-            message = AGENT.get("unparsable_message", "Your reply could not be read. {{ problem }}")
-            text = render(message, problem=str(problem))
-            ended = "unparsable" if AGENT.get("on_unparsable", "retry") == "end" else ended
-        if model.calls > 1 and text:
-            text += f"\n\nOnly the first of your {model.calls} calls was made. Call again what you still need."
-    columns = fold(rows) | {"format": understood / max(turns, 1)}
-    weights = {name: spec["weight"] if isinstance(spec, dict) else spec for name, spec in PROCTOR["rewards"].items()}
-    reward = sum(weight * columns.get(name, 0.0) for name, weight in weights.items())
-    shown = {name: columns.get(name, 0.0) for name in weights}
-    return {"task": task, "reward": reward, "columns": shown, "turns": turns, "ended": ended, "messages": messages}
+            asked = words.asked_for(reply["content"], self.tools)
+        except Unreadable as problem:
+            asked = [problem]
+        if len(asked) > 1 and any(isinstance(each, dict) for each in asked):
+            return self.make_all(asked)
+        self.left -= 1
+        if isinstance(asked[0], dict):
+            return self.make_one(asked[0], is_cut=reply["is_cut"], is_understood=True)
+        if AGENT.get("on_unparsable") == "pass" and ACTION.get("field"):
+            return self.make_one({ACTION["field"]: reply["content"]}, is_cut=reply["is_cut"], is_understood=False)
+        return self.turn_down(" ".join(map(str, asked)), is_cut=reply["is_cut"])
 
+    def make_one(self, action: dict[str, Any], *, is_cut: bool, is_understood: bool) -> str | None:
+        try:
+            self.make(action)
+        except Unreadable as refusal:
+            return self.turn_down(str(refusal), is_cut=is_cut)
+        self.understood += is_understood
+        return "done" if self.done else None
 
-def plain_tool(tool: dict[str, Any]) -> dict[str, Any]:
-    """As OpenAI's endpoints want it; environments also use MCP's spelling."""
-    tool = tool.get("function", tool)
-    schema = tool.get("parameters") or tool.get("input_schema") or tool.get("inputSchema")
-    empty = {"type": "object", "properties": {}}
-    return {"name": tool["name"], "description": tool.get("description", ""), "parameters": schema or empty}
+    def make_all(self, asked: list[dict[str, Any] | Unreadable]) -> str | None:
+        """One call after the other, as far as the episode goes."""
+        told, are_made = [], True
+        for each in asked:
+            name = each[ACTION["field"]] if isinstance(each, dict) else ""
+            try:
+                told.append((name, self.make_next(each)))
+            except Unreadable as problem:
+                told.append((name, str(problem)))
+                are_made = False
+        self.understood += are_made
+        self.results = [text for _, text in told]
+        self.text = "" if self.done else words.answers_in_words(told)
+        return "done" if self.done else None
+
+    def make_next(self, asked: dict[str, Any] | Unreadable) -> str:
+        if isinstance(asked, Unreadable):
+            raise asked
+        if self.done or self.left <= 0:
+            over = "the episode is over" if self.done else "the episode has no turn left"
+            raise Unreadable(f"Not made: {over}.")
+        self.left -= 1
+        self.make(asked)
+        return self.text
+
+    def make(self, action: dict[str, Any]) -> None:
+        """Raises Unreadable when the environment takes no such action; another error is the environment's own."""
+        try:
+            result = self.env.step(action)
+        except RuntimeError as problem:
+            if "VALIDATION_ERROR" in str(problem):
+                raise Unreadable(str(problem)) from problem
+            raise
+        self.see(result)
+        self.rows.append(columns_of(result))
+
+    def turn_down(self, problem: str, *, is_cut: bool) -> str | None:
+        message = AGENT.get("unparsable_message", "Your reply could not be read. {{ problem }}")
+        self.text = words.render(message, problem=problem)
+        if is_cut:  # asking again would only be cut again
+            return "token_limit"
+        return "unparsable" if AGENT.get("on_unparsable", "retry") == "end" else None
 
 
 def columns_of(result: Any) -> dict[str, float]:
