@@ -3,6 +3,7 @@
 import uuid
 
 import uuid_utils
+from uuid_utils.compat import uuid5
 
 _NAMESPACE = uuid.UUID("8f1f0f2e-5d0c-5f5e-9b0a-6f6c70726f63")
 
@@ -14,4 +15,4 @@ def new_id() -> uuid.UUID:
 
 def stable_id(*parts: object) -> uuid.UUID:
     """The same id for the same parts, so that a repeated write meets its first."""
-    return uuid.uuid5(_NAMESPACE, "/".join(str(part) for part in parts))
+    return uuid5(_NAMESPACE, "/".join(map(str, parts)))

@@ -68,7 +68,7 @@ def _newest(
         .limit(LOOKED_AT)
     )
     for candidate in session.scalars(statement):
-        if EvaluationPlan.model_validate(candidate.configuration).tasks < len(tasks):
+        if not _may_cover(candidate, tasks):
             continue
         found = known.get(candidate.id) or scores(session, side_of(session, candidate))
         if tasks and all(key in found.tasks for key in tasks):
@@ -76,6 +76,15 @@ def _newest(
             names = (*candidate.columns, "reward")
             return Baseline(script, candidate.id, tuple(each for each in estimates if each), names)
     return Baseline(script)
+
+
+def _may_cover(run: Run, tasks: Sequence[TaskKey]) -> bool:
+    """Do all these tasks stand in the run's plan? Its rollouts are read only then."""
+    plan = EvaluationPlan.model_validate(run.configuration)
+    if plan.tasks < len(tasks):
+        return False
+    planned = frozenset(plan.task_indexes)
+    return all(key.split == plan.split and key.number in planned for key in tasks)
 
 
 def start_baseline(session: Session, actor: Asker, run: Run, script: str) -> Run:

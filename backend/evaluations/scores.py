@@ -86,13 +86,12 @@ def scores(session: Session, side: Side) -> Scores:
 
     width = len(side.run.columns) + 1
     rows = session.execute(_means(width - 1), side.parameters()).all()
-    return Scores(
-        side,
-        {TaskKey(row[1], row[2], row[3]): position for position, row in enumerate(rows)},
-        [row[4] for row in rows],
-        [row[0] for row in rows],
-        np.array([row[5:] for row in rows], dtype=float).reshape(len(rows), width),
-    )
+    if not rows:
+        return Scores(side, {}, [], [], np.empty((0, width)))
+    ids, splits, numbers, seeds, levels, *values = zip(*rows, strict=True)  # by column: tasks are tens of thousands
+    keys = map(TaskKey, splits, numbers, seeds)
+    found = np.column_stack([np.array(column, dtype=float) for column in values])
+    return Scores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), found)
 
 
 def first_rollouts(session: Session, side: Side, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Select, and_, case, cast, func, literal, select, text
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from backend.db.models import Judge, Judgement, Rollout, Run
 from backend.domain.rescoring import DIVERGED_AT, JUDGE_PREFIX, REPLIES_ENDED, REPLIES_LEFT
@@ -85,26 +85,38 @@ def weighed(offered: Sequence[Candidate], weights: Mapping[str, float]) -> list[
 
 def measured(run: Run, chosen: Sequence[Candidate], conditions: Sequence[ColumnElement[bool]] = ()) -> Select[Any]:
     """`id`, `group_id`, `seq`, `level`, `reward`, then each value; a value that is missing is null."""
-    statement = select(Rollout.id, Rollout.group_id, Rollout.seq, Rollout.level, cast(Rollout.reward, Double))
-    for number, candidate in enumerate(chosen):
-        if candidate.judge_id is None:
-            statement = statement.add_columns(_value(candidate).label(f"v{number}"))
-            continue
-        judgement = aliased(Judgement, name=f"j{number}")
-        theirs = and_(
-            judgement.rollout_id == Rollout.id,
-            judgement.judge_id == candidate.judge_id,
-            judgement.status == JudgementStatus.COMPLETED,
-        )
+    values, joins = readings(Rollout.__table__.c, chosen)
+    statement = select(Rollout.id, Rollout.group_id, Rollout.seq, Rollout.level, cast(Rollout.reward, Double), *values)
+    for judgement, theirs in joins:
         statement = statement.outerjoin(judgement, theirs)
-        statement = statement.add_columns(cast(judgement.score, Double).label(f"v{number}"))
     return statement.where(Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED, *conditions)
 
 
-def _value(candidate: Candidate) -> ColumnElement[Any]:
+def readings(
+    rollout: Any, chosen: Sequence[Candidate]
+) -> tuple[list[ColumnElement[Any]], list[tuple[Any, ColumnElement[bool]]]]:
+    """Each value of a rollout by its table's columns, and the judgements to join for it with their conditions."""
+    values: list[ColumnElement[Any]] = []
+    joins: list[tuple[Any, ColumnElement[bool]]] = []
+    for number, candidate in enumerate(chosen):
+        if candidate.judge_id is None:
+            values.append(_value(rollout, candidate).label(f"v{number}"))
+            continue
+        judgement = Judgement.__table__.alias(f"j{number}")
+        theirs = and_(
+            judgement.c.rollout_id == rollout.id,
+            judgement.c.judge_id == candidate.judge_id,
+            judgement.c.status == JudgementStatus.COMPLETED,
+        )
+        joins.append((judgement, theirs))
+        values.append(cast(judgement.c.score, Double).label(f"v{number}"))
+    return values, joins
+
+
+def _value(rollout: Any, candidate: Candidate) -> ColumnElement[Any]:
     if candidate.origin is Origin.COLUMN:
-        return cast(Rollout.columns[candidate.position], Double)
-    number = Rollout.metrics[candidate.name]
+        return cast(rollout.columns[candidate.position], Double)
+    number = rollout.metrics[candidate.name]
     is_number = func.jsonb_typeof(number) == "number"
     return case((is_number, cast(number.astext, Double)), else_=cast(literal(0.0), Double))
 

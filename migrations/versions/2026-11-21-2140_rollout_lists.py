@@ -18,6 +18,7 @@ LISTED = [
 def upgrade() -> None:
     op.execute("SET lock_timeout = '5s'")
     op.drop_index("ix_rollouts_run_id_reward", table_name="rollouts")
+    op.drop_index("ix_rollouts_run_id_phase_training_step", table_name="rollouts")
     op.drop_index("ix_rollouts_run_id_seq", table_name="rollouts")
     op.create_index("ix_rollouts_run_id_seq", "rollouts", ["run_id", "seq"], unique=True, postgresql_include=LISTED)
     # The index alone is read only where Postgres knows that a page is visible to all: new pages are vacuumed soon.
@@ -63,3 +64,6 @@ def downgrade() -> None:
     op.drop_index("ix_rollouts_run_id_seq", table_name="rollouts")
     op.create_index("ix_rollouts_run_id_seq", "rollouts", ["run_id", "seq"], unique=True)
     op.create_index("ix_rollouts_run_id_reward", "rollouts", ["run_id", "reward", "id"], unique=False)
+    op.create_index(
+        "ix_rollouts_run_id_phase_training_step", "rollouts", ["run_id", "phase", "training_step"], unique=False
+    )

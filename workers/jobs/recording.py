@@ -22,7 +22,7 @@ from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RolloutStatus
 from backend.events import RUNS, announce, run_topic
-from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, json_text, row_of
+from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, copy_line, json_text, row_of
 
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
@@ -31,19 +31,22 @@ _GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
 # Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
 _ADD_TASKS = text("""
 INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
-SELECT t.id, :version, t.split, t.index, t.level, t.seed, t.arguments::jsonb
-FROM unnest(CAST(:id AS uuid[]), CAST(:c0 AS text[]), CAST(:c1 AS int[]), CAST(:c2 AS int[]), CAST(:c3 AS bigint[]),
-            CAST(:c4 AS text[])) AS t(id, split, index, level, seed, arguments)
+SELECT t.id, :version, t.split, t.index, t.level, t.seed, t.arguments
+FROM json_to_recordset(CAST(:rows AS json))
+     AS t(id uuid, split text, index int, level int, seed bigint, arguments jsonb)
 ORDER BY t.id
 ON CONFLICT DO NOTHING
 """)
 _ADD_GROUPS = text("""
 INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
 SELECT g.id, :run, g.task_id, g.phase, g.training_step, g.ordinal
-FROM unnest(CAST(:id AS uuid[]), CAST(:c0 AS uuid[]), CAST(:c1 AS text[]), CAST(:c2 AS int[]), CAST(:c3 AS int[]))
-     AS g(id, task_id, phase, training_step, ordinal)
+FROM json_to_recordset(CAST(:rows AS json))
+     AS g(id uuid, task_id uuid, phase text, training_step int, ordinal int)
 ON CONFLICT DO NOTHING
 """)
+_KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
+_LINES = 20
+"""Rows sent at once: few, because one may hold megabytes."""
 _COPY = f"COPY rollouts ({', '.join(COLUMNS)}) FROM STDIN"
 
 
@@ -86,15 +89,20 @@ class RunRecorder:
 
     def _store_tasks(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
         """Tasks and groups of these rollouts, those that are not there yet."""
-        tasks: dict[uuid.UUID, tuple[Any, ...]] = {}
-        groups: dict[uuid.UUID, tuple[Any, ...]] = {}
+        tasks: dict[uuid.UUID, dict[str, Any]] = {}
+        groups: dict[uuid.UUID, dict[str, Any]] = {}
         for rollout, row in stored:
+            group = row[GROUP]
+            if group in groups:
+                continue
             task = rollout.task
             task_id = stable_id("task", self.version_id, task.split, task.index, task.seed)
-            tasks[task_id] = (str(task.split), task.index, task.level, task.seed, json_text(dict(task.arguments)))
-            groups[row[GROUP]] = (task_id, str(rollout.phase), rollout.training_step, rollout.group)
-        session.execute(_ADD_TASKS, {"version": self.version_id, **_as_arrays(tasks)})
-        session.execute(_ADD_GROUPS, {"run": self.run_id, **_as_arrays(groups)})
+            place = {"split": task.split, "index": task.index, "level": task.level, "seed": task.seed}
+            tasks[task_id] = {"id": str(task_id), **place, "arguments": dict(task.arguments)}
+            when = {"phase": rollout.phase, "training_step": rollout.training_step, "ordinal": rollout.group}
+            groups[group] = {"id": str(group), "task_id": str(task_id), **when}
+        session.execute(_ADD_TASKS, {"version": self.version_id, "rows": json_text(list(tasks.values()))})
+        session.execute(_ADD_GROUPS, {"run": self.run_id, "rows": json_text(list(groups.values()))})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
@@ -176,23 +184,16 @@ class _Rate:
 
 def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
     """Those that are stored; failed and cancelled ones are taken away first and so give place."""
-    found = session.execute(select(RolloutRow.id, RolloutRow.status).where(RolloutRow.id.in_(ids))).all()
+    found = session.execute(_KNOWN, {"ids": f"{{{','.join(map(str, ids))}}}"}).all()
     unfinished = [row.id for row in found if row.status in _GIVES_PLACE]
     if unfinished:
         session.execute(delete(RolloutRow).where(RolloutRow.id.in_(unfinished)))
     return [row.id for row in found if row.status not in _GIVES_PLACE]
 
 
-def _as_arrays(rows: Mapping[uuid.UUID, tuple[Any, ...]]) -> dict[str, list[Any]]:
-    """Row by id, turned into one array a column: `id`, `c0`, `c1`, …"""
-    return {"id": list(rows)} | {
-        f"c{place}": list(values) for place, values in enumerate(zip(*rows.values(), strict=True))
-    }
-
-
 def _copy(session: Session, rows: Sequence[Sequence[Any]]) -> None:
     connection = session.connection().connection.driver_connection
     assert isinstance(connection, psycopg.Connection)
     with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
-        for row in rows:
-            copy.write_row(row)
+        for first in range(0, len(rows), _LINES):
+            copy.write("".join(map(copy_line, rows[first : first + _LINES])))

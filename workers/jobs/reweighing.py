@@ -4,14 +4,14 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Double, Select, Text, Uuid, and_, case, cast, column, func, insert, literal, null, select
+from sqlalchemy import Double, Text, Uuid, and_, case, cast, column, func, insert, literal, null, select
 from sqlalchemy.dialects.postgresql import ARRAY, REAL, array
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from backend.db.models import Rollout, Run
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunStatus
-from backend.rescoring.columns import Candidate, candidates, measured, weighed
+from backend.rescoring.columns import Candidate, candidates, readings, weighed
 from workers.jobs.copies import Original, store_missing
 from workers.jobs.recording import RunRecorder
 from workers.jobs.rescoring_work import Ending, Work
@@ -45,7 +45,7 @@ class _Weighing:
     def _insert(self, session: Session, seq: int, missing: Sequence[uuid.UUID]) -> None:
         source = session.get_one(Run, self.work.originals.source_id)
         chosen = weighed(candidates(session, source), self.work.weights)
-        values = _values(self._numbered(seq, missing), source, chosen, self.work.run_id)
+        values = _values(self._numbered(seq, missing), chosen, self.work.run_id)
         session.execute(insert(Rollout).from_select(list(values), select(*values.values())))
 
     def _numbered(self, seq: int, missing: Sequence[uuid.UUID]) -> Any:
@@ -63,11 +63,11 @@ class _Weighing:
         )
 
 
-def _values(n: Any, source: Run, chosen: Sequence[Candidate], run_id: uuid.UUID) -> dict[str, ColumnElement[Any]]:
+def _values(n: Any, chosen: Sequence[Candidate], run_id: uuid.UUID) -> dict[str, ColumnElement[Any]]:
     """What each column of the new rows gets; the conversation and all that is not named here as it was."""
     old = Rollout.__table__.alias("s")
-    scored = _scored(n, source, chosen).cte("m")
-    numbers = [scored.c[f"v{place}"] for place in range(len(chosen))]
+    readable, joins = readings(old.c, chosen)
+    numbers = [value.element for value in readable]
     is_scored = and_(old.c.status == RolloutStatus.COMPLETED, *(number.is_not(None) for number in numbers))
     kept = {c.name: c for c in old.columns if c.name != "created_at"}
     joined: dict[str, ColumnElement[Any]] = {
@@ -86,13 +86,12 @@ def _values(n: Any, source: Run, chosen: Sequence[Candidate], run_id: uuid.UUID)
         "is_demonstration": literal(False),
         **_failure(old, numbers, chosen, is_scored),
     }
-    together = n.join(old, old.c.id == n.c.source_id).outerjoin(scored, scored.c.id == old.c.id)
+    # Every join meets an index: without statistics of a young run Postgres may join by nested loops, and that is well.
+    together = n.join(old, old.c.id == n.c.source_id)
+    for judgement, theirs in joins:
+        together = together.outerjoin(judgement, theirs)
     rows = select(*(value.label(name) for name, value in joined.items())).select_from(together).subquery()
     return {name: rows.c[name] for name in joined}
-
-
-def _scored(n: Any, source: Run, chosen: Sequence[Candidate]) -> Select[Any]:
-    return measured(source, chosen, [Rollout.id.in_(select(n.c.source_id))])
 
 
 def _sum(numbers: Sequence[ColumnElement[float]], chosen: Sequence[Candidate]) -> ColumnElement[float]:

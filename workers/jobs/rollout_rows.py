@@ -84,7 +84,7 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         rollout.error_message and plain_text(rollout.error_message)[:MAX_MESSAGE_CHARACTERS],
         rollout.attempts,
         real(rollout.reward) if done else None,
-        [real(rollout.columns.get(name, 0.0)) for name in columns] if done else None,
+        _array([real(rollout.columns.get(name, 0.0)) for name in columns]) if done else None,
         json_text(rollout.metrics),
         json_text(rollout.opening),
         json_text(rollout.steps),
@@ -104,6 +104,24 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         rollout.started_at,
         rollout.ended_at,
     ]
+
+
+def copy_line(row: Sequence[Any]) -> str:
+    """A row as a line of COPY's text format; the driver's own writer looks at each value's type anew."""
+    return "\t".join([_field(value) for value in row]) + "\n"
+
+
+def _field(value: Any) -> str:
+    if value is None:
+        return "\\N"
+    if not isinstance(value, str):
+        return str(value)
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def _array(values: Sequence[float | None]) -> str:
+    """As Postgres reads it: the driver's own lists are many times slower."""
+    return "{" + ",".join("NULL" if value is None else repr(float(value)) for value in values) + "}"
 
 
 def json_text(value: Any) -> str:

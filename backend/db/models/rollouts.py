@@ -60,7 +60,6 @@ class Rollout(Base):
     __table_args__ = (
         UniqueConstraint("group_id", "member"),
         Index("ix_rollouts_run_id_seq", "run_id", "seq", unique=True, postgresql_include=LISTED),
-        Index("ix_rollouts_run_id_phase_training_step", "run_id", "phase", "training_step"),
     )
 
     id: Mapped[Id]
