@@ -50,6 +50,8 @@ class Settings(BaseSettings):
     """Of the docker launcher, e.g. `runsc`; empty: the engine's own."""
     allow_network: str = ""
     """Empty: what administrators grant. `none`: nobody. Content hashes, separated by commas: these need no grant."""
+    environments_gb: float = Field(default=20.0, gt=0)
+    """What packages' own virtual environments may take of the env host's disk; the least wanted go first."""
     worker_name: str = ""
 
     # command line

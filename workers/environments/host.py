@@ -93,7 +93,9 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
     _announce(offer)
     pip = Pip(python)
     sources = Sources(pip, folder / "root") if offer.launcher is Launcher.JAIL else None
-    runtimes = Runtimes(VirtualEnvironments(pip, settings.data / "environments", sources), offer, folder)
+    most = int(settings.environments_gb * 2**30)
+    environments = VirtualEnvironments(pip, settings.data / "environments", sources, most)
+    runtimes = Runtimes(environments, offer, folder)
     grants = Grants(NetworkRule.read(settings.allow_network), settings.allow_private_endpoints)
     pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
     store = PackageStore(settings.data / "packages")

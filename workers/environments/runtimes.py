@@ -36,7 +36,8 @@ class Runtimes:
         """Raises SandboxError when this machine may not run foreign code or the interpreter does not start."""
         if self._offer.launcher is Launcher.NONE:
             raise SandboxError(self._offer.refusal)
-        await self._environments.build(package)
+        if await self._environments.build(package):
+            await self._environments.tidy({key.partition(" ")[0] for key in self._zygotes})
         key, pythons = self._environments.key_of(package), self._environments.pythons_of(package)
         key += " network" if has_network else ""
         key += f" hashes {hash_seed}" if hash_seed else ""

@@ -21,8 +21,10 @@ from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 from workers.environments.packages import StoredPackage
 from workers.environments.pip import LOG_CHARACTERS, Pip, append
 from workers.environments.sources import ROUNDS, Sources
+from workers.environments.tidying import tidy, touch
 
 BUILD_SECONDS = 600.0
+MAX_BYTES = 20 << 30
 _SITE_PACKAGES = "import site; print(site.getsitepackages()[0])"
 _STANDS_ALONE = "stands-alone"
 """A file in a virtual environment that does not look into the shared runtime."""
@@ -44,8 +46,11 @@ class Plan:
 
 
 class VirtualEnvironments:
-    def __init__(self, pip: Pip, folder: Path, sources: Sources | None = None) -> None:
+    """Bounded: a package whose own was removed gets it again when it is wanted."""
+
+    def __init__(self, pip: Pip, folder: Path, sources: Sources | None = None, max_bytes: int = MAX_BYTES) -> None:
         """Without `sources`, what has no wheel cannot be installed."""
+        self._max_bytes = max_bytes
         self._pip, self._runtime, self._folder, self._sources = pip, pip.python, folder, sources
         self._building: dict[str, asyncio.Lock] = {}
         self._provided: dict[str, Version] | None = None
@@ -108,13 +113,25 @@ class VirtualEnvironments:
     def _python(self, package: StoredPackage) -> Path:
         return self._folder / self.key_of(package) / "bin" / "python"
 
-    async def build(self, package: StoredPackage) -> None:
-        """Raises SandboxError with the log's last lines. Two packages that ask for the same wait for one build."""
+    async def build(self, package: StoredPackage) -> bool:
+        """Was there anything to build? Two packages that ask for the same wait for one build.
+
+        Raises SandboxError with the log's last lines.
+        """
         if not self._runtime.exists():
             raise SandboxError(f"the environment runtime is missing ({self._runtime}): run `make setup`")
         async with self._building.setdefault(self.key_of(package), asyncio.Lock()):
-            if not self.is_built(package):
-                await self._build(package)
+            if self.is_built(package):
+                if key := self.key_of(package):
+                    touch(self._folder / key)
+                return False
+            await self._build(package)
+            return True
+
+    async def tidy(self, in_use: set[str]) -> None:
+        """Keep the bound; `in_use` are keys. What is being built is in use too."""
+        building = {key for key, lock in self._building.items() if lock.locked()}
+        await asyncio.to_thread(tidy, self._folder, self._max_bytes, in_use | building)
 
     async def _build(self, package: StoredPackage) -> None:
         home = self._python(package).parent.parent
