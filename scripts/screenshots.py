@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -81,15 +82,27 @@ def choose_shots(client: Client) -> Iterator[Shot]:
     yield Shot("editor", f"{address}/edit", until=".ace_line")
     yield Shot("certificate", f"{address}/versions/{version['number']}", until="#certificate tbody tr")
     yield Shot("play", f"{address}/play/{begin_play(client)}", until=".play-choices")
-    yield Shot("evaluation", f"/runs/{grpo['id']}", until="#run-figures tbody tr")
-    yield Shot("rollout", f"/rollouts/{won['id']}", until=".transcript")
+    yield from shots_of_results(grpo, sft, won)
     yield Shot("launch", f"/training/new?preset=quick&version_id={version['id']}")
     yield Shot("training", trained, until=".chart canvas")
     yield Shot("training-dark", trained, look="dark", until=".chart canvas")
     yield Shot("training-phone", trained, size="phone", until=".chart canvas")
     yield Shot("review", f"/review/{flagged(client)}", until=".accusation")
-    yield Shot("compare", f"/compare?a={sft['id']}&b={grpo['id']}", until="#side-by-side")
+    yield Shot("judge", "/judges/new")
     yield Shot("export", f"/exports/{export['id']}", until="[aria-label='Checkpoint and reloaded export']")
+
+
+def shots_of_results(after: dict[str, Any], before: dict[str, Any], won: dict[str, Any]) -> Iterator[Shot]:
+    """An evaluation, its rollouts, and what is asked of it beside others."""
+    run = f"/runs/{after['id']}"
+    yield Shot("evaluation", run, until="#run-figures tbody tr")
+    yield Shot("evaluation-dark", run, look="dark", until="#run-figures tbody tr")
+    yield Shot("rollouts", f"{run}/rollouts?where={quote('reward > 0 and turns > 1')}", until="#rollout-table tbody tr")
+    yield Shot("rollout", f"/rollouts/{won['id']}", until=".transcript")
+    yield Shot("rollout-phone", f"/rollouts/{won['id']}", size="phone", until=".transcript")
+    yield Shot("compare", f"/compare?run={before['id']}&run={after['id']}", until="#side-by-side")
+    yield Shot("leaderboard", f"/leaderboards/{ENVIRONMENT}", until="main table.data tbody tr")
+    yield Shot("rescore", f"{run}/rescore", until=".weight-input")
 
 
 def take(chromium: Browser, url: str, token: str, shot: Shot, folder: Path) -> Path:

@@ -61,7 +61,7 @@ def watch_run(run: RunName, as_json: AsJson = False) -> None:
 
 @app.command("stop")
 def stop(run: RunName, as_json: AsJson = False) -> None:
-    """Ask a run to stop after what is in flight. It can be resumed."""
+    """Ask a run to stop. An evaluation cancels its rollouts under way; finished ones stay, and it can be resumed."""
     _ask(run, "stop", as_json)
 
 

@@ -40,7 +40,10 @@ def get_run(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> RunDetailAnswe
 
 @router.post("/runs/{run_id}/stop", tags=["runs"])
 def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> RunAnswer:
-    """Ask a run to stop after what is in flight. Training runs need the role trainer."""
+    """Ask a run to stop: an evaluation cancels its rollouts under way, others finish theirs first.
+
+    Training runs need the role trainer.
+    """
     run = queries.get_run(session, run_id)
     service.request_stop(session, actor, run)
     return RunAnswer.of(run)

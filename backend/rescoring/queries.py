@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
-from backend.db.models import EnvironmentVersion, Rollout, Run
+from backend.db.models import EnvironmentVersion, Group, Rollout, Run
 from backend.domain.rescoring import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT
 from backend.domain.statistics import TIE, Estimate, estimate_of
 from backend.domain.vocabulary import RunKind
@@ -166,7 +166,8 @@ def most_changed(session: Session, run_id: uuid.UUID, limit: int = SHOWN) -> lis
         """),
         {"run": run_id, "limit": limit},
     ).all()
-    statement = select(Rollout).options(joinedload(Rollout.group)).where(Rollout.id.in_([row.id for row in ids]))
+    whole = joinedload(Rollout.group).joinedload(Group.task)
+    statement = select(Rollout).options(whole).where(Rollout.id.in_([row.id for row in ids]))
     by_id = {rollout.id: rollout for rollout in session.scalars(statement)}
     return [
         Changed(by_id[row.id], row.before, _step(by_id[row.id].metrics.get(DIVERGED_AT)))

@@ -16,22 +16,52 @@ NOTICE_COOKIE = "proctor_notice"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry of the main navigation."""
+    """An entry of the main navigation. `also`: where else one is at this place."""
 
     label: str
     url: str
     icon: str
+    also: tuple[str, ...] = ()
+
+    def is_at(self, path: str) -> bool:
+        inside = any(path.startswith(f"{start}/") for start in (self.url, *self.also) if start != "/")
+        return path == self.url or inside
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceGroup:
+    """Places that belong to one kind of work; the first group has no label."""
+
+    label: str
+    places: tuple[Place, ...]
 
 
 NAVIGATION = (
-    Place("Overview", "/", "overview"),
-    Place("Environments", "/environments", "environment"),
-    Place("Policies", "/policies", "policy"),
-    Place("Runs", "/runs", "run"),
-    Place("Compare", "/compare", "compare"),
-    Place("Leaderboards", "/leaderboards", "leaderboard"),
-    Place("Review", "/review", "review"),
-    Place("Checkpoints", "/checkpoints", "checkpoint"),
+    PlaceGroup("", (Place("Overview", "/", "overview"),)),
+    PlaceGroup(
+        "Define",
+        (
+            Place("Environments", "/environments", "environment"),
+            Place("Policies", "/policies", "policy"),
+            Place("Judges", "/judges", "judge"),
+        ),
+    ),
+    PlaceGroup(
+        "Measure",
+        (
+            Place("Runs", "/runs", "run", also=("/rollouts", "/evaluations", "/training", "/rescores")),
+            Place("Compare", "/compare", "compare"),
+            Place("Leaderboards", "/leaderboards", "leaderboard"),
+            Place("Review", "/review", "review"),
+        ),
+    ),
+    PlaceGroup(
+        "Train",
+        (
+            Place("Training data", "/data/sft", "data", also=("/data",)),
+            Place("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
+        ),
+    ),
 )
 SIDE_DOORS = (
     Place("Team", "/team", "team"),

@@ -210,10 +210,16 @@ def _reply(
     )
 
 
+SHORTEST_TIMING = 0.0005
+"""Seconds; less is shown as nothing, it would read as 0 ms."""
+
+
 def _timings(step: Mapping[str, Any]) -> list[tuple[str, float]]:
     known = (("waited", "queue_seconds"), ("policy", "policy_seconds"), ("environment", "environment_seconds"))
     values = [(name, step.get(key)) for name, key in known]
-    return [(name, float(value)) for name, value in values if isinstance(value, int | float) and value > 0]
+    return [
+        (name, float(value)) for name, value in values if isinstance(value, int | float) and value >= SHORTEST_TIMING
+    ]
 
 
 def _messages_of(steps: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

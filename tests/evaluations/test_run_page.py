@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Run, RunLogLine
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.evaluations.pages.header import RunHeader
 from backend.evaluations.points import Series, Window, columnar_points
 from tests.factories import make_checkpoint, make_flag, make_points, make_policy, make_rollouts, make_run, random_rows
 
@@ -33,6 +34,13 @@ def test_the_overview_shows_the_means_of_every_column(session: Session, viewer: 
         assert f"{done[:, column].mean():.3f}" in page
     assert f"{(done @ np.array(run.weights)).mean():.3f}" in page
     assert "the board is on fire" in page
+
+
+def test_rollouts_that_were_played_again_count_once_when_it_is_over(session: Session) -> None:
+    run = make_run(session, summary={"rollouts": 10}, next_seq=21)
+    assert RunHeader(run, 0, True).rollout_count == 10
+    run.status = RunStatus.RUNNING
+    assert RunHeader(run, 0, False).rollout_count == 20
 
 
 @pytest.mark.parametrize("tab", TABS)

@@ -43,7 +43,7 @@ def test_a_running_run_is_asked_to_stop(session: Session, author: TestClient) ->
     author.post(f"/runs/{run.id}/stop")
     assert run.status is RunStatus.RUNNING
     assert run.stop_requested_at is not None
-    assert "stopping after what is in flight" in author.get(f"/runs/{run.id}").text
+    assert "Rollouts under way are cancelled, finished ones are kept." in author.get(f"/runs/{run.id}").text
 
 
 def test_a_run_that_is_over_cannot_be_stopped(session: Session, author: TestClient) -> None:

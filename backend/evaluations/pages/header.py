@@ -37,6 +37,13 @@ class RunHeader:
         return not is_played and not self.run.status.is_over and self.run.stop_requested_at is None
 
     @property
+    def stopping(self) -> str:
+        """What becomes of the work under way, in words."""
+        if self.run.kind is RunKind.EVALUATION:
+            return "Rollouts under way are cancelled, finished ones are kept."
+        return "What is under way is finished first."
+
+    @property
     def can_resume(self) -> bool:
         return self.run.can_resume and self.run.kind is not RunKind.PLAY
 
@@ -49,6 +56,12 @@ class RunHeader:
         """What this run did with its source, in words."""
         words = {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}
         return words.get(self.run.kind, "again after")
+
+    @property
+    def rollout_count(self) -> int:
+        """Those that stand; while it runs, all that were written, also those that were played again since."""
+        counted = self.run.summary.get("rollouts") if self.run.status.is_over else None
+        return counted if isinstance(counted, int) else self.run.next_seq - 1
 
     @property
     def done(self) -> int:

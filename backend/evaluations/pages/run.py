@@ -188,7 +188,7 @@ def run_points(
 @router.post("/runs/{run_id}/stop", response_class=HTMLResponse)
 def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     service.request_stop(session, actor, queries.get_run(session, run_id))
-    return see_other(f"/runs/{run_id}", "Stopping after what is in flight.")
+    return see_other(f"/runs/{run_id}", "Stopping. What is finished is kept.")
 
 
 @router.post("/runs/{run_id}/resume", response_class=HTMLResponse)

@@ -63,6 +63,15 @@
     here.parentElement.scrollLeft = here.offsetLeft - here.parentElement.offsetLeft - 24;
   }
 
+  // Leave no open drop-down behind.
+  const dropped = () => document.querySelectorAll("details.drop[open]");
+  document.addEventListener("click", (event) => {
+    for (const drop of dropped()) if (!drop.contains(event.target)) drop.open = false;
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") for (const drop of dropped()) { drop.open = false; drop.querySelector("summary").focus(); }
+  });
+
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-dismiss]")) event.target.closest(".notice")?.remove();
     const copy = event.target.closest("[data-copy]");

@@ -103,9 +103,4 @@
     if (event.key === "Tab" && !event.shiftKey) { event.preventDefault(); return take(Math.max(chosen, 0)); }
     if (event.key === "Enter" && chosen >= 0) { event.preventDefault(); take(chosen); }
   });
-
-  // Leave no open drop-down behind.
-  document.addEventListener("click", (event) => {
-    for (const drop of document.querySelectorAll("details.drop[open]")) if (!drop.contains(event.target)) drop.open = false;
-  });
 })();
