@@ -1,5 +1,7 @@
 """A real env host for the tests of all areas (fixtures `env_host` and `host_process`), and tiny packages for it."""
 
+import asyncio
+import fcntl
 import os
 import shutil
 import signal
@@ -8,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,9 +70,23 @@ def start_host(
 
 
 @pytest.fixture(scope="session")
-def host_process() -> Iterator[HostProcess]:
+def environments_folder(testrun_uid: str) -> Iterator[Path]:
+    """The virtual environments of packages, which the test processes of one run share; the last one removes it."""
+    folder = Path(tempfile.gettempdir()) / f"pv-{testrun_uid[:12]}"
+    folder.mkdir(exist_ok=True)
+    with (folder / "used.lock").open("w") as used:
+        fcntl.flock(used, fcntl.LOCK_SH)
+        yield folder
+        with suppress(BlockingIOError):
+            fcntl.flock(used, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def host_process(environments_folder: Path) -> Iterator[HostProcess]:
     """One env host for all tests of this process: its runtime takes seconds to import."""
     data = Path(tempfile.mkdtemp(prefix="ph-"))
+    (data / "environments").symlink_to(environments_folder)
     host = start_host(data)
     yield host
     host.stop()
@@ -195,3 +212,10 @@ async def prepared(host: EnvHost, files: dict[str, str]) -> str:
     hash_ = content_hash(files)
     await host.prepare(hash_, files)
     return hash_
+
+
+async def prepared_once(host: EnvHost, process: HostProcess, files: dict[str, str]) -> str:
+    """Like `prepared`, for a package whose virtual environment several test processes ask for: one of them builds."""
+    with (process.data / "environments" / "build.lock").open("w") as building:
+        await asyncio.to_thread(fcntl.flock, building, fcntl.LOCK_EX)
+        return await prepared(host, files)

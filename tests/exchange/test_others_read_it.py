@@ -1,9 +1,9 @@
-"""The libraries whose formats these are read what leaves: each in a virtual environment of its own, built once."""
+"""The libraries whose formats these are read what leaves: verifiers where its imported environments run, too."""
 
+import asyncio
 import json
 import subprocess
 import sys
-import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,17 @@ import pytest
 from fastapi.testclient import TestClient
 
 from backend.db.models import Run
+from backend.settings import get_settings
+from tests.envhost_fixture import HostProcess, prepared_once
 from tests.exchange.test_round_trip import exported
+from tests.importing.packages import python_with, v0_zoo, v1_zoo
+from workers.environments.client import EnvHost
+from workers.environments.pip import WHEELS_ONLY
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Ask = Callable[[str, str], Callable[[Path], Any]]
+ZOOS = {"verifiers-0.3.1": v0_zoo, "verifiers-0.4.0": v1_zoo}
+"""Packages that need the distribution, so that the env host builds what holds it."""
 
 READ_V0 = """
 from pathlib import Path
@@ -70,24 +77,24 @@ told = {
 """
 
 
-@pytest.fixture(scope="session")
-def ask_library(tmp_path_factory: pytest.TempPathFactory) -> Ask:
-    """`ask_library(requirement, code)`: a function of a path whose code sets `told`, run beside that library."""
-    built: dict[str, Path] = {}
+@pytest.fixture
+def ask_library(host_process: HostProcess, tmp_path: Path) -> Ask:
+    """`ask_library(distribution, code)`: a function of a path whose code sets `told`, run beside that library."""
 
-    def python_with(requirement: str) -> Path:
-        if requirement not in built:
-            folder = tmp_path_factory.mktemp("library")
-            venv.create(folder, with_pip=True)
-            built[requirement] = folder / "bin" / "python"
-            install = [str(built[requirement]), "-m", "pip", "install", "-q", requirement]
-            subprocess.run(install, check=True, capture_output=True, timeout=600)
-        return built[requirement]
+    def python_with_it(distribution: str) -> Path:
+        if distribution in ZOOS:
+            asyncio.run(_built(host_process, ZOOS[distribution]("single")))
+            return python_with(host_process.data, distribution)
+        home, runtime = tmp_path / "library", str(get_settings().runtime_python)
+        subprocess.run([runtime, "-m", "venv", "--without-pip", home], check=True, timeout=60)
+        install = [runtime, "-m", "pip", "--python", home / "bin" / "python", "install", "-q", *WHEELS_ONLY]
+        subprocess.run([*install, distribution.replace("-0", "==0")], check=True, capture_output=True, timeout=600)
+        return home / "bin" / "python"
 
-    def ask(requirement: str, code: str) -> Callable[[Path], Any]:
+    def ask(distribution: str, code: str) -> Callable[[Path], Any]:
         def look(path: Path) -> Any:
             whole = f"import json, sys\n{code}\nprint('TOLD' + json.dumps(told))"
-            command = [str(python_with(requirement)), "-c", whole, str(path)]
+            command = [str(python_with_it(distribution)), "-c", whole, str(path)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             assert done.returncode == 0, done.stderr[-3000:]
             return json.loads(done.stdout.rpartition("TOLD")[2])
@@ -97,12 +104,17 @@ def ask_library(tmp_path_factory: pytest.TempPathFactory) -> Ask:
     return ask
 
 
+async def _built(process: HostProcess, files: dict[str, str]) -> None:
+    async with EnvHost(process.address) as host:
+        await prepared_once(host, process, files)
+
+
 def test_verifiers_0_3_reads_its_results(api: TestClient, rich_run: Run, ask_library: Ask, tmp_path: Path) -> None:
     packed = tmp_path / "results.zip"
     packed.write_bytes(exported(api, rich_run, "verifiers_v0"))
     with zipfile.ZipFile(packed) as archive:
         archive.extractall(tmp_path / "results")
-    told = ask_library("verifiers==0.3.1", READ_V0)(tmp_path / "results")
+    told = ask_library("verifiers-0.3.1", READ_V0)(tmp_path / "results")
     assert told["rewards"] == [1.14, 1.04, 1.14, 0.0, 1.14, 1.04]
     assert told["errors"] == [True]
     assert (told["win"], told["rows"], told["seconds"]) == (1.0, 6, 3.0)
@@ -110,7 +122,7 @@ def test_verifiers_0_3_reads_its_results(api: TestClient, rich_run: Run, ask_lib
 
 def test_verifiers_0_4_reads_its_traces(api: TestClient, rich_run: Run, ask_library: Ask, tmp_path: Path) -> None:
     (tmp_path / "traces.jsonl").write_bytes(exported(api, rich_run, "verifiers_v1"))
-    told = ask_library("verifiers==0.4.0", READ_V1)(tmp_path)
+    told = ask_library("verifiers-0.4.0", READ_V1)(tmp_path)
     assert told["ok"] == [True, True, True, False, True, True]
     assert told["rewards"] == [1.14, 1.04, 1.14, 0.0, 1.14, 1.04]
     assert told["turns"] == [2, 2, 2, 0, 2, 2]
@@ -121,7 +133,7 @@ def test_verifiers_0_4_reads_its_traces(api: TestClient, rich_run: Run, ask_libr
 
 def test_inspect_reads_its_log(api: TestClient, rich_run: Run, ask_library: Ask, tmp_path: Path) -> None:
     (tmp_path / "log.eval").write_bytes(exported(api, rich_run, "inspect"))
-    told = ask_library("inspect-ai==0.3.285", READ_INSPECT)(tmp_path / "log.eval")
+    told = ask_library("inspect-ai-0.3.285", READ_INSPECT)(tmp_path / "log.eval")
     assert (told["samples"], told["completed"], told["summaries"]) == (6, 5, 6)
     assert told["scores"] == {"reward": 1.1, "win": 1.0, "format": 0.7, "invalid_move": 0.4}
     assert (told["errors"], told["unscored"]) == (["policy: no answer"], [True])

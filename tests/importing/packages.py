@@ -1,8 +1,18 @@
 """Foreign packages for tests, as they come: bytes by path, without a `proctor:` block."""
 
 import io
+import json
 import zipfile
 from pathlib import Path
+from typing import Any
+
+from backend.domain.foreign import read_foreign
+from backend.domain.packages import MANIFEST_PATH
+from backend.environments.importing_intake import probe_manifest
+from backend.environments.importing_package import make_ready
+from backend.environments.importing_sources import read_tree
+
+FOREIGN = Path(__file__).parent / "foreign"
 
 MODELS = b"""\
 from openenv.core.env_server import Action, Observation
@@ -85,3 +95,19 @@ def python_with(data: Path, distribution: str) -> Path:
     """The interpreter of the virtual environment, in a host's data folder, that has `name-version`."""
     [found] = (data / "environments").glob(f"*/lib/python*/site-packages/{distribution}.dist-info")
     return found.parents[3] / "bin" / "python"
+
+
+def v0_zoo(kind: str) -> dict[str, str]:
+    """An environment of `verifiers` 0.3 as the import makes it ready."""
+    return _zoo("v0_zoo", {"kind": kind})
+
+
+def v1_zoo(kind: str) -> dict[str, str]:
+    """A taskset of `verifiers` 0.4."""
+    return _zoo("v1_zoo", {"task": {"kind": kind}})
+
+
+def _zoo(name: str, arguments: dict[str, Any]) -> dict[str, str]:
+    variables = {"VERIFIERS_ARGUMENTS": json.dumps(arguments)}
+    ready = make_ready(read_foreign(read_tree(FOREIGN / name), name), variables=variables)
+    return {**ready.files, MANIFEST_PATH: probe_manifest(ready.manifest)}

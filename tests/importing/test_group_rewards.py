@@ -9,13 +9,14 @@ import pytest_asyncio
 from backend.domain.errors import PolicyError
 from backend.domain.import_report import ImportReport
 from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash
+from backend.domain.packages import MANIFEST_PATH
 from backend.domain.proposals import propose
 from backend.domain.rollouts import Rollout, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from backend.environments.importing_package import write_manifest
-from tests.envhost_fixture import HostProcess
-from tests.importing.test_verifiers_v0 import ROWS, _by_the_library, _package, _replies
+from tests.envhost_fixture import HostProcess, prepared_once
+from tests.importing.packages import v0_zoo
+from tests.importing.test_verifiers_v0 import ROWS, _replies, by_the_library
 from workers.environments.client import EnvHost, EnvServer
 from workers.environments.packages import resources_of
 from workers.policies.base import EpisodeStart, Reply, Turn
@@ -61,10 +62,10 @@ class _Teller:
 
 
 @pytest_asyncio.fixture
-async def server(env_host: EnvHost) -> AsyncIterator[EnvServer]:
-    files = _package("group")
-    await env_host.prepare(content_hash(files), files)
-    async with env_host.lease(content_hash(files), resources_of(files[MANIFEST_PATH])) as leased:
+async def server(env_host: EnvHost, host_process: HostProcess) -> AsyncIterator[EnvServer]:
+    files = v0_zoo("group")
+    digest = await prepared_once(env_host, host_process, files)
+    async with env_host.lease(digest, resources_of(files[MANIFEST_PATH])) as leased:
         yield leased
 
 
@@ -93,7 +94,7 @@ async def _play(server: EnvServer, policy: Told, members: tuple[int, ...] = (0, 
 
 async def test_the_engine_gets_the_librarys_own_group_rewards(server: EnvServer, host_process: HostProcess):
     ours = await _play(server, Told())
-    theirs = _by_the_library(host_process, "group", SIZE)
+    theirs = by_the_library(host_process, "group")
     for row in range(ROWS):
         expected = sorted(entry["metrics"]["longest_of_the_group"] for entry in theirs if entry["example_id"] == row)
         rewards = sorted(entry["reward"] for entry in theirs if entry["example_id"] == row)

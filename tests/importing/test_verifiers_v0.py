@@ -3,23 +3,22 @@
 import asyncio
 import json
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend.domain.foreign import read_foreign
-from backend.domain.packages import MANIFEST_PATH, content_hash
-from backend.environments.importing_intake import probe_manifest
-from backend.environments.importing_package import make_ready
-from backend.environments.importing_sources import read_tree
-from tests.envhost_fixture import HostProcess
-from tests.importing.packages import python_with
+from backend.domain.packages import MANIFEST_PATH
+from tests.envhost_fixture import HostProcess, prepared_once
+from tests.importing.packages import FOREIGN, python_with, v0_zoo
 from workers.environments.client import EnvHost, EnvServer
 from workers.environments.packages import resources_of
 
-FOREIGN = Path(__file__).parent / "foreign"
 ROWS = 6
+KINDS = ("single", "turns", "tools", "stateful", "rubrics", "group", "broken")
+GROUPS = {"group": 3}
+"""How many rollouts a task gets, where not one."""
 Reply = str | dict[str, Any]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -58,13 +57,6 @@ def _replies(kind: str, row: int, member: int) -> list[Reply]:
             return [[right, wrong, "no tag", right * 2, f"So: {right}", wrong][row]]
 
 
-def _package(kind: str) -> dict[str, str]:
-    folder = FOREIGN / "v0_zoo"
-    variables = {"VERIFIERS_ARGUMENTS": json.dumps({"kind": kind})}
-    ready = make_ready(read_foreign(read_tree(folder), "v0_zoo"), variables=variables)
-    return {**ready.files, MANIFEST_PATH: probe_manifest(ready.manifest)}
-
-
 async def _through_the_adapter(server: EnvServer, kind: str, row: int, member: int, group: int) -> dict[str, Any]:
     """Play a row over the wire; the rows of the evaluation are those of both splits, one after the other."""
     held = max(1, ROWS // 5)
@@ -89,16 +81,26 @@ def _as_call(reply: dict[str, Any]) -> dict[str, Any]:
     return {"tool": reply["name"], "arguments": reply["arguments"]}
 
 
-def _by_the_library(host: HostProcess, kind: str, group: int) -> list[dict[str, Any]]:
-    """Its own evaluation, in the same virtual environment."""
-    python = python_with(host.data, "verifiers-0.3.1")
-    replies = {_question(row): [_replies(kind, row, member) for member in range(group)] for row in range(ROWS)}
+@cache
+def _by_the_library(python: Path, home: Path) -> dict[str, list[dict[str, Any]]]:
+    """Its own evaluations, by kind, in the same virtual environment; all at once, because it takes long to import."""
+    asked = [
+        {
+            "kind": kind,
+            "group": GROUPS.get(kind, 1),
+            "replies": {
+                _question(row): [_replies(kind, row, member) for member in range(GROUPS.get(kind, 1))]
+                for row in range(ROWS)
+            },
+        }
+        for kind in KINDS
+    ]
     done = subprocess.run(
         [str(python), str(FOREIGN / "evaluate_v0.py")],
-        input=json.dumps({"kind": kind, "group": group, "replies": replies}),
+        input=json.dumps(asked),
         env={
             "PYTHONPATH": str(FOREIGN / "v0_zoo"),
-            "HOME": str(host.data),
+            "HOME": str(home),
             "PATH": "/usr/bin:/bin",
             "HF_HUB_OFFLINE": "1",
         },
@@ -107,8 +109,12 @@ def _by_the_library(host: HostProcess, kind: str, group: int) -> list[dict[str, 
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("[") :])
+    rows: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.rpartition("TOLD")[2])
     return rows
+
+
+def by_the_library(host: HostProcess, kind: str) -> list[dict[str, Any]]:
+    return _by_the_library(python_with(host.data, "verifiers-0.3.1"), host.data)[kind]
 
 
 def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -122,14 +128,13 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("kind", ["single", "turns", "tools", "stateful", "rubrics", "group", "broken"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_rewards_metrics_stops_and_messages_are_the_librarys_own(
     kind: str, env_host: EnvHost, host_process: HostProcess
 ):
-    group = 3 if kind == "group" else 1
-    files = _package(kind)
-    digest = content_hash(files)
-    await env_host.prepare(digest, files)
+    group = GROUPS.get(kind, 1)
+    files = v0_zoo(kind)
+    digest = await prepared_once(env_host, host_process, files)
     async with env_host.lease(digest, resources_of(files[MANIFEST_PATH])) as server:
         async with server.session() as session:
             adapter = (await session.state(timeout=60))["adapter"]
@@ -137,7 +142,7 @@ async def test_rewards_metrics_stops_and_messages_are_the_librarys_own(
         for row in range(ROWS):
             members = [_through_the_adapter(server, kind, row, member, group) for member in range(group)]
             ours[row] = await asyncio.gather(*members)
-    theirs = _by_the_library(host_process, kind, group)
+    theirs = by_the_library(host_process, kind)
     assert len(theirs) == ROWS * group
     for row in range(ROWS):
         expected = sorted((_key(entry) for entry in theirs if entry["example_id"] == row), key=str)

@@ -2,22 +2,16 @@
 
 import json
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend.domain.foreign import read_foreign
-from backend.domain.packages import MANIFEST_PATH, content_hash
-from backend.environments.importing_intake import probe_manifest
-from backend.environments.importing_package import make_ready
-from backend.environments.importing_sources import read_tree
-from tests.envhost_fixture import HostProcess
-from tests.importing.packages import python_with
+from backend.domain.packages import MANIFEST_PATH
+from tests.envhost_fixture import HostProcess, prepared_once
+from tests.importing.packages import FOREIGN, python_with, v1_zoo
 from workers.environments.client import EnvHost, EnvServer
 from workers.environments.packages import resources_of
 
-FOREIGN = Path(__file__).parent / "foreign"
 ROWS = 6
 Reply = str | dict[str, Any]
 
@@ -88,11 +82,8 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 async def test_rewards_metrics_stops_and_messages_are_the_librarys_own(
     kind: str, env_host: EnvHost, host_process: HostProcess
 ):
-    variables = {"VERIFIERS_ARGUMENTS": json.dumps({"task": {"kind": kind}})}
-    ready = make_ready(read_foreign(read_tree(FOREIGN / "v1_zoo"), "v1_zoo"), variables=variables)
-    files = {**ready.files, MANIFEST_PATH: probe_manifest(ready.manifest)}
-    digest = content_hash(files)
-    await env_host.prepare(digest, files)
+    files = v1_zoo(kind)
+    digest = await prepared_once(env_host, host_process, files)
     async with env_host.lease(digest, resources_of(files[MANIFEST_PATH])) as server:
         ours = [await _through_the_adapter(server, kind, row) for row in range(ROWS)]
         async with server.session() as session:
