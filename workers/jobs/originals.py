@@ -17,7 +17,7 @@ from backend.domain.rescoring import PROBED, RescorePlan, copy_group_id
 from backend.domain.rollouts import TaskSpec
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from backend.rescoring.selection import conditions_of
-from workers.jobs.copies import Original, OriginalGroup, finished, one_of
+from workers.jobs.copies import Original, OriginalGroup, finished
 from workers.judging.rescoring import StoredEpisode
 
 PLAY_PAGE = 512
@@ -143,7 +143,7 @@ class Originals:
         return {row.id: _original(row, groups[row.group_id]) for row in rows}
 
     def _groups(self, session: Session, ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, OriginalGroup]:
-        statement = select(*_GROUP).join(Task, Task.id == Group.task_id).where(one_of(Group.id, ids))
+        statement = select(*_GROUP).join(Task, Task.id == Group.task_id).where(Group.id.in_(ids))
         return {row.id: self._group(row) for row in session.execute(statement)}
 
     def _group(self, row: Row[Any]) -> OriginalGroup:
