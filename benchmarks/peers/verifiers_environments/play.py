@@ -1,6 +1,7 @@
 """One measurement of verifiers 0.3.1, run by its own interpreter: play.py ENVIRONMENT COUNT CONCURRENCY URL.
 
-The variable PEER_KEY holds any key. Prints {rollouts_per_second, cpu_ms, peak_mb, reward, errors} as JSON, in process, nothing stored.
+The variable PEER_KEY holds any key. Prints {rollouts_per_second, cpu_ms, peak_mb, reward, errors} as JSON; nothing is
+stored.
 """
 
 import asyncio
