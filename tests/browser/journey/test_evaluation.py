@@ -36,7 +36,7 @@ def _watch_progress(page: Page) -> None:
 
 
 def _open_a_rollout(page: Page) -> None:
-    page.get_by_role("link", name=re.compile("^Rollouts")).click()
+    page.get_by_role("link", name=re.compile(r"^Rollouts\s*[\d,]+$")).click()
     page.get_by_role("link", name=re.compile("^heldout.[0-9]")).nth(1).click()
     expect(page.locator(".transcript .earned .chip").filter(has_text="win").first).to_be_visible()
     page.get_by_role("link", name="Next").click()

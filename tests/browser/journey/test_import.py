@@ -74,7 +74,7 @@ def _play(page: Page) -> None:
 def _export(page: Page) -> None:
     page.goto("/environments/doors/versions/1")
     with page.expect_download() as download:
-        page.get_by_role("link", name="Export").click()
+        page.get_by_role("link", name="Export", exact=True).click()
     with zipfile.ZipFile(io.BytesIO(Path(download.value.path()).read_bytes())) as archive:
         names = {name.rpartition("/")[2] for name in archive.namelist()}
     assert {"openenv.yaml", "inference.py", "README.md", "Dockerfile", "app.py"} <= names
