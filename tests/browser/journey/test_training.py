@@ -65,7 +65,7 @@ def _watch_training(page: Page) -> None:
 def _read_a_training_rollout(page: Page) -> None:
     page.get_by_role("link", name=re.compile(r"^Rollouts\s*[\d,]+$")).click()
     page.get_by_role("combobox", name="Phase").select_option("train")
-    expect(page.get_by_role("searchbox", name="Filter")).to_have_value("phase = train")
+    expect(page.get_by_role("combobox", name="Filter")).to_have_value("phase = train")
     page.get_by_role("link", name=re.compile("^train.[0-9]")).first.click()
     expect(page.locator(".tokens .token").first).to_be_visible()
     page.locator(".verdict-form").get_by_role("button", name="honest").click()
