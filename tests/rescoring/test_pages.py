@@ -142,7 +142,7 @@ def test_runs_that_were_asked_for_together_are_listed(viewer: TestClient, sessio
     batch = new_id()
     run = again(session, source, configuration={"batch": str(batch)})
     assert run.name in viewer.get(f"/rescores/{batch}").text
-    assert viewer.get(f"/rescores/{uuid.uuid4()}").status_code == 200
+    assert viewer.get(f"/rescores/{uuid.uuid4()}").status_code == 404
 
 
 @pytest.mark.parametrize("path", ["rescore", "rescore/version", "replay", "override"])
