@@ -210,7 +210,10 @@ def runs_of_batch(session: Session, batch: uuid.UUID) -> Sequence[Run]:
         .where(Run.kind.in_(KINDS), Run.configuration["batch"].astext == str(batch))
         .order_by(Run.id)
     )
-    return session.scalars(statement).all()
+    runs = session.scalars(statement).all()
+    if not runs:
+        raise NotFound("No runs were scored again together under this address.")
+    return runs
 
 
 def versions_of(session: Session, environment_id: uuid.UUID) -> Sequence[EnvironmentVersion]:

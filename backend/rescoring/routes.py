@@ -14,7 +14,6 @@ from backend.db.models import EnvironmentVersion, Rollout, Run
 from backend.domain.manifest import Manifest
 from backend.domain.rescoring import RescorePlan
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
-from backend.errors import NotFound
 from backend.evaluations import queries as run_queries
 from backend.evaluations.rollout_queries import get_rollout
 from backend.events import run_topic
@@ -211,10 +210,7 @@ def _before_after(session: Session, run_id: uuid.UUID) -> BeforeAfterPage:
 
 @router.get("/rescores/{batch}", response_class=HTMLResponse)
 def show_batch(request: Request, batch: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    runs = queries.runs_of_batch(session, batch)
-    if not runs:
-        raise NotFound("No runs were scored again together under this address.")
-    return page(request, "rescoring/batch.html", BatchPage(runs, batch))
+    return page(request, "rescoring/batch.html", BatchPage(queries.runs_of_batch(session, batch), batch))
 
 
 @router.get("/rollouts/{rollout_id}/before-after", response_class=HTMLResponse)
