@@ -47,6 +47,8 @@ def judgements(
     run_id: uuid.UUID, judge_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None, limit: Limit = 100
 ) -> Page[JudgementAnswer]:
     """What one judge said of each rollout of a run, newest first."""
-    statement = select(Judgement).where(Judgement.run_id == run_id, Judgement.judge_id == judge_id)
+    run = queries.get_run(session, run_id)
+    judge = judge_queries.get_judge(session, judge_id)
+    statement = select(Judgement).where(Judgement.run_id == run.id, Judgement.judge_id == judge.id)
     found = slice_of(session, statement, (Key(Judgement.id),), after=after, limit=limit)
     return Page(items=[JudgementAnswer.of(judgement) for judgement in found.items], next=found.next)
