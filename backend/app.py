@@ -15,9 +15,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
-from backend.evaluations import api as evaluations_api
-from backend.evaluations import judge_api, policy_api, results_api, rollout_api
 from backend.evaluations import routes as evaluations_routes
+from backend.evaluations.api import judges as judge_api
+from backend.evaluations.api import policies as policy_api
+from backend.evaluations.api import results as results_api
+from backend.evaluations.api import rollouts as rollout_api
+from backend.evaluations.api import runs as evaluations_api
 from backend.events import Hub
 from backend.exchange import api as exchange_api
 from backend.exchange import routes as exchange_routes

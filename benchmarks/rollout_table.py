@@ -26,9 +26,10 @@ from backend.app import create_app
 from backend.db.models import Person, Run, WebSession
 from backend.db.session import get_engine, transaction
 from backend.domain.vocabulary import Role
-from backend.evaluations import queries, rollout_queries
-from backend.evaluations.filter_fields import scope_of
+from backend.evaluations import queries
 from backend.evaluations.forms import RolloutFilter
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.table_rows import COMMON, GROUP_SIZE, RARE, make_run, make_surroundings

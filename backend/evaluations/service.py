@@ -12,7 +12,7 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.evaluations.notes import Asker, note
-from backend.evaluations.policies import add_policy, delete_policy, ensure_scripted_policies
+from backend.evaluations.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
 from backend.judging.judges_service import start_named

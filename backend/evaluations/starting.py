@@ -16,7 +16,7 @@ from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus, Spl
 from backend.errors import InvalidInput
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.notes import Asker, note
-from backend.evaluations.policies import NEEDS_NO_SCRIPT, PolicyIsDeleted
+from backend.evaluations.policies.service import NEEDS_NO_SCRIPT, PolicyIsDeleted
 from backend.events import RUNS, announce
 from backend.queue import enqueue
 

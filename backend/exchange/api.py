@@ -8,7 +8,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from backend.evaluations import queries as run_queries
-from backend.evaluations.answers import RunDetailAnswer
+from backend.evaluations.api.answers import RunDetailAnswer
 from backend.exchange import downloads, service, training_data, weights
 from backend.exchange.forms import ExportQuery, ImportForm, MarkForm, SftDownload, SftFilter
 from backend.web.dependencies import Author, SessionDep, Trainer, Viewer

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.domain.exchange.record import SCHEMA
 from backend.domain.vocabulary import Split
-from backend.evaluations.rollout_queries import matching
+from backend.evaluations.rollouts.queries import matching
 from backend.exchange.formats.facts import RunFacts
 from backend.exchange.formats.streams import Plain
 

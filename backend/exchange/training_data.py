@@ -14,7 +14,7 @@ from backend.domain.exchange.training_data import Seen, about_tokens, chat_of, h
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.errors import InvalidInput
 from backend.evaluations import queries as run_queries
-from backend.evaluations.rollout_queries import matching
+from backend.evaluations.rollouts.queries import matching
 from backend.exchange.formats.huggingface import plain_line
 from backend.exchange.formats.streams import Plain
 from backend.exchange.forms import SftFilter

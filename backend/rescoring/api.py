@@ -13,8 +13,8 @@ from backend.domain.manifest import Manifest
 from backend.domain.rescoring import RescorePlan
 from backend.domain.statistics import Estimate
 from backend.evaluations import queries as run_queries
-from backend.evaluations.answers import RunAnswer, RunDetailAnswer
-from backend.evaluations.rollout_queries import get_rollout
+from backend.evaluations.api.answers import RunAnswer, RunDetailAnswer
+from backend.evaluations.rollouts.queries import get_rollout
 from backend.rescoring import queries, service
 from backend.rescoring.columns import Origin, candidates, weighed
 from backend.rescoring.forms import OverrideForm, PreviewRequest, ReplayRequest, RescoreRequest

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.db.models import EnvironmentVersion, Group, Rollout, Run
 from backend.domain.divergence import Difference, Recorded, differences, prompts_of
 from backend.domain.rescoring import copy_id
-from backend.evaluations.rollout_queries import columns_of
+from backend.evaluations.rollouts.queries import columns_of
 from backend.rescoring.queries import KINDS
 
 MAX_VALUE = 2000

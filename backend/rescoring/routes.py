@@ -15,7 +15,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.rescoring import RescorePlan
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.evaluations import queries as run_queries
-from backend.evaluations.rollout_queries import get_rollout
+from backend.evaluations.rollouts.queries import get_rollout
 from backend.events import run_topic
 from backend.rescoring import queries, service
 from backend.rescoring.certified import check_statuses

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout, Run
 from backend.domain.rescoring import RescorePlan
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
-from backend.evaluations import rollout_queries
+from backend.evaluations.rollouts import queries as rollout_queries
 
 
 def conditions_of(session: Session, run: Run, plan: RescorePlan) -> list[ColumnElement[bool]]:

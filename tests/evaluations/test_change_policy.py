@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import AuditEvent, Policy
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations.secrets import secret_of
+from backend.evaluations.policies.secrets import secret_of
 from backend.evaluations.service import ensure_scripted_policies
 from tests.evaluations.test_policies import ENDPOINT
 from tests.factories import make_policy

@@ -6,7 +6,7 @@ from scipy import stats
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Phase
-from backend.evaluations.figures import Scope, column_figures, outcomes
+from backend.evaluations.results.figures import Scope, column_figures, outcomes
 from tests.factories import make_rollouts, make_run, random_rows
 
 

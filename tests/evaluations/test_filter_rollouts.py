@@ -14,11 +14,11 @@ from backend.domain.filter_tokens import field_name, quoted
 from backend.domain.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or
 from backend.domain.filters import parse
 from backend.domain.vocabulary import JudgementStatus, Phase, Verdict
-from backend.evaluations import rollout_queries
-from backend.evaluations.filter_fields import FilterScope, scope_of
 from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollout_order import sortable
-from backend.evaluations.rollout_queries import Matching, WrongFilter, count, counted_rollouts, matching, rollouts
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
+from backend.evaluations.rollouts.order import sortable
+from backend.evaluations.rollouts.queries import Matching, WrongFilter, count, counted_rollouts, matching, rollouts
 from tests.factories import add_group, add_rollout, make_flag, make_group, make_policy, make_rollout, make_run
 from workers.jobs.text_index import add_texts
 

@@ -8,10 +8,10 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
-from backend.evaluations.filter_fields import scope_of
 from backend.evaluations.forms import GroupFilter, RolloutFilter
-from backend.evaluations.group_queries import groups
-from backend.evaluations.rollout_queries import get_rollout, neighbours, rollouts, siblings
+from backend.evaluations.results.group_queries import groups
+from backend.evaluations.rollouts.filter_fields import scope_of
+from backend.evaluations.rollouts.queries import get_rollout, neighbours, rollouts, siblings
 from tests.factories import make_flag, make_rollouts, make_run, random_rows
 
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Policy
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations import endpoints
-from backend.evaluations.secrets import SecretUnreadable, secret_of
+from backend.evaluations.policies import endpoints
+from backend.evaluations.policies.secrets import SecretUnreadable, secret_of
 from backend.evaluations.service import ensure_scripted_policies
 from backend.settings import Settings
 from tests.factories import make_policy

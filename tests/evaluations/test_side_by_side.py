@@ -1,6 +1,6 @@
 """What two plays of one task have not in common is marked in both."""
 
-from backend.evaluations.side_by_side import marked_apart
+from backend.evaluations.rollouts.side_by_side import marked_apart
 from backend.web.transcripts import Entry, transcript_of
 
 

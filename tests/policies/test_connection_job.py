@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 from backend.db.models import Job, Policy
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, PolicyKind
-from backend.evaluations.connection_tests import newest_test, start_test
-from backend.evaluations.policies import add_policy
-from backend.evaluations.policy_forms import PolicyRequest
+from backend.evaluations.policies.connection_tests import newest_test, start_test
+from backend.evaluations.policies.forms import PolicyRequest
+from backend.evaluations.policies.service import add_policy
 from tests.factories import make_member, make_policy
 from tests.policies.probed import ProbedEndpoint, probed
 from workers.jobs import policies as body

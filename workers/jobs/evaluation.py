@@ -16,7 +16,7 @@ from backend.domain.plans import EvaluationPlan
 from backend.domain.prices import Price
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
 from backend.errors import Conflict
-from backend.evaluations.secrets import secret_of
+from backend.evaluations.policies.secrets import secret_of
 from backend.evaluations.service import begin_run
 from workers.jobs.children import must_run_child
 from workers.jobs.loops import run_async

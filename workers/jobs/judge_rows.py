@@ -17,8 +17,8 @@ from backend.domain.judge_prompts import Facts
 from backend.domain.judges import JudgeConfiguration
 from backend.domain.vocabulary import JudgementStatus, PolicyKind, RolloutStatus
 from backend.errors import Conflict
-from backend.evaluations.rollout_queries import matching
-from backend.evaluations.secrets import secret_of
+from backend.evaluations.policies.secrets import secret_of
+from backend.evaluations.rollouts.queries import matching
 from backend.events import announce, judges_topic
 from workers.jobs.rollout_rows import json_text
 from workers.judging.judge import Judged

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Policy as PolicyRow
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations.secrets import secret_of
+from backend.evaluations.policies.secrets import secret_of
 from workers.jobs.evaluation import PolicyIsGone
 from workers.policies import make_policy
 from workers.policies.base import Policy

@@ -10,7 +10,7 @@ from backend.db.models import Policy
 from backend.db.session import transaction
 from backend.domain.connections import ConnectionReport, Finding
 from backend.domain.vocabulary import CheckStatus, PolicyKind
-from backend.evaluations.secrets import SecretUnreadable, secret_of
+from backend.evaluations.policies.secrets import SecretUnreadable, secret_of
 from backend.queue import keep_answer
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext

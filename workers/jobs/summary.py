@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from backend.db.models import EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Phase, RolloutStatus
-from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
-from backend.evaluations.group_figures import group_figures
-from backend.evaluations.run_figures import rule_of
+from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
+from backend.evaluations.results.group_figures import group_figures
+from backend.evaluations.results.run_figures import rule_of
 
 _GROUPS = text("""
 WITH spread AS (

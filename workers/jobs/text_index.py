@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout, RolloutText, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunKind
-from backend.evaluations.text_search import body_of
+from backend.evaluations.rollouts.text_search import body_of
 
 BATCH = 500
 _LOCK = 0x70726F63

@@ -12,10 +12,11 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Rollout, Run
 from backend.domain.vocabulary import RunKind, RunStatus
-from backend.evaluations import queries, rollout_queries
-from backend.evaluations.baselines import Baseline, baselines, start_baseline
-from backend.evaluations.comparability import Remark
-from backend.evaluations.comparison import (
+from backend.evaluations import queries
+from backend.evaluations.forms import RunFilter
+from backend.evaluations.results.baselines import Baseline, baselines, start_baseline
+from backend.evaluations.results.comparability import Remark
+from backend.evaluations.results.comparison import (
     MOST_SIDES,
     TIE,
     Comparison,
@@ -25,9 +26,9 @@ from backend.evaluations.comparison import (
     compare,
     task_pairs,
 )
-from backend.evaluations.forms import RunFilter
-from backend.evaluations.results_api import CompareQuery, sides_of
-from backend.evaluations.side_by_side import marked_apart
+from backend.evaluations.results.requests import CompareQuery, sides_of
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts.side_by_side import marked_apart
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, see_other
 from backend.web.transcripts import Entry, transcript_of

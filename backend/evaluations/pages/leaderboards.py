@@ -12,9 +12,9 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Environment, EnvironmentVersion, Run
-from backend.evaluations.leaderboard import LEAST_COVERAGE, RANKED_KINDS, Leaderboard
-from backend.evaluations.leaderboard_answer import as_csv
-from backend.evaluations.results_api import LeaderboardQuery, board_of, environment_of
+from backend.evaluations.results.leaderboard import LEAST_COVERAGE, RANKED_KINDS, Leaderboard
+from backend.evaluations.results.leaderboard_answer import as_csv
+from backend.evaluations.results.requests import LeaderboardQuery, board_of, environment_of
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.pages import page
 

@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Policy, Run
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations import policies, queries
-from backend.evaluations.connection_tests import ConnectionTest, newest_test, start_test
-from backend.evaluations.policies import SCRIPTED
-from backend.evaluations.policy_forms import PRESETS, PolicyRequest, Preset
+from backend.evaluations import queries
+from backend.evaluations.policies import service as policies
+from backend.evaluations.policies.connection_tests import ConnectionTest, newest_test, start_test
+from backend.evaluations.policies.forms import PRESETS, PolicyRequest, Preset
+from backend.evaluations.policies.service import SCRIPTED
 from backend.events import job_topic
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.forms import read_form

@@ -15,13 +15,15 @@ from backend.db.models import Run
 from backend.domain.filter_tokens import with_clause
 from backend.domain.filter_tree import OPERATORS
 from backend.errors import InvalidInput
-from backend.evaluations import queries, rollout_queries, views
-from backend.evaluations.filter_fields import FilterScope, scope_of
+from backend.evaluations import queries
 from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
-from backend.evaluations.rollout_queries import Listed, Matching, WrongFilter
-from backend.evaluations.shortcuts import Shortcut, shortcuts
-from backend.evaluations.table_columns import Column, all_columns, shown_columns, value_of
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts import views
+from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
+from backend.evaluations.rollouts.queries import Listed, Matching, WrongFilter
+from backend.evaluations.rollouts.shortcuts import Shortcut, shortcuts
+from backend.evaluations.rollouts.table_columns import Column, all_columns, shown_columns, value_of
 from backend.events import run_topic
 from backend.web.cursors import Slice
 from backend.web.dependencies import SessionDep, Viewer

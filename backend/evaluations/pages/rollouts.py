@@ -14,12 +14,12 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Judge, Judgement, Rollout, Run, VerdictRecord
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
-from backend.evaluations import rollout_queries
-from backend.evaluations.filter_fields import scope_of
 from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollout_queries import Neighbours
-from backend.evaluations.side_by_side import marked_apart
-from backend.evaluations.token_text import TokenView, token_view
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts.filter_fields import scope_of
+from backend.evaluations.rollouts.queries import Neighbours
+from backend.evaluations.rollouts.side_by_side import marked_apart
+from backend.evaluations.rollouts.token_text import TokenView, token_view
 from backend.judging.evidence import read_evidence
 from backend.judging.forms import VerdictForm
 from backend.judging.judge_queries import judgements_of_rollout

@@ -17,12 +17,13 @@ from sqlalchemy.orm import Session
 from backend.db.models import Checkpoint, Run
 from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.vocabulary import RunKind
-from backend.evaluations import points, queries, rollout_queries, service
+from backend.evaluations import points, queries, service
 from backend.evaluations.charts import Chart, charts_of, series_of
-from backend.evaluations.filter_fields import is_reserved
-from backend.evaluations.group_queries import TaskEnd, task_ends
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
-from backend.evaluations.run_figures import FiguresChoice, RunFigures, run_figures
+from backend.evaluations.results.group_queries import TaskEnd, task_ends
+from backend.evaluations.results.run_figures import FiguresChoice, RunFigures, run_figures
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts.filter_fields import is_reserved
 from backend.events import run_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other

@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Run, RunLogLine
 from backend.domain.vocabulary import Phase
-from backend.evaluations import group_queries, queries
+from backend.evaluations import queries
 from backend.evaluations.again import drift
 from backend.evaluations.forms import GroupFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
+from backend.evaluations.results import group_queries
 from backend.events import run_topic
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.formats import number

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 
 from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations.figures_answer import CoverageAnswer
-from backend.evaluations.leaderboard import Leaderboard, Standing
+from backend.evaluations.results.figures_answer import CoverageAnswer
+from backend.evaluations.results.leaderboard import Leaderboard, Standing
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A spreadsheet takes a cell that begins so for a formula."""

@@ -11,9 +11,11 @@ from backend.db.models import Policy
 from backend.domain.connections import Finding
 from backend.domain.vocabulary import CheckStatus
 from backend.errors import NotFound
-from backend.evaluations import connection_tests, policies, queries
-from backend.evaluations.answers import PolicyAnswer
-from backend.evaluations.policy_forms import PRESETS, PolicyRequest, Preset
+from backend.evaluations import queries
+from backend.evaluations.api.answers import PolicyAnswer
+from backend.evaluations.policies import connection_tests
+from backend.evaluations.policies import service as policies
+from backend.evaluations.policies.forms import PRESETS, PolicyRequest, Preset
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.paging import After, Limit, Page
 

@@ -12,8 +12,8 @@ from backend.db.models import Run
 from backend.domain.passes import REWARD, PassAt, SuccessRule, TaskCount, pass_curve
 from backend.domain.statistics import Coverage, Estimate
 from backend.errors import InvalidInput
-from backend.evaluations.figures import SCOPE, Scope
-from backend.evaluations.group_queries import SAME
+from backend.evaluations.results.figures import SCOPE, Scope
+from backend.evaluations.results.group_queries import SAME
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session, contains_eager
 from backend.db.models import Group, Rollout, Run, Task
 from backend.domain.vocabulary import RolloutStatus
 from backend.errors import InvalidInput
-from backend.evaluations.figures import SCOPE, Scope
 from backend.evaluations.forms import GroupFilter
+from backend.evaluations.results.figures import SCOPE, Scope
 from backend.web.paging import Slice, make_cursor, read_cursor
 
 SAME = 1e-6

@@ -7,9 +7,9 @@ from pydantic import BaseModel
 
 from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import Phase
-from backend.evaluations.baselines import Baseline
-from backend.evaluations.comparability import Remark
-from backend.evaluations.comparison import Comparison, Duel, Pairing, Side, TaskPair
+from backend.evaluations.results.baselines import Baseline
+from backend.evaluations.results.comparability import Remark
+from backend.evaluations.results.comparison import Comparison, Duel, Pairing, Side, TaskPair
 
 
 class SideAnswer(BaseModel):

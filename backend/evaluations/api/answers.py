@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from backend.db.models import Policy, Rollout, RunLogLine
 from backend.db.models import Run as RunRow
 from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.evaluations.figures_answer import CoverageAnswer
-from backend.evaluations.rollout_queries import columns_of
+from backend.evaluations.results.figures_answer import CoverageAnswer
+from backend.evaluations.rollouts.queries import columns_of
 
 
 class PolicyAnswer(BaseModel):

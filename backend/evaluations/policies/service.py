@@ -11,10 +11,10 @@ from backend.db.models import Policy
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind
 from backend.errors import Conflict, InvalidInput
-from backend.evaluations.endpoints import checked_base_url
 from backend.evaluations.notes import Asker, note
-from backend.evaluations.policy_forms import PolicyRequest
-from backend.evaluations.secrets import seal
+from backend.evaluations.policies.endpoints import checked_base_url
+from backend.evaluations.policies.forms import PolicyRequest
+from backend.evaluations.policies.secrets import seal
 
 SCRIPTED = {
     "gold": "Plays the environment's own best script: what the reward should call perfect.",

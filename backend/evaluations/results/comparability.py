@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from backend.db.models import Run
 from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RunKind
-from backend.evaluations.scores import Scores, Side, TaskKey
+from backend.evaluations.results.scores import Scores, Side, TaskKey
 
 DERIVED = frozenset({RunKind.RESCORE, RunKind.REPLAY})
 """Kinds of run that lay another version's rewards over the play of an older one."""

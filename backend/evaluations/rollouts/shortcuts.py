@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backend.domain.filter_tokens import clauses_of, subject_of
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
-from backend.evaluations.filter_fields import GROUP_KINDS, FilterScope
+from backend.evaluations.rollouts.filter_fields import GROUP_KINDS, FilterScope
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from backend.evaluations import points, queries, service
-from backend.evaluations.answers import (
+from backend.evaluations.api.answers import (
     LogLineAnswer,
     RunAnswer,
     RunDetailAnswer,

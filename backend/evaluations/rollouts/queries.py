@@ -14,10 +14,10 @@ from backend.domain.filter_tree import FilterError, Node, leaves_of
 from backend.domain.filters import parse
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
-from backend.evaluations.filter_fields import FilterScope, scope_of
-from backend.evaluations.filter_sql import condition_of, is_dear
 from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollout_order import END, Order, order_of
+from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
+from backend.evaluations.rollouts.filter_sql import condition_of, is_dear
+from backend.evaluations.rollouts.order import END, Order, order_of
 from backend.web.cursors import Slice, make_cursor, read_cursor
 
 MOST_COUNTED = 5000

@@ -18,8 +18,8 @@ from backend.domain.statistics import (
     paired_difference,
     paired_test,
 )
-from backend.evaluations.comparability import Remark, has_same_reward, obstacles, remarks
-from backend.evaluations.scores import Scores, Side, TaskKey, first_rollouts, scores, side_of
+from backend.evaluations.results.comparability import Remark, has_same_reward, obstacles, remarks
+from backend.evaluations.results.scores import Scores, Side, TaskKey, first_rollouts, scores, side_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from backend.domain.connections import ConnectionReport
 from backend.domain.vocabulary import JobStatus, PolicyKind, Queue
 from backend.errors import Conflict
 from backend.evaluations.notes import Asker, note
-from backend.evaluations.policies import PolicyIsDeleted
+from backend.evaluations.policies.service import PolicyIsDeleted
 from backend.queue import enqueue
 
 TEST_JOB = "policies.test"

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Judge, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
-from backend.evaluations.text_search import indexed_to
+from backend.evaluations.rollouts.text_search import indexed_to
 
 SAMPLED = 200
 """Rollouts at either end of a run that are looked at for the names of its metrics."""

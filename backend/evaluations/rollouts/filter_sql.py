@@ -13,8 +13,8 @@ from sqlalchemy.dialects.postgresql import distinct_on
 
 from backend.db.models import Flag, Group, Judgement, Rollout, Task, VerdictRecord
 from backend.domain.filter_tree import And, Comparison, Field, Has, Node, Not, Or, leaves_of
-from backend.evaluations.filter_fields import FilterScope, is_reserved
-from backend.evaluations.text_search import says
+from backend.evaluations.rollouts.filter_fields import FilterScope, is_reserved
+from backend.evaluations.rollouts.text_search import says
 
 Condition = ColumnElement[bool]
 

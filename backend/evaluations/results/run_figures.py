@@ -13,8 +13,8 @@ from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD, SuccessRule, default_rule
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, RunKind
-from backend.evaluations.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
-from backend.evaluations.group_figures import GroupFigures, group_figures
+from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
+from backend.evaluations.results.group_figures import GroupFigures, group_figures
 
 MOST_MESSAGES = 12
 """Different failures that are told."""

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Double, Select, Text, and_, case, cast, fu
 from backend.db.models import Flag, Group, Judgement, Rollout, Task
 from backend.domain.filter_tree import FieldKind
 from backend.errors import InvalidInput
-from backend.evaluations.filter_fields import FilterScope
-from backend.evaluations.filter_sql import WORDS, newest_verdicts, number_of
+from backend.evaluations.rollouts.filter_fields import FilterScope
+from backend.evaluations.rollouts.filter_sql import WORDS, newest_verdicts, number_of
 
 END = "end"
 """As `before`: the last page."""

@@ -14,7 +14,7 @@ from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.notes import Asker
-from backend.evaluations.scores import Scores, TaskKey, scores, side_of
+from backend.evaluations.results.scores import Scores, TaskKey, scores, side_of
 from backend.evaluations.service import resume_run, start_evaluation
 
 BASELINES = ("random", "constant")

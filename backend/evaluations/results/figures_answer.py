@@ -8,8 +8,8 @@ from pydantic import BaseModel
 from backend.db.models import Run
 from backend.domain.passes import PassAt, SuccessRule
 from backend.domain.statistics import Coverage, Estimate
-from backend.evaluations.figures import ColumnFigures, Outcomes
-from backend.evaluations.run_figures import FailureMessage, LevelFigures, RunFigures
+from backend.evaluations.results.figures import ColumnFigures, Outcomes
+from backend.evaluations.results.run_figures import FailureMessage, LevelFigures, RunFigures
 
 
 class ColumnAnswer(BaseModel):

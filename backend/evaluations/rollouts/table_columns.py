@@ -6,8 +6,8 @@ from typing import Any
 
 from backend.db.models import Run
 from backend.domain.vocabulary import RunKind
-from backend.evaluations.filter_fields import FilterScope, is_reserved
-from backend.evaluations.rollout_queries import Listed
+from backend.evaluations.rollouts.filter_fields import FilterScope, is_reserved
+from backend.evaluations.rollouts.queries import Listed
 
 _PLAIN = {
     "seq": "no.",

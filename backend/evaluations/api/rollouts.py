@@ -9,12 +9,14 @@ from pydantic import BaseModel
 
 from backend.domain.filter_tree import OPERATORS
 from backend.domain.vocabulary import Verdict
-from backend.evaluations import queries, rollout_queries, views
-from backend.evaluations.answers import RolloutAnswer, RolloutDetailAnswer
-from backend.evaluations.filter_fields import scope_of
+from backend.evaluations import queries
+from backend.evaluations.api.answers import RolloutAnswer, RolloutDetailAnswer
 from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollout_order import sortable
-from backend.evaluations.table_columns import shown_columns, value_of
+from backend.evaluations.rollouts import queries as rollout_queries
+from backend.evaluations.rollouts import views
+from backend.evaluations.rollouts.filter_fields import scope_of
+from backend.evaluations.rollouts.order import sortable
+from backend.evaluations.rollouts.table_columns import shown_columns, value_of
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.paging import Page
 

@@ -1,0 +1,1 @@
+"""The JSON API of policies, runs, rollouts, results and judges."""

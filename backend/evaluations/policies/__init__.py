@@ -1,0 +1,1 @@
+"""Policies: forms, secrets, checked addresses, connection tests."""

@@ -1,0 +1,1 @@
+"""What runs say: figures, groups, comparisons, baselines, leaderboards."""
