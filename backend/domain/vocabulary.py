@@ -149,7 +149,54 @@ class ExportStatus(StrEnum):
     FAILED = "failed"
 
 
+class ExportForm(StrEnum):
+    """What is handed out of a checkpoint."""
+
+    FULL = "full"
+    """All weights, of a policy that was trained whole."""
+    ADAPTER = "adapter"
+    """The LoRA weights alone; the base is named."""
+    MERGED = "merged"
+    """The adapter added to the original base, in the base's own precision."""
+    MERGED_DEQUANTISED = "merged_dequantised"
+    """The adapter added to the 4-bit base that was trained on, dequantised."""
+    GGUF = "gguf"
+    """For llama.cpp."""
+
+
+class AlarmAction(StrEnum):
+    """What a training run does about an alarm by itself."""
+
+    NOTE = "note"
+    LOWER_RATE = "lower_rate"
+    PAUSE = "pause"
+    STOP = "stop"
+    ROLL_BACK = "roll_back"
+
+
+class AlarmAnswer(StrEnum):
+    """What a person does about an alarm."""
+
+    LOWER_RATE = "lower_rate"
+    PAUSE = "pause"
+    STOP = "stop"
+    ROLL_BACK = "roll_back"
+    DISMISS = "dismiss"
+    """It is none."""
+
+
+class PreflightStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+
+
 class Queue(StrEnum):
+    """One for each flavour of worker: their engines' pins conflict."""
+
     CPU = "cpu"
     GPU = "gpu"
     """Local models: evaluation, training, export. On a laptop the CPU serves it."""
+    GPU_VLLM = "gpu-vllm"
+    GPU_UNSLOTH = "gpu-unsloth"

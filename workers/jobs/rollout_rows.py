@@ -108,14 +108,11 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
 
 def copy_line(row: Sequence[Any]) -> str:
     """A row as a line of COPY's text format; the driver's own writer looks at each value's type anew."""
-    return "\t".join([_field(value) for value in row]) + "\n"
+    fields = [_escaped(value) if type(value) is str else "\\N" if value is None else str(value) for value in row]
+    return "\t".join(fields) + "\n"
 
 
-def _field(value: Any) -> str:
-    if value is None:
-        return "\\N"
-    if not isinstance(value, str):
-        return str(value)
+def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 

@@ -16,9 +16,11 @@ from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
+from backend.db.models.training import Alarm, LessonFile, Preflight, SettingChange
 from backend.db.models.views import SavedView
 
 __all__ = [
+    "Alarm",
     "ApiToken",
     "AuditEvent",
     "Base",
@@ -36,15 +38,18 @@ __all__ = [
     "Job",
     "Judge",
     "Judgement",
+    "LessonFile",
     "MetricPoint",
     "NetworkGrant",
     "Person",
     "Policy",
+    "Preflight",
     "Rollout",
     "RolloutText",
     "Run",
     "RunLogLine",
     "SavedView",
+    "SettingChange",
     "SignInAttempt",
     "SignInLink",
     "Task",

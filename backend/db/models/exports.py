@@ -4,13 +4,13 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Text
+from sqlalchemy import ForeignKey, Text, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
 from backend.db.models.policies import Checkpoint
 from backend.db.models.runs import Run
-from backend.domain.vocabulary import ExportStatus
+from backend.domain.vocabulary import ExportForm, ExportStatus
 
 
 class Export(Base):
@@ -21,6 +21,9 @@ class Export(Base):
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="RESTRICT"), index=True)
     """The training run that made the checkpoint."""
     status: Mapped[ExportStatus] = mapped_column(text_enum(ExportStatus), default=ExportStatus.QUEUED)
+    form: Mapped[ExportForm] = mapped_column(text_enum(ExportForm), default=ExportForm.FULL, server_default="full")
+    options: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'"))
+    """{licence, gguf type, hub repository, …}"""
     reason: Mapped[str | None] = mapped_column(Text)
     artifact: Mapped[str | None] = mapped_column(Text)
     """Key of the zip in the artifact store."""

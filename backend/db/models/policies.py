@@ -4,7 +4,8 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import ForeignKey, LargeBinary, String, Text, UniqueConstraint, false
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -47,6 +48,12 @@ class Checkpoint(Base):
     is_best: Mapped[bool] = mapped_column(default=False)
     """Highest held-out reward of its run."""
     size_bytes: Mapped[int] = mapped_column(default=0)
+    adapter: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    """Where the weights are a LoRA: {base, revision, dtype, quantisation, rank}. Null: all weights are there."""
+    is_kept: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """A person wants it kept, whatever the rule says."""
+    pruned_at: Mapped[datetime | None]
+    """Its weights were deleted; what it reached stays."""
     created_at: Mapped[CreatedAt]
 
     policy: Mapped[Policy] = relationship(lazy="raise")

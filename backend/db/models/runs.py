@@ -52,7 +52,9 @@ class Run(Base):
     attempt: Mapped[int] = mapped_column(Integer, default=0)
     """How often a worker took it up."""
     source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
-    """The run that this one re-scores, replays or does again."""
+    """The run that this one re-scores, replays, does again or branches off."""
+    branch_step: Mapped[int | None]
+    """Of a training run that branches off another: the other's GRPO step whose weights it goes on from."""
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     started_at: Mapped[datetime | None]
