@@ -1,13 +1,13 @@
-"""What a training run is told: every choice with a default that works, and presets that were tried.
+"""What a training run is told: every choice with a default that works.
 
 The launch form, the JSON API and the command line all read this; `resolved` writes every default out.
+Presets that were tried are in `training_presets`.
 """
 
 import math
 import uuid
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -240,23 +240,3 @@ class TrainingConfiguration(_Block):
             examinations = math.ceil(self.grpo.steps / self.heldout.every)
             count += self.grpo.steps * self.grpo.episodes_per_step + examinations * self.heldout.tasks
         return count
-
-
-PRESETS: Mapping[str, TrainingConfiguration] = MappingProxyType(
-    {
-        "quick": TrainingConfiguration(
-            sft=SftChoice(episodes=400, steps=60, batch=32),
-            grpo=GrpoChoice(steps=10, tasks_per_step=10, group_size=4),
-            heldout=HeldoutChoice(every=5, tasks=40),
-            checkpoints=CheckpointChoice(every=5),
-        ),
-        "tictactoe-demo": TrainingConfiguration(
-            sft=SftChoice(episodes=4000, steps=1000, batch=32),
-            grpo=GrpoChoice(steps=200, tasks_per_step=18, group_size=8, learning_rate=8e-4, beta=0.01),
-            heldout=HeldoutChoice(every=40, tasks=120),
-            checkpoints=CheckpointChoice(every=10),
-            servers=2,
-        ),
-    }
-)
-"""Configurations by name that were tried: `quick` to see all stages in a minute, `tictactoe-demo` to see learning."""

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict
 
 from backend.db.models import Checkpoint, Export
-from backend.domain.training import PRESETS, TrainingConfiguration
+from backend.domain.training_presets import PRESETS, Preset
 from backend.domain.vocabulary import ExportStatus, RunStatus
 from backend.training import downloads, queries, service
 from backend.training.forms import ExportRequest, TrainingRequest
@@ -65,7 +65,8 @@ class ExportOut(BaseModel):
 
 
 @router.get("/training/presets")
-def list_presets(_: Viewer) -> dict[str, TrainingConfiguration]:
+def list_presets(_: Viewer) -> dict[str, Preset]:
+    """Configurations that were tried, with what each is for."""
     return dict(PRESETS)
 
 

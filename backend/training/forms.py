@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backend.domain.training import PRESETS, TrainingConfiguration
+from backend.domain.training import TrainingConfiguration
+from backend.domain.training_presets import PRESETS
 from backend.errors import InvalidInput
 from backend.web.forms import field_messages, validate
 
@@ -51,7 +52,7 @@ def resolve_configuration(preset: str | None, choices: Mapping[str, Any]) -> Tra
     """Choices over the preset over the defaults. Raises InvalidInput with the dotted name of each wrong field."""
     if preset and preset not in PRESETS:
         raise InvalidInput(fields={"preset": f"There is no preset {preset}; there are {', '.join(PRESETS)}."})
-    base = PRESETS[preset].resolved() if preset else {}
+    base = PRESETS[preset].configuration.resolved() if preset else {}
     try:
         return TrainingConfiguration.model_validate(_merge(base, choices))
     except ValidationError as error:

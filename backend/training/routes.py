@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, EnvironmentVersion, Export
 from backend.domain.ids import new_id
-from backend.domain.training import PRESETS, TrainingConfiguration
+from backend.domain.training import TrainingConfiguration
+from backend.domain.training_presets import PRESETS
 from backend.domain.vocabulary import ExportStatus
 from backend.errors import InvalidInput
 from backend.training import downloads, queries, service
@@ -70,7 +71,7 @@ def start_training(
 
 
 def _launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | None = None) -> LaunchPage:
-    base = PRESETS.get(shown.preset or "", TrainingConfiguration())
+    base = PRESETS[shown.preset].configuration if shown.preset in PRESETS else TrainingConfiguration()
     try:
         configuration = resolve_configuration(shown.preset, shown.configuration)
     except InvalidInput:

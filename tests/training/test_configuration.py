@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from backend.domain.manifest import read_manifest
-from backend.domain.training import PRESETS, TrainingConfiguration
+from backend.domain.training import TrainingConfiguration
+from backend.domain.training_presets import PRESETS
 from tests.training.conftest import built_in
 
 
@@ -20,8 +21,8 @@ def test_the_defaults_work() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_fits_tic_tac_toe(name: str) -> None:
     manifest = read_manifest(built_in("tictactoe")["openenv.yaml"]).proctor
-    assert PRESETS[name].problems(scripts=list(manifest.scripts), levels=manifest.tasks.levels) == []
-    assert PRESETS[name].heldout.tasks <= manifest.tasks.heldout
+    assert PRESETS[name].configuration.problems(scripts=list(manifest.scripts), levels=manifest.tasks.levels) == []
+    assert PRESETS[name].configuration.heldout.tasks <= manifest.tasks.heldout
 
 
 @pytest.mark.parametrize(

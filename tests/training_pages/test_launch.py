@@ -2,7 +2,8 @@
 
 from pydantic import BaseModel
 
-from backend.domain.training import PRESETS, TrainingConfiguration
+from backend.domain.training import TrainingConfiguration
+from backend.domain.training_presets import PRESETS
 from backend.training.forms import choices_of_form, resolve_configuration
 from backend.training.launch import changed_choices, flatten, launch_command, launch_sections
 
@@ -14,7 +15,7 @@ def test_every_choice_has_a_field_with_help():
 
 
 def test_the_form_as_shown_resolves_to_the_configuration_shown():
-    for configuration in PRESETS.values():
+    for configuration in (preset.configuration for preset in PRESETS.values()):
         sent = {field.name: field.value for section in launch_sections(configuration) for field in section.fields}
         assert resolve_configuration(None, choices_of_form(sent)) == configuration
 
@@ -35,4 +36,4 @@ def test_the_command_names_only_what_differs():
 def test_a_partial_choice_keeps_the_rest_of_the_preset():
     configuration = resolve_configuration("quick", {"grpo": {"steps": 3}})
     assert isinstance(configuration, BaseModel)
-    assert configuration.grpo == PRESETS["quick"].grpo.model_copy(update={"steps": 3})
+    assert configuration.grpo == PRESETS["quick"].configuration.grpo.model_copy(update={"steps": 3})

@@ -1,0 +1,70 @@
+"""Training configurations that were tried, each with what it is for and what was seen."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict
+
+from backend.domain.training import (
+    CheckpointChoice,
+    GrpoChoice,
+    HeldoutChoice,
+    SftChoice,
+    TrainingConfiguration,
+)
+
+
+class Preset(BaseModel):
+    """A configuration that explains itself, as a card of the launch form and in the JSON API."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+
+    title: str
+    about: str
+    """What it does."""
+    suits: str
+    """What it is for, and what it is not for."""
+    takes: str
+    """How long, on which machine."""
+    seen: str
+    """The result that was seen, with its measure."""
+    environment: str = ""
+    """The environment that it was tried on; empty: any that offers a script."""
+    configuration: TrainingConfiguration
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "quick": Preset(
+            title="Quick look",
+            about="All stages in small: 60 steps of imitation, then 10 of reinforcement, with three examinations.",
+            suits="Seeing that an environment can be trained on and what a run's page shows. The policy learns little.",
+            takes="About a minute on two CPU cores.",
+            seen="Replies become readable; the reward moves, but within its noise.",
+            configuration=TrainingConfiguration(
+                sft=SftChoice(episodes=400, steps=60, batch=32),
+                grpo=GrpoChoice(steps=10, tasks_per_step=10, group_size=4),
+                heldout=HeldoutChoice(every=5, tasks=40),
+                checkpoints=CheckpointChoice(every=5),
+            ),
+        ),
+        "tictactoe-demo": Preset(
+            title="Tic-tac-toe, to see learning",
+            about="A model of 0.1 million parameters from scratch: 1,000 steps of imitating a weak teacher, then 200 of"
+            " reinforcement on 18 tasks × 8 episodes.",
+            suits="Watching every curve of a run move, and comparing before and after. It does not play perfectly.",
+            takes="Some minutes on two CPU cores.",
+            seen="Held-out reward 0.50 after imitation, 0.68 after reinforcement; wins 30 % to 50 % over 400 tasks"
+            " (playing at random: reward 0.48, 28 % wins).",
+            environment="tictactoe",
+            configuration=TrainingConfiguration(
+                sft=SftChoice(episodes=4000, steps=1000, batch=32),
+                grpo=GrpoChoice(steps=200, tasks_per_step=18, group_size=8, learning_rate=8e-4, beta=0.01),
+                heldout=HeldoutChoice(every=40, tasks=120),
+                checkpoints=CheckpointChoice(every=10),
+                servers=2,
+            ),
+        ),
+    }
+)
+"""By name: `proctor train ENVIRONMENT --preset NAME`."""
