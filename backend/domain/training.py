@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
+from backend.domain.blocks import Block
+from backend.domain.warm_up import GateChoice, SftChoice
 
 
 class Recipe(StrEnum):
@@ -40,11 +40,7 @@ class Stage(StrEnum):
     GRPO = "grpo"
 
 
-class _Block(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-class ModelChoice(_Block):
+class ModelChoice(Block):
     """Which weights the run starts from."""
 
     source: Literal["scratch", "checkpoint", "base"] = "scratch"
@@ -74,41 +70,7 @@ class ModelChoice(_Block):
         return self
 
 
-class SftChoice(_Block):
-    """The warm-up: imitate a script's play, so that GRPO finds replies that are understood."""
-
-    script: Name = "teacher"
-    """The scripted policy that is imitated; the environment's manifest lists what it offers."""
-    episodes: int = Field(default=4000, ge=8, le=1_000_000)
-    """Scripted episodes to collect."""
-    noise: Share = 0.1
-    """Chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery after it is."""
-    demonstrations: Share = 0.0
-    """Share of the lessons taken from episodes of this version that people marked as SFT data, repeated as needed."""
-    steps: int = Field(default=800, ge=1, le=1_000_000)
-    """Optimiser steps."""
-    batch: int = Field(default=32, ge=1, le=4096)
-    """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
-    learning_rate: float = Field(default=2e-3, gt=0, le=1)
-    """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
-    warmup_steps: int = Field(default=20, ge=0)
-    """Steps until the learning rate is reached; it then falls as a cosine."""
-    adam_beta2: float = Field(default=0.95, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Longer gradients are cut to this length."""
-
-
-class GateChoice(_Block):
-    """What the warm-up must reach before GRPO begins: a policy that is never understood learns nothing from rewards."""
-
-    minimum_format: Share = 0.5
-    """Mean share of held-out turns that could be parsed."""
-    minimum_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Mean held-out reward; empty: any."""
-
-
-class GrpoChoice(_Block):
+class GrpoChoice(Block):
     """Reinforcement: play groups of the same task, and make what did better than its group more likely."""
 
     steps: int = Field(default=100, ge=1, le=1_000_000)
@@ -159,7 +121,7 @@ class GrpoChoice(_Block):
         return self
 
 
-class HeldoutChoice(_Block):
+class HeldoutChoice(Block):
     """The examination: the same held-out tasks, again and again, never trained on."""
 
     every: int = Field(default=20, ge=1)
@@ -170,14 +132,14 @@ class HeldoutChoice(_Block):
     """Sampling temperature; 0 takes the likeliest token."""
 
 
-class CheckpointChoice(_Block):
+class CheckpointChoice(Block):
     """How much work a crash may cost."""
 
     every: int = Field(default=10, ge=1)
     """Steps between two saved states of the trainer; a run that was cut goes on from the last."""
 
 
-class TrainingConfiguration(_Block):
+class TrainingConfiguration(Block):
     """All of a training run's choices."""
 
     recipe: Recipe = Recipe.SFT_THEN_GRPO
@@ -215,7 +177,7 @@ class TrainingConfiguration(_Block):
     def problems(self, *, scripts: list[str], levels: int) -> list[str]:
         """What cannot work with this environment, in words for a person."""
         found = []
-        if self.recipe.has_sft and self.sft.script not in scripts:
+        if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment offers no script `{self.sft.script}` to imitate; it offers: {offered}.")
         if self.grpo.levels is not None and len(self.grpo.levels) > levels:
@@ -235,7 +197,7 @@ class TrainingConfiguration(_Block):
         """About how many episodes it plays."""
         count = self.heldout.tasks
         if self.recipe.has_sft:
-            count += self.sft.episodes + self.heldout.tasks
+            count += self.sft.scripted_episodes + self.heldout.tasks
         if self.recipe.has_grpo:
             examinations = math.ceil(self.grpo.steps / self.heldout.every)
             count += self.grpo.steps * self.grpo.episodes_per_step + examinations * self.heldout.tasks

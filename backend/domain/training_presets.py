@@ -9,9 +9,9 @@ from backend.domain.training import (
     CheckpointChoice,
     GrpoChoice,
     HeldoutChoice,
-    SftChoice,
     TrainingConfiguration,
 )
+from backend.domain.warm_up import SftChoice
 
 
 class Preset(BaseModel):

@@ -6,7 +6,8 @@ import pytest
 
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import HELDOUT_SEED_BASE
-from backend.domain.training import GrpoChoice, SftChoice, TrainingConfiguration
+from backend.domain.training import GrpoChoice, TrainingConfiguration
+from backend.domain.warm_up import SftChoice
 from tests.factories import make_manifest
 from workers.rollouts.engine import GroupPlan
 from workers.training.arena import waves

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
-from backend.domain.training import SftChoice
+from backend.domain.warm_up import SftChoice
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.resume import mark_complete, newest_complete
 

@@ -1,0 +1,115 @@
+"""The choices of the SFT warm-up: what is imitated, for how long, and what it must reach before GRPO begins."""
+
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from backend.domain.blocks import Block, Name, Share
+from backend.domain.filters import MAX_LENGTH
+
+Source = Literal["script", "rollouts", "file"]
+MAX_RUNS = 50
+
+
+def _listed(value: Any) -> Any:
+    """Ids of runs as a form or a command writes them: in a row, with commas."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+class SftChoice(Block):
+    """The warm-up: imitate what is good, so that GRPO finds replies that are understood."""
+
+    source: Source = "script"
+    """script: play of the environment's own script. rollouts: stored episodes, such as a teacher's evaluation on
+    training tasks. file: uploaded conversations. Only replies are learned, and only those that were understood."""
+    script: Name = "teacher"
+    """Only a script: the scripted policy that is imitated; the environment's manifest lists what it offers."""
+    episodes: int = Field(default=4000, ge=8, le=1_000_000)
+    """Only a script: scripted episodes to collect."""
+    noise: Share = 0.1
+    """Only a script: chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery
+    after it is."""
+    runs: Annotated[list[uuid.UUID], BeforeValidator(_listed)] = Field(default_factory=list, max_length=MAX_RUNS)
+    """Only rollouts: ids of the runs, with commas between; empty: every run of this environment. Held-out tasks never
+    come in, nor what was judged a hack."""
+    where: str = Field(default="", max_length=MAX_LENGTH)
+    """Only rollouts: a filter that they pass, such as `reward >= 0.9 and turns < 6`."""
+    file: uuid.UUID | None = None
+    """Only a file: the id of the uploaded conversations."""
+    most: int = Field(default=20_000, ge=1, le=1_000_000)
+    """Only rollouts and files: where there are more conversations, so many are drawn by the seed."""
+    system: Literal["kept", "environment"] = "kept"
+    """Only rollouts and files: their own system prompt stays, or this environment's takes its place, as the policy will
+    read it later."""
+    also_script: Share = 0.0
+    """Share of the lessons from the script, where another source is the main one."""
+    also_rollouts: Share = 0.0
+    """Share of the lessons from rollouts, where another source is the main one."""
+    also_file: Share = 0.0
+    """Share of the lessons from the file, where another source is the main one."""
+    demonstrations: Share = 0.0
+    """Share of the lessons taken from episodes of this version that people marked as SFT data, repeated as needed."""
+    steps: int = Field(default=800, ge=1, le=1_000_000)
+    """Optimiser steps."""
+    batch: int = Field(default=32, ge=1, le=4096)
+    """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
+    learning_rate: float = Field(default=2e-3, gt=0, le=1)
+    """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
+    warmup_steps: int = Field(default=20, ge=0)
+    """Steps until the learning rate is reached; it then falls as a cosine."""
+    adam_beta2: float = Field(default=0.95, gt=0, lt=1)
+    """How long the optimiser remembers the size of gradients."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Longer gradients are cut to this length."""
+    examine_every: int = Field(default=0, ge=0)
+    """Steps between two examinations during the warm-up; the best checkpoint goes on, so that a warm-up that is too
+    long loses nothing. 0: only at the end."""
+
+    @property
+    def scripted_episodes(self) -> int:
+        """About how many the script plays; fewer where it is mixed into few lessons of another source."""
+        return self.episodes if self.source == "script" else math.ceil(self.episodes * self.also_script)
+
+    @property
+    def shares(self) -> Mapping[str, float]:
+        """How much of the lessons each source gives; the main one gives the rest."""
+        mixed = {"script": self.also_script, "rollouts": self.also_rollouts, "file": self.also_file}
+        mixed["demonstrations"] = self.demonstrations
+        return {**mixed, self.source: 1 - sum(mixed.values())}
+
+    def uses(self, source: Source) -> bool:
+        return self.shares[source] > 0
+
+    @model_validator(mode="after")
+    def _complete(self) -> "SftChoice":
+        mixed = {"script": self.also_script, "rollouts": self.also_rollouts, "file": self.also_file}
+        if mixed[self.source]:
+            raise ValueError(f"also_{self.source} mixes another source in; {self.source} is the main one already")
+        if sum(mixed.values()) + self.demonstrations > 1 + 1e-9:
+            raise ValueError("the shares of the lessons add up to more than 1")
+        if self.uses("rollouts") and not self.runs and not self.where.strip():
+            raise ValueError("say which rollouts: the ids of runs (runs), a filter (where), or both")
+        if self.uses("file") and self.file is None:
+            raise ValueError("choose the uploaded file (file)")
+        return self
+
+
+class GateChoice(Block):
+    """What the warm-up must reach before GRPO begins: a policy that is never understood learns nothing from rewards."""
+
+    minimum_format: Share = 0.5
+    """Mean share of held-out turns that could be parsed."""
+    minimum_success: Share = 0.0
+    """Share of held-out tasks that succeed: the column named for it (win, success, solved, …) at its highest value,
+    else half of what the reward can be. Where nothing ever succeeds, there is little for GRPO to make likelier."""
+    minimum_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Mean held-out reward; empty: any."""
+    retries: int = Field(default=0, ge=0, le=5)
+    """Further attempts at the warm-up while the gate stays closed, each with another seed and more steps. The warm-up
+    is the fragile step of small models: the same choices reach the plateau's other side with one seed and not with
+    another."""
+    lengthen: float = Field(default=1.5, ge=1, le=4)
+    """Each further attempt has so many times the steps of the one before."""
