@@ -13,6 +13,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from backend.domain.blocks import Block
+from backend.domain.budget import BudgetChoice
+from backend.domain.curriculum import CurriculumChoice
+from backend.domain.mix import Mix
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.warm_up import GateChoice, SftChoice
 
 
@@ -70,57 +74,6 @@ class ModelChoice(Block):
         return self
 
 
-class GrpoChoice(Block):
-    """Reinforcement: play groups of the same task, and make what did better than its group more likely."""
-
-    steps: int = Field(default=100, ge=1, le=1_000_000)
-    """Optimiser steps; each plays tasks x group size new episodes."""
-    tasks_per_step: int = Field(default=20, ge=1, le=4096)
-    """Different tasks in a step."""
-    group_size: int = Field(default=8, ge=2, le=256)
-    """Episodes of the same task, compared with each other."""
-    levels: list[Annotated[float, Field(ge=0)]] | None = None
-    """Relative share of each level in every step, from level 0; empty: the same for all."""
-    learning_rate: float = Field(default=5e-4, gt=0, le=1)
-    """Highest learning rate. Formats collapse late when it is too high."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls over the run."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps until the learning rate is reached."""
-    loss_type: Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo"] = "dapo"
-    """How token losses are averaged: over all tokens of the step (dapo), or by episode (grpo), or by length limit."""
-    scale_rewards: Literal["none", "group", "batch"] = "none"
-    """Divide advantages by the spread of the group or of the step, or leave them."""
-    beta: float = Field(default=0.01, ge=0, le=10)
-    """Weight of the divergence from the policy as it was before GRPO. A little keeps the reply's format from drifting
-    away; 0 needs no second model in memory."""
-    temperature: float = Field(default=1.0, gt=0, le=5)
-    """Sampling temperature in training."""
-    max_grad_norm: float = Field(default=0.1, gt=0)
-    """Longer gradients are cut to this length."""
-    adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients."""
-    entropy_bonus: float = Field(default=0.0, ge=0, le=1)
-    """Reward for variety of tokens. It can destroy the reply's format."""
-    micro_batches: int = Field(default=1, ge=1, le=4096)
-    """Parts in which a step's gradient is computed, to save memory."""
-
-    @property
-    def episodes_per_step(self) -> int:
-        return self.tasks_per_step * self.group_size
-
-    @model_validator(mode="after")
-    def _divides(self) -> "GrpoChoice":
-        per_part, rest = divmod(self.episodes_per_step, self.micro_batches)
-        if rest:
-            raise ValueError(f"{self.episodes_per_step} episodes a step do not divide into {self.micro_batches} parts")
-        if per_part < 1:
-            raise ValueError("a part needs at least one episode")
-        if self.levels is not None and sum(self.levels) <= 0:
-            raise ValueError("give at least one level a share above 0")
-        return self
-
-
 class HeldoutChoice(Block):
     """The examination: the same held-out tasks, again and again, never trained on."""
 
@@ -133,10 +86,16 @@ class HeldoutChoice(Block):
 
 
 class CheckpointChoice(Block):
-    """How much work a crash may cost."""
+    """How much work a crash may cost, and which checkpoints keep their weights."""
 
     every: int = Field(default=10, ge=1)
     """Steps between two saved states of the trainer; a run that was cut goes on from the last."""
+    keep_last: int = Field(default=5, ge=1, le=1_000_000)
+    """So many of the newest GRPO checkpoints keep their weights. The untrained one, those after the warm-up, the best
+    one and those that are marked or in use always do; of the others only the figures stay. More when you may want to
+    roll back far, fewer when the weights are large."""
+    keep_every: int = Field(default=0, ge=0, le=1_000_000)
+    """Beside them, the GRPO checkpoint of every so many steps; 0: none, 1: all of them."""
 
 
 class TrainingConfiguration(Block):
@@ -152,10 +111,17 @@ class TrainingConfiguration(Block):
     """What the warm-up must reach."""
     grpo: GrpoChoice = GrpoChoice()
     """The reinforcement."""
+    curriculum: CurriculumChoice = CurriculumChoice()
+    """Which levels are played when."""
     heldout: HeldoutChoice = HeldoutChoice()
     """The examination."""
     checkpoints: CheckpointChoice = CheckpointChoice()
     """What is saved when."""
+    budget: BudgetChoice = BudgetChoice()
+    """What it may use up."""
+    mix: Mix = Field(default_factory=list)
+    """Further environments to train on at once, as `name@3=0.5` (version and weight may be left out), set apart by
+    commas. The run's own environment has the weight 1; every step and every examination has tasks of all."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Same seed, same machine: the same run."""
     concurrency: int = Field(default=256, ge=1, le=4096)

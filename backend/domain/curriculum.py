@@ -1,0 +1,43 @@
+"""How the levels of an environment are chosen while GRPO trains, after RLVE (Zeng et al. 2025, arXiv:2511.07317)."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from backend.domain.blocks import Block, Share
+from backend.domain.manifest import Manifest
+from backend.domain.passes import REWARD, SuccessRule, default_rule
+
+
+class CurriculumChoice(Block):
+    """Which levels are played: the same mix all the time, or a window that climbs with what the policy can do."""
+
+    kind: Literal["fixed", "adaptive"] = "fixed"
+    """fixed: every step has the mix of `grpo.levels`. adaptive: each environment has a window of levels that begins at
+    `start`, rises when its top level is mastered and falls back when success collapses. Choose it where the hard levels
+    are hopeless at first: groups that all fail teach nothing."""
+    start: int = Field(default=0, ge=0, lt=100)
+    """Only adaptive: the top level at the beginning. Higher when the model can do the first levels already."""
+    mastery: Share = 0.8
+    """Only adaptive: share of the last `window` episodes of the top level that must succeed before the next level is
+    added. Lower climbs sooner; the levels beneath stay in the mix."""
+    collapse: Share = 0.1
+    """Only adaptive: when fewer of the last `window` episodes succeed, at the top level or at the one beneath it, the
+    window falls back by one level. 0 never falls back: for rewards that teach before anything succeeds."""
+    window: int = Field(default=128, ge=4, le=100_000)
+    """Only adaptive: how many episodes of a level are looked at. Fewer decide sooner, and by chance more often."""
+    lower: Share = 0.5
+    """Only adaptive: share of each step's tasks for the levels beneath the top one, so that they are not forgotten."""
+    width: int = Field(default=4, ge=1, le=100)
+    """Only adaptive: levels in the window; the ones below it are not played any more."""
+    success_at: float | None = Field(default=None, allow_inf_nan=False)
+    """Only adaptive: the reward from which an episode succeeds. Empty: as everywhere else, the column that is named for
+    it (`win`, `correct`, …) at its highest, else half of the highest reward."""
+
+    @property
+    def is_adaptive(self) -> bool:
+        return self.kind == "adaptive"
+
+    def rule(self, manifest: Manifest) -> SuccessRule:
+        """When an episode of this environment succeeds."""
+        return default_rule(manifest) if self.success_at is None else SuccessRule(REWARD, self.success_at)

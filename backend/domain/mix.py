@@ -1,0 +1,80 @@
+"""Training on several environments at once: further versions with weights beside the run's own."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
+
+from backend.domain.blocks import Block, Name
+from backend.domain.manifest import Manifest, RewardColumn
+
+MOST_ENVIRONMENTS = 16
+_PART = re.compile(r"(?P<environment>[a-z][a-z0-9_]{0,39})(@(?P<version>\d{1,9}))?(=(?P<weight>[^=@]{1,30}))?")
+
+
+class MixPart(Block):
+    """One further environment. In JSON, in forms and on the command line it is the text `name@3=0.5`."""
+
+    environment: Name
+    version: Annotated[int, Field(ge=1)] | None = None
+    """Left out: the newest one when the run starts; the run then pins its number."""
+    weight: float = Field(default=1.0, gt=0, le=1000, allow_inf_nan=False)
+    """Its tasks in each step for every one of the run's own environment."""
+
+    @classmethod
+    def parse(cls, text: str) -> "MixPart":
+        """`name`, `name@3`, `name=0.5` or `name@3=0.5`. Raises ValueError with what is wrong."""
+        return cls.model_validate(text)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        match = _PART.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(
+                f"write an environment as name@version=weight, e.g. reverse_text@3=0.5, not {value[:60]!r}"
+            )
+        return {name: found for name, found in match.groupdict().items() if found is not None}
+
+    @model_serializer
+    def __str__(self) -> str:
+        version = "" if self.version is None else f"@{self.version}"
+        return f"{self.environment}{version}={self.weight:g}"
+
+
+def _parts(value: Any) -> Any:
+    """A text holds several parts, set apart by commas or blanks."""
+    return [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else value
+
+
+Mix = Annotated[list[MixPart], BeforeValidator(_parts), Field(max_length=MOST_ENVIRONMENTS - 1)]
+
+
+def union_columns(manifests: Iterable[Manifest]) -> list[RewardColumn]:
+    """The columns of all in declared order. One that several have is listed as the first of them declares it: each
+    rollout's reward is the weighted sum of its own environment, whatever is listed."""
+    columns: dict[str, RewardColumn] = {}
+    for manifest in manifests:
+        for column in manifest.columns:
+            columns.setdefault(column.name, column)
+    return list(columns.values())
+
+
+def shares(weights: Sequence[float]) -> list[float]:
+    """Weights that sum to 1."""
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def portions(weights: Sequence[float], count: int) -> list[int]:
+    """So many things divided by weight: whole numbers with that sum, the largest remainders rounded up, and at least
+    one each while there is enough."""
+    exact = [count * share for share in shares(weights)]
+    given = [int(each) for each in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda place: (given[place] > 0, given[place] - exact[place], place))
+    for place in by_remainder[: count - sum(given)]:
+        given[place] += 1
+    return given
