@@ -5,9 +5,9 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict
 
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.training import (
     CheckpointChoice,
-    GrpoChoice,
     HeldoutChoice,
     TrainingConfiguration,
 )

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from backend.domain.manifest import RewardColumn
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout, Step, TaskSpec, task_of
-from backend.domain.training import GrpoChoice, ModelChoice
+from backend.domain.training import ModelChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
-from backend.domain.training import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny
 from workers.models.load import load_folder

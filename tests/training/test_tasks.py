@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 
 from backend.domain.manifest import Manifest
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import HELDOUT_SEED_BASE
-from backend.domain.training import GrpoChoice, TrainingConfiguration
+from backend.domain.training import TrainingConfiguration
 from backend.domain.warm_up import SftChoice
 from tests.factories import make_manifest
 from workers.rollouts.engine import GroupPlan

@@ -20,8 +20,8 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from backend.domain.manifest import RewardColumn
+from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
-from backend.domain.training import GrpoChoice
 from workers.training.lessons import BrokenStep, lessons_of_step
 from workers.training.resume import mark_complete, newest_complete
 
