@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 import torch
 
+from backend.domain.model_shapes import MAX_PARAMETERS, SHAPES, parameters_from_scratch
 from backend.domain.training import ModelChoice
 from tests.models.conftest import SYSTEM, some_texts
-from workers.models.build import MAX_PARAMETERS, SHAPES, build_model, build_tokenizer, parameter_count
+from workers.models.build import build_model, build_tokenizer, parameter_count
 
 
 def test_the_same_seed_gives_the_same_weights(tokenizer: Any) -> None:
@@ -30,6 +31,8 @@ def test_building_leaves_the_global_random_numbers_alone(tokenizer: Any) -> None
 def test_every_shape_stays_under_five_million_parameters(tokenizer: Any, size: Any, architecture: Any) -> None:
     model = build_model(tokenizer, ModelChoice(size=size, architecture=architecture, context=512), seed=0)
     assert 100_000 < parameter_count(model) < MAX_PARAMETERS
+    measured = parameters_from_scratch(architecture, SHAPES[size], vocabulary=len(tokenizer), context=512)
+    assert parameter_count(model) == measured
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 

@@ -1,13 +1,13 @@
 """A small causal language model and its tokenizer, made in code without a download; deterministic under a seed."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from backend.domain.model_shapes import MAX_PARAMETERS, SHAPES, Shape
 from backend.domain.training import ModelChoice
 
 PAD, END = "<|pad|>", "<|end|>"
@@ -27,19 +27,6 @@ CHAT_TEMPLATE = (
 _ALONE = r"</?[A-Za-z][A-Za-z0-9_-]*>|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n"
 """Tags, digits, single capitals, signs that follow no word, and line breaks carry the state of a game: none is merged
 with its neighbours. Phrases between them may become one token, so that fixed instructions cost little."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The measures of a from-scratch model."""
-
-    width: int
-    layers: int
-    heads: int
-
-
-SHAPES = {"tiny": Shape(64, 2, 4), "small": Shape(128, 4, 4), "medium": Shape(256, 5, 8)}
-MAX_PARAMETERS = 5_000_000
 
 
 def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384, context: int = 256) -> Any:

@@ -1,0 +1,114 @@
+"""What workers can do, as they report it, and which choices of a training run none of them can carry out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from backend.domain.vocabulary import Queue
+
+QUEUES = {"transformers": Queue.GPU, "vllm": Queue.GPU_VLLM, "unsloth": Queue.GPU_UNSLOTH}
+"""Which workers take up a run of this engine."""
+
+
+class Gpu(BaseModel):
+    """One accelerator."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str = "?"
+    memory_mb: int = 0
+
+
+class Capabilities(BaseModel):
+    """What a worker's machine offers."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    flavour: str = "core"
+    """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: list[Gpu] = Field(default_factory=list)
+    engines: dict[str, str] = Field(default_factory=dict)
+    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    cuda: bool | None = None
+    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    bf16: bool | None = None
+    """Does the GPU compute in bfloat16?"""
+    launcher: str | None = None
+    """How foreign code is isolated."""
+
+    @classmethod
+    def of(cls, reported: Mapping[str, Any]) -> "Capabilities":
+        return cls.model_validate(dict(reported))
+
+    @property
+    def has_cuda(self) -> bool:
+        return bool(self.gpus) if self.cuda is None else self.cuda
+
+    @property
+    def trains(self) -> bool:
+        return "trl" in self.engines
+
+    @property
+    def model_memory_mb(self) -> int:
+        """Where a model lies: the largest GPU's memory, else the machine's."""
+        return max((gpu.memory_mb for gpu in self.gpus), default=0) or self.memory_mb
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A worker that answers, and the queues that it serves."""
+
+    name: str
+    queues: tuple[str, ...]
+    can: Capabilities
+
+    def takes(self, engine: str) -> bool:
+        """Does it take up training runs of this engine?"""
+        return str(QUEUES.get(engine, Queue.GPU)) in self.queues and self.can.trains
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A choice that not every worker can carry out."""
+
+    field: str
+    value: str
+    words: str
+    """What a worker must have, after "needs a worker with"."""
+    is_met: Callable[[Offer], bool]
+
+
+def _has(engine: str) -> Callable[[Offer], bool]:
+    return lambda offer: engine in offer.can.engines
+
+
+def _quantises(offer: Offer) -> bool:
+    return offer.can.has_cuda and {"bitsandbytes", "peft"} <= offer.can.engines.keys()
+
+
+def _serves(engine: str) -> Callable[[Offer], bool]:
+    return lambda offer: offer.takes(engine) and engine in offer.can.engines
+
+
+NEEDS = (
+    Need("engine", "vllm", "vLLM on the queue gpu-vllm", _serves("vllm")),
+    Need("engine", "unsloth", "Unsloth on the queue gpu-unsloth", _serves("unsloth")),
+    Need("adapter.kind", "lora", "peft", _has("peft")),
+    Need("adapter.kind", "qlora", "CUDA, peft and bitsandbytes", _quantises),
+)
+ALWAYS = frozenset({("adapter.kind", "lora")})
+"""Offered also while no worker answers: every worker that trains has it."""
+
+
+def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:
+    """Choices by field and value that no worker can carry out, with the reason."""
+    found = {}
+    for need in NEEDS:
+        is_waiting = not offers and (need.field, need.value) in ALWAYS
+        if not is_waiting and not any(need.is_met(offer) for offer in offers):
+            found[need.field, need.value] = f"needs a worker with {need.words}; none answers"
+    return found
