@@ -29,19 +29,18 @@ STOP_CACHE_SECONDS = 0.5
 MAX_LOG_CHARACTERS = 20_000
 _GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
 # Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
-_ADD_TASKS = text("""
-INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
-SELECT t.id, :version, t.split, t.index, t.level, t.seed, t.arguments
-FROM json_to_recordset(CAST(:rows AS json))
-     AS t(id uuid, split text, index int, level int, seed bigint, arguments jsonb)
-ORDER BY t.id
-ON CONFLICT DO NOTHING
-""")
-_ADD_GROUPS = text("""
+_ADD_PLACES = text("""
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(CAST(:rows AS json))
+        AS g(id uuid, task uuid, split text, index int, level int, seed bigint, arguments jsonb,
+             phase text, training_step int, ordinal int)
+), added AS (
+    INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
+    SELECT DISTINCT ON (task) task, :version, split, index, level, seed, arguments FROM given ORDER BY task
+    ON CONFLICT DO NOTHING
+)
 INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
-SELECT g.id, :run, g.task_id, g.phase, g.training_step, g.ordinal
-FROM json_to_recordset(CAST(:rows AS json))
-     AS g(id uuid, task_id uuid, phase text, training_step int, ordinal int)
+SELECT id, :run, task, phase, training_step, ordinal FROM given
 ON CONFLICT DO NOTHING
 """)
 _KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
@@ -81,28 +80,33 @@ class RunRecorder:
                 return 0
             for number, (_, row) in enumerate(new.values(), start=seq):
                 row[SEQ] = number
-            self._store_tasks(session, new.values())
+            self._store_places(session, new.values())
             _copy(session, [row for _, row in new.values()])
             session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
             announce(session, self._topic)
         return len(new)
 
-    def _store_tasks(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
+    def _store_places(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
         """Tasks and groups of these rollouts, those that are not there yet."""
-        tasks: dict[uuid.UUID, dict[str, Any]] = {}
-        groups: dict[uuid.UUID, dict[str, Any]] = {}
+        places: dict[uuid.UUID, dict[str, Any]] = {}
         for rollout, row in stored:
-            group = row[GROUP]
-            if group in groups:
+            group, task = row[GROUP], rollout.task
+            if group in places:
                 continue
-            task = rollout.task
-            task_id = stable_id("task", self.version_id, task.split, task.index, task.seed)
-            place = {"split": task.split, "index": task.index, "level": task.level, "seed": task.seed}
-            tasks[task_id] = {"id": str(task_id), **place, "arguments": dict(task.arguments)}
-            when = {"phase": rollout.phase, "training_step": rollout.training_step, "ordinal": rollout.group}
-            groups[group] = {"id": str(group), "task_id": str(task_id), **when}
-        session.execute(_ADD_TASKS, {"version": self.version_id, "rows": json_text(list(tasks.values()))})
-        session.execute(_ADD_GROUPS, {"run": self.run_id, "rows": json_text(list(groups.values()))})
+            places[group] = {
+                "id": group,
+                "task": stable_id("task", self.version_id, task.split, task.index, task.seed),
+                "split": task.split,
+                "index": task.index,
+                "level": task.level,
+                "seed": task.seed,
+                "arguments": task.arguments,
+                "phase": rollout.phase,
+                "training_step": rollout.training_step,
+                "ordinal": rollout.group,
+            }
+        given = {"run": self.run_id, "version": self.version_id, "rows": json_text(list(places.values()))}
+        session.execute(_ADD_PLACES, given)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
