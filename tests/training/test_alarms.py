@@ -1,0 +1,175 @@
+"""Stored curves, replayed: each alarm speaks before the collapse is complete, and a sound run hears none."""
+
+import math
+
+import pytest
+
+from backend.domain.alarm_kinds import ALARM_KINDS
+from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.vocabulary import AlarmAction
+from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
+from workers.training.alarms.history import History
+from workers.training.alarms.warm_up import warm_up_flat
+from workers.training.alarms.watch import BROKEN, EXAMINED, TRENDS, AlarmWatch, name_of
+
+G1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.97, 200: 0.75}}
+F2: dict[str, Points] = {"format": {0: 0.997, 60: 0.987, 180: 0.967, 240: 0.869, 280: 0.77}}
+J2: dict[str, Points] = {"format": {0: 0.997, 200: 0.985, 300: 0.7}, "invalid": {0: 0.046, 200: 0.06, 300: 0.4}}
+F1: dict[str, Points] = {"invalid": {0: 0.046, 60: 0.07, 280: 0.38}}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sound_run_from_scratch_hears_nothing(seed: int) -> None:
+    assert replay({}, 480, seed=seed) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "steps", "curve", "complete"),
+    [
+        pytest.param(G1, "format_fall", 200, "format", 0.8, id="g1: the format collapses late and fast"),
+        pytest.param(F2, "format_fall", 280, "format", 0.9, id="f2: the format slides, then falls"),
+        pytest.param(J2, "format_fall", 300, "format", 0.85, id="j2: format and legality collapse together"),
+        pytest.param(F1, "column_fall", 280, "invalid", 0.3, id="f1: invalid moves grow while the outcome improves"),
+        pytest.param(
+            {"entropy": {0: 0.5, 60: 0.4, 100: 0.4, 140: 3.0}},
+            "entropy_explosion",
+            140,
+            "entropy",
+            2.0,
+            id="an entropy bonus makes tokens random",
+        ),
+        pytest.param(
+            {"entropy": {0: 0.5, 60: 0.2, 160: 0.01}}, "entropy_collapse", 200, "entropy", 0.005, id="variety dies out"
+        ),
+        pytest.param(
+            {"no_variance": {0: 0.3, 100: 1.0}}, "no_variance", 120, "no_variance", 0.95, id="groups teach nothing"
+        ),
+        pytest.param(
+            {"length": {0: 20, 60: 20, 160: 60}, "win": {0: 0.5, 480: 0.5}},
+            "length_growth",
+            160,
+            "length",
+            50,
+            id="replies grow and earn nothing",
+        ),
+        pytest.param(
+            {"length": {0: 20, 60: 20, 120: 3}, "win": {0: 0.5, 480: 0.5}},
+            "length_collapse",
+            140,
+            "length",
+            2,
+            id="replies shrink and earn nothing",
+        ),
+        pytest.param(
+            {"grad_norm": {0: 0.3, 100: 0.3, 110: 8.0}}, "gradient_norm", 120, "grad_norm", 10, id="gradients"
+        ),
+        pytest.param({"divergence": {0: 0.0, 200: 2.0}}, "divergence", 200, "divergence", 1.0, id="far from the start"),
+    ],
+)
+def test_a_collapse_is_noticed_before_it_is_complete(
+    changes: dict[str, Points], name: str, steps: int, curve: str, complete: float
+) -> None:
+    began = [step for step, sighting in replay(changes, steps) if sighting.name == name]
+    assert began, f"{name} was not noticed"
+    value, start = at({**SOUND, **changes}[curve], began[0]), at({**SOUND, **changes}[curve], 1)
+    assert abs(value - start) < abs(complete - start), f"noticed at step {began[0]}, where {curve} is {value}"
+
+
+def test_what_was_seen_says_when_it_was_still_sound() -> None:
+    [(step, seen)] = [found for found in replay(F2, 280) if found[1].name == "format_fall"]
+    assert seen.onset < 100 < step
+    assert seen.evidence["curve"] == "format"
+    assert seen.evidence["window"][1] == step
+    assert "could be parsed" in seen.sentence
+
+
+def test_an_alarm_is_raised_once_while_its_condition_lasts_and_again_when_it_returns() -> None:
+    waves: Points = {0: 0.2, 50: 0.2, 60: 1.0, 100: 1.0, 110: 0.2, 150: 0.2, 160: 1.0, 200: 1.0}
+    began = [step for step, sighting in replay({"no_variance": waves}, 200) if sighting.name == "no_variance"]
+    assert len(began) == 2
+    assert began[0] < 80 < 150 < began[1]
+
+
+def test_a_condition_that_is_over_is_told() -> None:
+    watch, over = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
+    for step, figures in steps_of({"no_variance": waves}, 120):
+        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).over]
+    assert [name for _, name in over] == ["no_variance"]
+    assert 65 < over[0][0] < 90
+
+
+def test_an_alarm_that_is_off_says_nothing() -> None:
+    assert replay(F2, 280, AlarmsChoice(format_fall="off", column_fall="off")) == []
+
+
+def test_thresholds_are_the_runs_own() -> None:
+    strict = replay({}, 480, AlarmsChoice(format_drop=0.001, no_variance_share=0.3))
+    assert {sighting.name for _, sighting in strict} == {"no_variance", "format_fall"}
+
+
+@pytest.mark.parametrize("name", ["loss", "grad_norm", "entropy"])
+def test_what_is_no_number_is_noticed_at_once(name: str) -> None:
+    watch = AlarmWatch(History(WEIGHTS, EPISODES))
+    figures = dict(next(steps_of({}, 1))[1])
+    [seen] = watch.after_step(1, {**figures, name: math.nan}, AlarmsChoice()).begun
+    assert (seen.name, seen.onset) == ("not_finite", 0)
+    assert action_of(AlarmsChoice(), "not_finite") is AlarmAction.PAUSE
+
+
+def test_lost_episodes_are_noticed_from_the_first_steps_on() -> None:
+    watch, begun = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    for step, figures in steps_of({}, 8):
+        begun += [
+            (step, seen.name)
+            for seen in watch.after_step(step, {**figures, "rollouts/failed": 32.0}, AlarmsChoice()).begun
+        ]
+    assert begun == [(5, "failed_rollouts")]
+
+
+def examinations(rewards: list[float], training: float = 0.9, error: float = 0.03) -> list[tuple[int, str]]:
+    """Alarms of examinations every 20 steps; the training reward stays."""
+    watch, begun = AlarmWatch(History(WEIGHTS, EPISODES)), []
+    for number, reward in enumerate(rewards):
+        for step in range(max(1, number * 20 - 19), number * 20 + 1):
+            watch.after_step(step, {"reward": training}, AlarmsChoice())
+        figures = {"heldout/reward": reward, "heldout/reward_error": error}
+        found = watch.after_examination(number * 20, figures, AlarmsChoice())
+        begun += [(number * 20, seen.name) for seen in found.begun]
+    return begun
+
+
+def test_a_held_out_reward_that_falls_is_noticed() -> None:
+    assert (80, "heldout_regression") in examinations([0.4, 0.6, 0.8, 0.78, 0.6])
+
+
+def test_a_held_out_reward_that_wavers_is_not() -> None:
+    assert examinations([0.8, 0.84, 0.86, 0.82, 0.88, 0.8, 0.84]) == []
+
+
+def test_a_gap_to_the_held_out_tasks_that_opens_is_noticed_at_the_second_time() -> None:
+    assert examinations([0.8, 0.85, 0.84, 0.7, 0.7], error=0.06) == [(80, "heldout_gap")]
+
+
+def test_a_warm_up_that_does_not_learn_is_noticed_after_a_third() -> None:
+    history = History(WEIGHTS, EPISODES)
+    flat, falling = [], []
+    for step in range(5, 300, 5):
+        history.add(step, {"sft/loss": 3.0 + 0.01 * (step % 3)})
+        flat += [step for _ in warm_up_flat(history, AlarmsChoice(), steps=300)]
+    assert flat[0] == 100
+    history = History(WEIGHTS, EPISODES)
+    for step in range(5, 300, 5):
+        history.add(step, {"sft/loss": 3.0 * 0.99**step + 0.3})
+        falling += warm_up_flat(history, AlarmsChoice(), steps=300)
+    assert falling == []
+
+
+def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
+    looked_for = {name_of(look) for look in BROKEN + TRENDS + EXAMINED}
+    watched_from_outside = {"warm_up_flat", "stall", "out_of_memory", "process_killed"}
+    assert looked_for | watched_from_outside == set(ALARM_KINDS)
+    for kind in ALARM_KINDS.values():
+        assert all((kind.title, kind.sentence, kind.cause, kind.advice, kind.formula, kind.source))
+        assert kind.limits(AlarmsChoice()).keys() == set(kind.thresholds)
+        assert kind.name in AlarmsChoice.model_fields or kind.name == "process_killed"
