@@ -83,6 +83,13 @@ class LessonStatistics:
     examples: list[Conversation] = field(default_factory=list)
     _seen: Seen = field(default_factory=Seen)
 
+    def is_repeated(self, conversation: Conversation) -> bool:
+        """Did it come already? Then it is counted as a repeat; whoever leaves it out does not add it."""
+        is_new = self._seen.is_new(conversation.messages)
+        self.repeats += not is_new
+        self.near_repeats = self._seen.near
+        return not is_new
+
     def add(self, conversation: Conversation, count: TokenCount = about_tokens) -> None:
         messages = conversation.messages
         length = count(messages)
@@ -94,8 +101,6 @@ class LessonStatistics:
         self.longest = max(self.longest, length)
         self.characters += sum(len(str(message["content"])) for message in messages)
         self.reasoning += conversation.reasoning
-        self.repeats += not self._seen.is_new(messages)
-        self.near_repeats = self._seen.near
         self.lengths.append(length)
         if len(self.examples) < EXAMPLES:
             self.examples.append(conversation)

@@ -57,12 +57,11 @@ def _dataset(run: SftRun) -> Dataset:
     """Tokens with labels: TRL then neither renders nor masks anything itself."""
     if not run.lessons:
         raise BrokenStep("there are no lessons to learn from")
-    limit = getattr(run.model.config, "max_position_embeddings", None) or 1 << 30
-    fitting = [lesson for lesson in run.lessons if len(lesson.tokens) <= limit]
-    if len(fitting) < len(run.lessons) / 2:
-        raise BrokenStep(f"most lessons are longer than the model's context of {limit:,} tokens")
-    order = lesson_order(fitting, batch=run.choice.batch, steps=run.choice.steps, seed=run.seed)
-    columns = {"input_ids": [lesson.tokens for lesson in fitting], "labels": [lesson.labels for lesson in fitting]}
+    order = lesson_order(run.lessons, batch=run.choice.batch, steps=run.choice.steps, seed=run.seed)
+    columns = {
+        "input_ids": [lesson.tokens for lesson in run.lessons],
+        "labels": [lesson.labels for lesson in run.lessons],
+    }
     return Dataset.from_dict(columns).select(order)
 
 

@@ -1,0 +1,226 @@
+"""What the warm-up imitates, as tokens: scripted play, stored rollouts, an uploaded file, marked episodes, mixed.
+
+Gathered once and kept in a file, so that a resumed run learns from the same lessons in the same order.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from backend.db.models import LessonFile, Run
+from backend.db.session import transaction
+from backend.domain.lessons import Conversation
+from backend.domain.prompts import render_system
+from backend.domain.rollouts import Rollout
+from backend.domain.training import Stage
+from backend.domain.vocabulary import Phase
+from backend.training.lessons.sources import (
+    Asked,
+    chosen_rollouts,
+    conversations_of,
+    demonstrated_rollouts,
+    drawn_from,
+)
+from workers.models.chat import ChatTokens
+from workers.training.demonstrations import lesson_of_conversation, mixed
+from workers.training.lessons import BrokenStep, Lesson, lesson_of
+from workers.training.teacher import Teacher
+from workers.training.workbench import Stopped, Workbench
+
+
+@dataclass
+class Gathered:
+    """The lessons of one source, and what was left out of it."""
+
+    lessons: list[Lesson] = field(default_factory=list)
+    too_long: int = 0
+    """More tokens than the model's context."""
+    silent: int = 0
+    """No reply in them was understood."""
+
+    def told(self, source: str, context: int) -> str:
+        left = [f"{self.too_long:,} longer than {context:,} tokens left out"] if self.too_long else []
+        left += [f"{self.silent:,} without a reply that was understood left out"] if self.silent else []
+        return f"{len(self.lessons):,} lessons from {source}" + (f" ({', '.join(left)})" if left else "")
+
+
+def gathered_lessons(bench: Workbench, model: Any, tokenizer: Any) -> list[Lesson]:
+    """All lessons, main source first; read back where they were gathered before."""
+    folder = bench.folder_of(Stage.SFT)
+    kept, said = folder / "lessons.jsonl", folder / "lessons.json"
+    if kept.exists():
+        bench.summary["lessons"] = json.loads(said.read_text())
+        return list(_read(kept))
+    choice, context = bench.configuration.sft, context_of(model, tokenizer)
+    chat = ChatTokens(tokenizer)
+    main = _fitting(_gather(bench, chat, choice.source, choice.scripted_episodes), context)
+    parts = {choice.source: main}
+    for source, share in choice.shares.items():
+        if source != choice.source and share > 0:
+            wanted = min(choice.scripted_episodes, max(1, round(len(main.lessons) * share)))
+            parts[source] = _fitting(_gather(bench, chat, source, wanted), context)
+    for source, part in parts.items():
+        bench.recorder.log(part.told(source, context), "warning" if part.too_long else "info")
+    others = [(part.lessons, choice.shares[source]) for source, part in parts.items() if source != choice.source]
+    lessons = mixed(main.lessons, others)
+    summary = {
+        source: {"lessons": len(part.lessons), "too_long": part.too_long, "silent": part.silent}
+        for source, part in parts.items()
+    }
+    bench.summary["lessons"] = summary
+    _write(said, [json.dumps(summary)])
+    _write(kept, [json.dumps(asdict(lesson)) for lesson in lessons])
+    return lessons
+
+
+def context_of(model: Any, tokenizer: Any) -> int:
+    """The longest conversation that the model takes, in tokens."""
+    by_model = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    return min(int(by_model), int(min(tokenizer.model_max_length or 1 << 30, 1 << 30)))
+
+
+def _fitting(gathered: Gathered, context: int) -> Gathered:
+    fitting = [lesson for lesson in gathered.lessons if len(lesson.tokens) <= context]
+    too_long = len(gathered.lessons) - len(fitting)
+    if too_long > len(fitting):
+        raise BrokenStep(
+            f"most lessons are too long: {too_long:,} of {len(gathered.lessons):,} have more tokens than the model's "
+            f"context of {context:,}"
+        )
+    return Gathered(fitting, too_long, gathered.silent)
+
+
+def _gather(bench: Workbench, chat: ChatTokens, source: str, episodes: int) -> Gathered:
+    if source == "script":
+        return Gathered(_scripted(bench, chat, episodes))
+    gathered = Gathered()
+    for conversation in conversations(bench, source):
+        lesson = lesson_of_conversation(conversation, chat)
+        if lesson is None:
+            gathered.silent += 1
+        else:
+            gathered.lessons.append(lesson)
+            done = len(gathered.lessons)
+            bench.recorder.progress(phase="reading lessons", done=done, total=done + 1, message=source)
+        if bench.recorder.should_stop():
+            raise Stopped
+    if not gathered.lessons:
+        raise BrokenStep(_NOTHING[source])
+    return gathered
+
+
+_NOTHING = {
+    "rollouts": "no stored rollout passes: choose other runs (sft.runs) or another filter (sft.where), and play "
+    "training tasks, because held-out ones never come in",
+    "file": "the uploaded file holds nothing to learn from",
+    "demonstrations": "no marked episode of this version fits: mark some, or set sft.demonstrations to 0",
+}
+
+
+def conversations(bench: Workbench, source: str) -> Iterator[Conversation]:
+    """Of a source that is stored already, in the order in which they are taken."""
+    read: dict[str, Callable[[Workbench], Iterator[Conversation]]] = {
+        "rollouts": _of_rollouts,
+        "file": _of_file,
+        "demonstrations": _of_demonstrations,
+    }
+    system = _own_system(bench) if bench.configuration.sft.system == "environment" else None
+    for conversation in read[source](bench):
+        yield conversation if system is None or source == "demonstrations" else conversation.under(system)
+
+
+def _of_rollouts(bench: Workbench) -> Iterator[Conversation]:
+    configuration, run_id = bench.configuration, bench.assignment.run_id
+    versions = tuple(venue.version_id for venue in bench.assignment.venues)
+    with transaction() as session:
+        asked = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
+        chosen = chosen_rollouts(session, configuration.sft, asked)
+        _tell_choice(bench, chosen.foreign, chosen.heldout, chosen.judged)
+        yield from conversations_of(session, chosen.ids)
+
+
+def _tell_choice(bench: Workbench, foreign: int, heldout: int, judged: int) -> None:
+    if foreign:
+        bench.recorder.log(f"{foreign:,} of the rollouts were played on another version of the environment", "warning")
+    if heldout or judged:
+        bench.recorder.log(f"left out: {heldout:,} rollouts on held-out tasks, {judged:,} judged a hack or broken")
+
+
+def _of_file(bench: Workbench) -> Iterator[Conversation]:
+    choice = bench.configuration.sft
+    with transaction() as session:
+        file = session.get(LessonFile, choice.file)
+    if file is None:
+        raise BrokenStep("the file of conversations (sft.file) was deleted")
+    yield from drawn_from(file, choice, bench.configuration.seed)
+
+
+def _of_demonstrations(bench: Workbench) -> Iterator[Conversation]:
+    versions = [venue.version_id for venue in bench.assignment.venues]
+    with transaction() as session:
+        yield from conversations_of(session, demonstrated_rollouts(session, versions))
+
+
+def _own_system(bench: Workbench) -> str:
+    """As a policy that writes plain text reads it; tools that only a running episode lists stand in none."""
+    agent = bench.assignment.manifest.proctor.agent
+    tools = agent.action.tools
+    return render_system(agent, tools if isinstance(tools, list) else ())
+
+
+def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]:
+    """The script's play, stored as warm-up rollouts."""
+    choice = bench.configuration.sft
+    lessons: dict[int, Lesson] = {}
+    failed = 0
+
+    def take(rollout: Rollout) -> None:
+        nonlocal failed
+        if rollout.is_completed:
+            lessons[rollout.group] = lesson_of(rollout, end=chat.end)
+        else:
+            failed += 1
+        bench.recorder.progress(phase="collecting lessons", done=len(lessons) + failed, total=episodes)
+
+    bench.arena.play(
+        bench.warm_up_plans(episodes),
+        Teacher(choice.script, chat, noise=choice.noise),
+        phase=Phase.WARM_UP,
+        seed=bench.configuration.seed,
+        recorder=bench.recorder,
+        on_rollout=take,
+        should_stop=bench.recorder.should_stop,
+    )
+    if len(lessons) + failed < episodes:
+        raise Stopped
+    if len(lessons) < episodes / 2:
+        raise BrokenStep(f"{failed:,} of {episodes:,} scripted episodes failed")
+    return [lessons[group] for group in sorted(lessons)]
+
+
+def texts_to_read(bench: Workbench, count: int) -> list[str]:
+    """What is said in the first stored conversations that will be learned, for a tokenizer that is made from text."""
+    stored = [source for source, share in bench.configuration.sft.shares.items() if share > 0]
+    stored = [source for source in stored if source in {"rollouts", "file"}]
+    return [
+        str(message["content"])
+        for source in stored
+        for conversation in islice(conversations(bench, source), count)
+        for message in conversation.messages
+    ]
+
+
+def _write(path: Path, lines: Sequence[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text("".join(f"{line}\n" for line in lines))
+    partial.replace(path)
+
+
+def _read(path: Path) -> Iterator[Lesson]:
+    with path.open() as lines:
+        for line in lines:
+            yield Lesson(**json.loads(line))
