@@ -55,6 +55,18 @@ def open_file(key: str) -> BinaryIO:
     return cast(BinaryIO, filesystem.open(source, "rb"))
 
 
+def free_space() -> tuple[int, int] | None:
+    """Bytes that are left and bytes in all where artifacts are kept; None of a store that has no such bounds."""
+    filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
+    if not isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
+        return None
+    place = next((path for path in (Path(root), *Path(root).parents) if path.exists()), None)
+    if place is None:
+        return None
+    usage = shutil.disk_usage(place)
+    return usage.free, usage.total
+
+
 def delete(key: str) -> None:
     filesystem, target = _filesystem(key)
     if filesystem.exists(target):

@@ -5,6 +5,7 @@ import sys
 import typer
 
 from backend.cli import (
+    checkpoints,
     environments,
     exchange,
     exports,
@@ -53,6 +54,7 @@ app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 app.add_typer(judging.app, name="review")
 app.add_typer(judges.app, name="judge")
+app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")
 

@@ -88,7 +88,7 @@ def _checkpoint(text: str) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
         found: dict[str, Any] = connect().get(f"/checkpoints/{uuid.UUID(text)}")
         return found
-    known = list(connect().all("/checkpoints", limit=500))
+    known = list(connect().all("/checkpoints", limit=500, has_weights=True))
     of_policy = [each for each in known if each["policy"] == text]
     best = [each for each in of_policy if each["is_best"]]
     by_end = [each for each in known if len(text) >= 4 and short(each["id"]).endswith(text.replace("-", ""))]

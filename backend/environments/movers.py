@@ -41,7 +41,7 @@ def movers(session: Session, manifest: Manifest) -> list[Mover]:
         select(Checkpoint)
         .join(Checkpoint.policy)
         .options(contains_eager(Checkpoint.policy))
-        .where(Policy.deleted_at.is_(None))
+        .where(Policy.deleted_at.is_(None), Checkpoint.pruned_at.is_(None))
         .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
         .limit(SHOWN_CHECKPOINTS)
     )
@@ -86,10 +86,13 @@ def _checkpoint(session: Session, policy: Policy, asked: str) -> Checkpoint | No
         found = session.scalars(statement.where(Checkpoint.id == identifier)).one_or_none() if identifier else None
         if found is None:
             raise InvalidInput(fields={"policy": "There is no such checkpoint."})
+        if found.unusable:
+            raise InvalidInput(fields={"policy": found.unusable})
         return found
     if policy.kind is not PolicyKind.LOCAL or policy.configuration.get("base"):
         return None
-    best_first = statement.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)
+    there = statement.where(Checkpoint.pruned_at.is_(None))
+    best_first = there.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)
     found = session.scalars(best_first).first()
     if found is None:
         raise InvalidInput(fields={"policy": f"{policy.name} has no weights of its own yet: train it first."})

@@ -79,7 +79,8 @@ def policies(session: Session, *, after: str | None = None, limit: int = 100) ->
 
 def evaluable_policies(session: Session) -> Sequence[Policy]:
     """What an evaluation may use: local ones need a checkpoint."""
-    has_weights = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
+    of_policy = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id)
+    has_weights = of_policy.where(Checkpoint.pruned_at.is_(None)).exists()
     statement = (
         select(Policy)
         .where(Policy.deleted_at.is_(None), Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
@@ -123,14 +124,20 @@ def versions(session: Session) -> Sequence[EnvironmentVersion]:
 
 
 def checkpoints(
-    session: Session, *, run_id: uuid.UUID | None = None, policy_id: uuid.UUID | None = None
+    session: Session,
+    *,
+    run_id: uuid.UUID | None = None,
+    policy_id: uuid.UUID | None = None,
+    has_weights: bool = False,
 ) -> Sequence[Checkpoint]:
-    """Of a run or a policy, or all, in the order of saving."""
+    """Of a run or a policy, or all, in the order of saving; also those that were pruned, unless weights are needed."""
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
     if run_id is not None:
         statement = statement.where(Checkpoint.run_id == run_id)
     if policy_id is not None:
         statement = statement.where(Checkpoint.policy_id == policy_id)
+    if has_weights:
+        statement = statement.where(Checkpoint.pruned_at.is_(None))
     return session.scalars(statement).all()
 
 

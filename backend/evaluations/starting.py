@@ -91,11 +91,16 @@ def _checkpoint(session: Session, policy: Policy, checkpoint_id: uuid.UUID | Non
     statement = select(Checkpoint).where(Checkpoint.policy_id == policy.id)
     if checkpoint_id is not None:
         statement = statement.where(Checkpoint.id == checkpoint_id)
+    else:
+        statement = statement.where(Checkpoint.pruned_at.is_(None))
     best_first = statement.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)
-    checkpoint = session.scalars(best_first).first()
+    # locked, so that nobody prunes it before the run that uses it is there
+    checkpoint = session.scalars(best_first.with_for_update(read=True)).first()
     if checkpoint is None:
-        what = "has no such checkpoint" if checkpoint_id else "has no checkpoint yet"
+        what = "has no such checkpoint" if checkpoint_id else "has no checkpoint with weights yet"
         raise InvalidInput(fields={"checkpoint_id": f"{policy.name} {what}."})
+    if checkpoint.unusable:
+        raise InvalidInput(fields={"checkpoint_id": checkpoint.unusable})
     return checkpoint
 
 

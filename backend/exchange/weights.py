@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from backend import artifacts
 from backend.db.models import Checkpoint
-from backend.errors import NotFound
+from backend.errors import Conflict, NotFound
 from backend.exchange.formats.streams import outgoing
 
 _CHUNK = 1 << 20
@@ -22,6 +22,8 @@ def zip_of(session: Session, checkpoint_id: uuid.UUID) -> tuple[str, Iterator[by
     checkpoint = session.get(Checkpoint, checkpoint_id)
     if checkpoint is None:
         raise NotFound("There is no such checkpoint.")
+    if checkpoint.unusable:
+        raise Conflict(checkpoint.unusable)
     artifact = checkpoint.artifact
 
     def content() -> Iterator[bytes]:

@@ -2,11 +2,13 @@
 
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Certificate, Checkpoint, Environment, EnvironmentVersion, Export, Policy, Run
+from backend.domain.vocabulary import RunKind
 from backend.errors import NotFound
 from backend.web.paging import Key, Slice, slice_of
 
@@ -32,25 +34,46 @@ def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | N
     return session.scalars(statement).first()
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointFilter:
+    """Which checkpoints; None: any."""
+
+    run_id: uuid.UUID | None = None
+    policy_id: uuid.UUID | None = None
+    environment: str | None = None
+    """Of the run's version."""
+    is_best: bool | None = None
+    has_weights: bool | None = None
+
+
 def checkpoints(
-    session: Session,
-    *,
-    run_id: uuid.UUID | None = None,
-    policy_id: uuid.UUID | None = None,
-    is_best: bool | None = None,
-    after: str | None = None,
-    limit: int = 50,
+    session: Session, wanted: CheckpointFilter, *, after: str | None = None, limit: int = 50
 ) -> Slice[Checkpoint]:
     """Newest first."""
     statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
     statement = statement.where(Policy.deleted_at.is_(None))
-    if run_id is not None:
-        statement = statement.where(Checkpoint.run_id == run_id)
-    if policy_id is not None:
-        statement = statement.where(Checkpoint.policy_id == policy_id)
-    if is_best is not None:
-        statement = statement.where(Checkpoint.is_best.is_(is_best))
+    if wanted.run_id is not None:
+        statement = statement.where(Checkpoint.run_id == wanted.run_id)
+    if wanted.policy_id is not None:
+        statement = statement.where(Checkpoint.policy_id == wanted.policy_id)
+    if wanted.environment is not None:
+        of_environment = (select(Run.id).join(Run.version).join(EnvironmentVersion.environment)).where(
+            Environment.name == wanted.environment
+        )
+        statement = statement.where(Checkpoint.run_id.in_(of_environment))
+    if wanted.is_best is not None:
+        statement = statement.where(Checkpoint.is_best.is_(wanted.is_best))
+    if wanted.has_weights is not None:
+        statement = statement.where(Checkpoint.pruned_at.is_(None).is_(wanted.has_weights))
     return slice_of(session, statement, NEWEST_CHECKPOINTS, after=after, limit=limit)
+
+
+def beside(session: Session, some: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """These checkpoints and all others of their runs: what is last or best is known only beside the others."""
+    runs = {each.run_id for each in some if each.run_id}
+    statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).where(Checkpoint.run_id.in_(runs))
+    alone = [each for each in some if each.run_id is None]
+    return [*session.scalars(statement.order_by(Checkpoint.id)), *alone] if runs else alone
 
 
 def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
@@ -61,9 +84,27 @@ def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
     return found
 
 
+def trained_environments(session: Session) -> Sequence[str]:
+    """Names of environments with training runs."""
+    statement = (
+        select(Environment.name)
+        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
+        .join(Run, Run.version_id == EnvironmentVersion.id)
+        .where(Run.kind == RunKind.TRAINING)
+    )
+    return session.scalars(statement.distinct().order_by(Environment.name)).all()
+
+
+def trained_policies(session: Session) -> list[tuple[str, str]]:
+    """Id and name of policies with checkpoints, newest first."""
+    has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
+    statement = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
+    return [(str(policy.id), policy.name) for policy in session.scalars(statement)]
+
+
 def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
     """Checkpoints that a new run may start from: the newest hundred."""
-    return checkpoints(session, limit=100).items
+    return checkpoints(session, CheckpointFilter(has_weights=True), limit=100).items
 
 
 def exports(

@@ -29,6 +29,8 @@ def start_export(session: Session, actor: Actor, checkpoint: Checkpoint) -> Expo
     if checkpoint.run_id is None:
         raise NotFromTraining
     session.refresh(checkpoint, with_for_update={"of": Checkpoint})
+    if checkpoint.unusable:
+        raise Conflict(checkpoint.unusable)
     unfinished = {ExportStatus.QUEUED, ExportStatus.RUNNING}
     statement = select(Export).where(Export.checkpoint_id == checkpoint.id, Export.status.in_(unfinished))
     if known := session.scalars(statement.limit(1)).first():

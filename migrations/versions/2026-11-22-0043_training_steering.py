@@ -142,6 +142,7 @@ def upgrade() -> None:
     op.add_column("checkpoints", sa.Column("adapter", postgresql.JSONB(astext_type=sa.Text()), nullable=True))
     op.add_column("checkpoints", sa.Column("is_kept", sa.Boolean(), server_default=sa.text("false"), nullable=False))
     op.add_column("checkpoints", sa.Column("pruned_at", sa.DateTime(timezone=True), nullable=True))
+    op.alter_column("checkpoints", "size_bytes", type_=sa.BigInteger(), existing_nullable=False)
     op.add_column(
         "exports",
         sa.Column(
@@ -176,6 +177,7 @@ def downgrade() -> None:
     op.create_foreign_key(op.f("fk_rollouts_group_id"), "rollouts", "groups", ["group_id"], ["id"], ondelete="CASCADE")
     op.drop_column("exports", "options")
     op.drop_column("exports", "form")
+    op.alter_column("checkpoints", "size_bytes", type_=sa.Integer(), existing_nullable=False)
     op.drop_column("checkpoints", "pruned_at")
     op.drop_column("checkpoints", "is_kept")
     op.drop_column("checkpoints", "adapter")

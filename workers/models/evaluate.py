@@ -71,7 +71,7 @@ def _checkpoint(session: Session, run: Run) -> Checkpoint | None:
     """The chosen one; else the policy's best, else its newest."""
     if run.checkpoint_id is not None:
         return session.get(Checkpoint, run.checkpoint_id)
-    statement = select(Checkpoint).where(Checkpoint.policy_id == run.policy_id)
+    statement = select(Checkpoint).where(Checkpoint.policy_id == run.policy_id, Checkpoint.pruned_at.is_(None))
     return session.scalars(statement.order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc()).limit(1)).first()
 
 

@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, LargeBinary, String, Text, UniqueConstraint, false
+from sqlalchemy import BigInteger, ForeignKey, LargeBinary, String, Text, UniqueConstraint, false
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -47,7 +47,7 @@ class Checkpoint(Base):
     """Mean by column, count and interval on the held-out tasks."""
     is_best: Mapped[bool] = mapped_column(default=False)
     """Highest held-out reward of its run."""
-    size_bytes: Mapped[int] = mapped_column(default=0)
+    size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     adapter: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
     """Where the weights are a LoRA: {base, revision, dtype, quantisation, rank}. Null: all weights are there."""
     is_kept: Mapped[bool] = mapped_column(default=False, server_default=false())
@@ -57,3 +57,13 @@ class Checkpoint(Base):
     created_at: Mapped[CreatedAt]
 
     policy: Mapped[Policy] = relationship(lazy="raise")
+
+    @property
+    def unusable(self) -> str | None:
+        """Why nothing can act with it, in words; None where its weights are there."""
+        if self.pruned_at is None:
+            return None
+        return (
+            f"The weights of {self.stage} {self.step} were pruned on {self.pruned_at:%Y-%m-%d}. What it reached is"
+            " kept, but it cannot be loaded any more: choose another checkpoint."
+        )

@@ -135,7 +135,7 @@ def _form(session: Session, wanted: Prefill) -> NewEvaluationPage:
     return NewEvaluationPage(
         versions=queries.versions(session),
         policies=queries.evaluable_policies(session),
-        checkpoints=queries.checkpoints(session)[::-1][:200],
+        checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
         judges=session.scalars(select(Judge).where(Judge.deleted_at.is_(None)).order_by(Judge.name)).all(),
         plan=plan,
         key=new_id().hex,

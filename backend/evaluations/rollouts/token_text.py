@@ -101,8 +101,8 @@ def _vocabulary_of(session: Session, rollout: Rollout) -> dict[int, str]:
     policy = rollout.run.policy
     if policy is None or policy.kind is not PolicyKind.LOCAL:
         return {}
-    statement = select(Checkpoint.artifact).where(Checkpoint.policy_id == policy.id).order_by(Checkpoint.id).limit(1)
-    artifact = session.scalar(statement)
+    of_policy = select(Checkpoint.artifact).where(Checkpoint.policy_id == policy.id, Checkpoint.pruned_at.is_(None))
+    artifact = session.scalar(of_policy.order_by(Checkpoint.id).limit(1))
     return _vocabulary(artifact) if artifact else {}
 
 
