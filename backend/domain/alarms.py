@@ -11,6 +11,8 @@ from backend.domain.blocks import Block, Share
 from backend.domain.vocabulary import AlarmAction
 
 Answering = Literal["off", "note", "lower_rate", "pause", "stop", "roll_back"]
+Halting = Literal["off", "note", "pause", "stop"]
+"""Where another rate or an earlier checkpoint would not help."""
 Ending = Literal["pause", "stop", "roll_back"]
 """What is broken cannot go on."""
 
@@ -99,19 +101,19 @@ class AlarmsChoice(Block):
     gap_limit: float = Field(default=0.1, gt=0)
     """An alarm when training reward minus held-out reward grew by this since the first examination."""
 
-    warm_up_flat: Answering = "note"
+    warm_up_flat: Halting = "note"
     """The warm-up does not learn."""
     warm_up_progress: Share = 0.05
     """An alarm when a third of the warm-up has not taken this share off the loss."""
 
-    stall: Answering = "note"
+    stall: Halting = "note"
     """Nothing happens any more. Watched from outside of the training process."""
     stall_factor: float = Field(default=10.0, gt=1)
     """An alarm after so many times the median step without a sign of life …"""
     stall_seconds: float = Field(default=300.0, gt=0)
     """… and after at least so many seconds."""
 
-    out_of_memory: Ending = "pause"
+    out_of_memory: Literal["pause", "stop"] = "pause"
     """The memory did not suffice. Trying the same again would not either."""
 
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from backend.domain.training import TrainingConfiguration
 
-SAFE = ("grpo.learning_rate", "grpo.temperature", "heldout.every")
+SAFE = ("grpo.learning_rate", "grpo.temperature", "grpo.temperature_end", "heldout.every")
 """They change neither what was decided already nor the shape of a step."""
 SAFE_BLOCKS = ("alarms", "budget")
 """Every choice of these may be changed."""

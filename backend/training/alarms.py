@@ -1,0 +1,83 @@
+"""Alarms of a training run as rows: listed, answered by a person. What raises them is in `workers.training.alarms`."""
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.db.models import Alarm, Run
+from backend.domain.vocabulary import AlarmAnswer
+from backend.errors import Conflict, NotFound
+from backend.evaluations.notes import Asker, note
+from backend.evaluations.service import request_stop
+from backend.events import announce, run_topic
+from backend.training.branches import last_good_checkpoint, rate_after, start_branch
+from backend.training.steering import lower_rate, may_steer, request_pause
+
+CLEARED = "cleared_step"
+"""Key of an alarm's evidence: the step at which its condition was over."""
+
+
+class AlreadyAnswered(Conflict):
+    """Somebody answered this alarm already."""
+
+
+class NothingToRollBackTo(Conflict):
+    """No checkpoint was saved before this trouble began, or its weights were deleted."""
+
+
+def alarms_of(session: Session, run_id: uuid.UUID) -> Sequence[Alarm]:
+    """Newest first, each with who answered."""
+    statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id)
+    return session.scalars(statement.order_by(Alarm.id.desc())).all()
+
+
+def get_alarm(session: Session, run: Run, alarm_id: uuid.UUID) -> Alarm:
+    alarm = session.get(Alarm, alarm_id, options=[joinedload(Alarm.answerer)])
+    if alarm is None or alarm.run_id != run.id:
+        raise NotFound("There is no such alarm of this run.")
+    return alarm
+
+
+def answer_alarm(session: Session, actor: Asker, run: Run, alarm_id: uuid.UUID, answer: AlarmAnswer) -> Run | None:
+    """Do what a person decided about an alarm, and remember it. Returns the branch that a roll back starts."""
+    may_steer(actor, run)
+    alarm = get_alarm(session, run, alarm_id)
+    session.refresh(alarm, ["answer"], with_for_update=True)
+    if alarm.answer is not None:
+        raise AlreadyAnswered
+    branch = _carry_out(session, actor, run, alarm, answer)
+    alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
+    note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
+    session.flush()
+    announce(session, run_topic(run.id))
+    return branch
+
+
+def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm) -> Run:
+    """A branch with a lower rate from the last good checkpoint before the alarm's trouble began."""
+    onset = alarm.evidence.get("onset")
+    checkpoint = last_good_checkpoint(session, run, alarm.step if onset is None else int(onset))
+    if checkpoint is None:
+        raise NothingToRollBackTo
+    return start_branch(session, actor, run, checkpoint, rate_after(session, run, checkpoint))
+
+
+def _carry_out(session: Session, actor: Asker, run: Run, alarm: Alarm, answer: AlarmAnswer) -> Run | None:
+    match answer:
+        case AlarmAnswer.LOWER_RATE:
+            lower_rate(session, actor, run, alarm_id=alarm.id)
+        case AlarmAnswer.PAUSE:
+            request_pause(session, actor, run)
+        case AlarmAnswer.STOP:
+            request_stop(session, actor, run)
+        case AlarmAnswer.ROLL_BACK:
+            branch = roll_back(session, actor, run, alarm)
+            if not run.status.is_over:
+                request_stop(session, actor, run)
+            return branch
+        case AlarmAnswer.DISMISS:
+            pass
+    return None

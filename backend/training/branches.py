@@ -1,0 +1,177 @@
+"""Rolling back: a new run goes on from a checkpoint of another one. Free of the web, because runs do it themselves."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Checkpoint, EnvironmentVersion, Job, Policy, Run, SettingChange
+from backend.domain.ids import new_id
+from backend.domain.steering import with_settings
+from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
+from backend.errors import Conflict
+from backend.evaluations.notes import Asker, note
+from backend.events import RUNS, announce, run_topic
+from backend.queue import enqueue
+from backend.training.steering import LEARNING_RATE, changes_until, may_steer, resolved_changes
+
+JOB = "training.run"
+BRANCH = "branch"
+"""Key of a run's configuration: {checkpoint_id, start_id}; the start is what the divergence is measured from."""
+MOST_IN_A_ROW = 3
+"""Branches that alarms may start one after the other; then a run pauses for a person to look."""
+
+
+class CannotBranch(Conflict):
+    """No run can go on from this checkpoint."""
+
+
+def start_branch(
+    session: Session,
+    actor: Asker | None,
+    run: Run,
+    checkpoint: Checkpoint,
+    changes: Mapping[str, Any] | None = None,
+) -> Run:
+    """Queue a run that goes on from the checkpoint with the steps that remain. Without an actor an alarm does it."""
+    if actor is not None:
+        may_steer(actor, run)
+    step = _branch_step(run, checkpoint)
+    asked_by = actor.person_id if actor else None
+    branch = _branch(session, run, checkpoint, step, asked_by)
+    kept = changes_until(session, run.id, step)
+    now = with_settings(TrainingConfiguration.of_run(run.configuration), [(old.name, old.after) for old in kept])
+    new = [
+        SettingChange(name=name, before=before, after=after, step=step + 1, asked_by=asked_by)
+        for name, before, after in resolved_changes(now, changes or {})
+    ]
+    for row in [*(_copy(old) for old in kept), *new]:
+        row.run_id = branch.id
+        session.add(row)
+        session.flush()
+    enqueue(session, JOB, queue=_queue_of(session, run), run_id=branch.id)
+    note(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step)
+    announce(session, RUNS, run_topic(run.id))
+    return branch
+
+
+def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint | None:
+    """What an alarm rolls back to: of what was saved before the trouble began, the best by held-out reward."""
+    statement = select(Checkpoint).where(
+        Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step <= onset
+    )
+    found = [row for row in session.scalars(statement) if row.pruned_at is None]
+    if found:
+        return max(found, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
+    return _start_of_grpo(session, run)
+
+
+def rate_after(session: Session, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
+    """The lower rate with which a branch after an alarm begins."""
+    step = checkpoint.step if checkpoint.stage == Stage.GRPO else 0
+    kept = changes_until(session, run.id, step)
+    then = with_settings(TrainingConfiguration.of_run(run.configuration), [(old.name, old.after) for old in kept])
+    return {LEARNING_RATE: then.grpo.learning_rate * then.alarms.rate_factor}
+
+
+def branches_of(session: Session, run_id: uuid.UUID) -> Sequence[Run]:
+    """Runs that go on from a checkpoint of this one, oldest first."""
+    statement = select(Run).where(Run.source_run_id == run_id, Run.branch_step.is_not(None))
+    return session.scalars(statement.order_by(Run.created_at)).all()
+
+
+def depth_of(session: Session, run: Run) -> int:
+    """How many runs it branched off, one after the other, each by an alarm."""
+    depth, at = 0, run
+    while at.branch_step is not None and at.source_run_id is not None and at.created_by is None:
+        source = session.get(Run, at.source_run_id)
+        if source is None:
+            break
+        depth, at = depth + 1, source
+    return depth
+
+
+def _branch_step(run: Run, checkpoint: Checkpoint) -> int:
+    """The GRPO step after which the branch goes on; 0 before the first."""
+    choices = TrainingConfiguration.of_run(run.configuration)
+    if checkpoint.run_id != run.id:
+        raise CannotBranch("This checkpoint belongs to another run.")
+    if checkpoint.pruned_at is not None:
+        raise CannotBranch("The weights of this checkpoint were deleted to save space; choose one that is kept.")
+    if not choices.recipe.has_grpo:
+        raise CannotBranch("This run had no GRPO to go on with. Start a new run from its checkpoint instead.")
+    step = checkpoint.step if checkpoint.stage == Stage.GRPO else 0
+    if step >= choices.grpo.steps:
+        raise CannotBranch(
+            "This is the run's last step: nothing remains. Start a new run from this checkpoint instead."
+        )
+    return step
+
+
+def _branch(session: Session, run: Run, checkpoint: Checkpoint, step: int, asked_by: uuid.UUID | None) -> Run:
+    branch_id = new_id()
+    start = _start_of_grpo(session, run) or checkpoint
+    branch = Run(
+        id=branch_id,
+        kind=RunKind.TRAINING,
+        status=RunStatus.QUEUED,
+        name=f"{run.name.partition(', from step ')[0]}, from step {step}"[:200],
+        version_id=run.version_id,
+        policy_id=_policy(session, run, checkpoint, branch_id, asked_by).id,
+        checkpoint_id=checkpoint.id,
+        configuration={**run.configuration, BRANCH: {"checkpoint_id": str(checkpoint.id), "start_id": str(start.id)}},
+        columns=list(run.columns),
+        weights=list(run.weights),
+        seed=run.seed,
+        progress={"phase": "waiting for a worker", "done": 0, "total": run.progress.get("total")},
+        source_run_id=run.id,
+        branch_step=step,
+        created_by=asked_by,
+    )
+    session.add(branch)
+    session.flush()
+    return branch
+
+
+def _policy(
+    session: Session, run: Run, checkpoint: Checkpoint, branch_id: uuid.UUID, asked_by: uuid.UUID | None
+) -> Policy:
+    """A policy of its own, so that both branches can be told apart wherever policies are named."""
+    source = session.get_one(Policy, run.policy_id)
+    version = session.get_one(EnvironmentVersion, run.version_id)
+    policy = Policy(
+        name=f"{source.name.partition('/')[0][:60]}/{branch_id.hex[-6:]}",
+        kind=PolicyKind.LOCAL,
+        description=f"Goes on from {source.name} at {checkpoint.stage} step {checkpoint.step},"
+        f" environment version {version.number}.",
+        configuration=dict(source.configuration),
+        created_by=asked_by,
+    )
+    session.add(policy)
+    session.flush()
+    return policy
+
+
+def _start_of_grpo(session: Session, run: Run) -> Checkpoint | None:
+    """The weights before GRPO: of the run, or of the run that it branched off."""
+    if start_id := run.configuration.get(BRANCH, {}).get("start_id"):
+        found = session.get(Checkpoint, uuid.UUID(start_id))
+    else:
+        stage = Stage.SFT if TrainingConfiguration.of_run(run.configuration).recipe.has_sft else Stage.UNTRAINED
+        statement = select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.stage == stage)
+        found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
+    return found if found is not None and found.pruned_at is None else None
+
+
+def _copy(change: SettingChange) -> SettingChange:
+    return SettingChange(
+        name=change.name, before=change.before, after=change.after, step=change.step, asked_by=change.asked_by
+    )
+
+
+def _queue_of(session: Session, run: Run) -> Queue:
+    statement = select(Job.queue).where(Job.run_id == run.id, Job.name == JOB).order_by(Job.id.desc()).limit(1)
+    return session.scalars(statement).first() or Queue.GPU

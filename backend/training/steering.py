@@ -1,0 +1,131 @@
+"""Steering a training run while it goes on: pause it, change a safe setting, take a change back.
+
+A change waits as a row until the run takes it up between two steps. Free of the web, because runs steer themselves too.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.db.models import Run, SettingChange
+from backend.domain.steering import NotSafe, safe_settings, setting_of, with_setting, with_settings
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import Role, RunKind, RunStatus
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from backend.evaluations.notes import Asker, note
+from backend.evaluations.service import request_stop
+from backend.events import announce, run_topic
+
+PAUSE_REQUESTED = "pause_requested"
+"""In a run's summary: its stop is meant as a pause."""
+LEARNING_RATE = "grpo.learning_rate"
+
+
+class NotTraining(Conflict):
+    """Only a training run can be steered."""
+
+
+class TrainingIsOver(Conflict):
+    """This run is completed: nothing would take the change up. Branch off one of its checkpoints instead."""
+
+
+def changes_of(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:
+    """In the order in which they were asked for, each with who asked."""
+    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
+    return session.scalars(statement.order_by(SettingChange.id)).all()
+
+
+def changes_until(session: Session, run_id: uuid.UUID, step: int) -> list[SettingChange]:
+    """Those that were in force at a step."""
+    return [change for change in changes_of(session, run_id) if change.step is not None and change.step <= step]
+
+
+def current_settings(session: Session, run: Run) -> TrainingConfiguration:
+    """The run's choices with all changes, also those that wait."""
+    base = TrainingConfiguration.of_run(run.configuration)
+    return with_settings(base, [(change.name, change.after) for change in changes_of(session, run.id)])
+
+
+def request_pause(session: Session, actor: Asker, run: Run) -> None:
+    """Ask the run to save its state and rest after the step under way."""
+    must_be_training(run)
+    request_stop(session, actor, run)
+    if run.status is RunStatus.RUNNING:
+        run.summary = {**run.summary, PAUSE_REQUESTED: True}
+        session.flush()
+
+
+def change_settings(
+    session: Session, actor: Asker, run: Run, changes: Mapping[str, Any], *, alarm_id: uuid.UUID | None = None
+) -> list[SettingChange]:
+    """Record changes for the run to take up between two steps. A value that it has already is no change."""
+    may_steer(actor, run)
+    if run.status is RunStatus.COMPLETED:
+        raise TrainingIsOver
+    session.refresh(run, ["configuration"], with_for_update={"of": Run, "key_share": True})
+    rows = []
+    for name, before, after in resolved_changes(current_settings(session, run), changes):
+        row = SettingChange(
+            run_id=run.id, name=name, before=before, after=after, alarm_id=alarm_id, asked_by=actor.person_id
+        )
+        session.add(row)
+        session.flush()
+        note(session, actor, "run.set", "run", run.id, name=run.name, setting=name, before=before, after=after)
+        rows.append(row)
+    announce(session, run_topic(run.id))
+    return rows
+
+
+def lower_rate(session: Session, actor: Asker, run: Run, *, alarm_id: uuid.UUID | None = None) -> list[SettingChange]:
+    """Multiply the learning rate by the factor that the run's alarms have."""
+    now = current_settings(session, run)
+    lower = now.grpo.learning_rate * now.alarms.rate_factor
+    return change_settings(session, actor, run, {LEARNING_RATE: lower}, alarm_id=alarm_id)
+
+
+def undo_change(session: Session, actor: Asker, run: Run, change_id: uuid.UUID) -> list[SettingChange]:
+    """Set the value again that stood before a change. One that still waits is changed back before it was used."""
+    change = session.get(SettingChange, change_id)
+    if change is None or change.run_id != run.id:
+        raise NotFound("There is no such change of this run.")
+    return change_settings(session, actor, run, {change.name: change.before})
+
+
+def resolved_changes(now: TrainingConfiguration, changes: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(name, before, after) of what really changes. Raises InvalidInput with each wrong name or value."""
+    found, wrong = [], {}
+    for name, value in changes.items():
+        try:
+            after = with_setting(now, name, value)
+        except NotSafe:
+            wrong[name] = f"This cannot be changed while a run trains. What can: {', '.join(_offered(now))}."
+        except ValidationError as error:
+            wrong[name] = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").rstrip(".") + "."
+        else:
+            before = setting_of(now, name)
+            now = after
+            if setting_of(now, name) != before:
+                found.append((name, before, setting_of(now, name)))
+    if wrong:
+        raise InvalidInput(fields=wrong)
+    return found
+
+
+def must_be_training(run: Run) -> None:
+    if run.kind is not RunKind.TRAINING:
+        raise NotTraining(f"This run is a {run.kind}; only a training run can be steered.")
+
+
+def may_steer(actor: Asker, run: Run) -> None:
+    must_be_training(run)
+    if not actor.role.includes(Role.TRAINER):
+        raise NotAllowed(f"Steering a training run needs the role {Role.TRAINER}.")
+
+
+def _offered(now: TrainingConfiguration) -> list[str]:
+    """The names that are not about alarms, which are many."""
+    return [name for name in safe_settings(now) if not name.startswith("alarms.")] + ["alarms.…"]

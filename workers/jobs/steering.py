@@ -1,0 +1,149 @@
+"""What a run that trains reads and writes between two steps: requests of people, changed settings, alarms."""
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Alarm, Run, SettingChange
+from backend.db.session import transaction
+from backend.domain.alarm_kinds import ALARM_KINDS
+from backend.domain.text import plain_text
+from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.events import announce, run_topic
+from backend.training.alarms import CLEARED
+from backend.training.steering import PAUSE_REQUESTED
+from workers.jobs.rollout_rows import json_text
+
+CONDITION = "condition"
+"""Key of an alarm's evidence: what lasts and is over some time; `column_fall/invalid_move`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What people ask of the run now."""
+
+    stop: bool
+    pause: bool
+    """The stop is meant as a pause."""
+    changes: bool
+    """Settings wait to be taken up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting from a step on."""
+
+    name: str
+    before: Any
+    after: Any
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmDraft:
+    """An alarm that is not stored yet."""
+
+    name: str
+    step: int
+    sentence: str
+    action: AlarmAction
+    condition: str
+    onset: int
+    """The last step that was still sound."""
+    evidence: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An alarm's row."""
+
+    id: uuid.UUID
+    is_new: bool
+
+
+def read_requests(run_id: uuid.UUID) -> Requests:
+    """One query."""
+    waiting = select(SettingChange.id).where(SettingChange.run_id == run_id, SettingChange.step.is_(None)).exists()
+    pause = Run.summary[PAUSE_REQUESTED].as_boolean()
+    with transaction() as session:
+        asked_at, status, is_pause, changes = session.execute(
+            select(Run.stop_requested_at, Run.status, pause, waiting).where(Run.id == run_id)
+        ).one()
+    return Requests(asked_at is not None or status is RunStatus.STOPPED, bool(is_pause), changes)
+
+
+def taken_changes(run_id: uuid.UUID) -> list[Change]:
+    """All that were taken up, also by an earlier attempt after the state from which this one goes on."""
+    statement = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_not(None))
+    with transaction() as session:
+        return [_change(row) for row in session.scalars(statement.order_by(SettingChange.id))]
+
+
+def take_up(run_id: uuid.UUID, step: int) -> list[Change]:
+    """Settings that wait are used from this step on."""
+    waiting = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_(None))
+    with transaction() as session:
+        rows = session.scalars(waiting.order_by(SettingChange.id).with_for_update()).all()
+        for row in rows:
+            row.step = step
+        announce(session, run_topic(run_id))
+        return [_change(row) for row in rows]
+
+
+def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Change] = ()) -> Stored:
+    """Store an alarm with the settings that it changes. The same one again, after a resume, is met again."""
+    kind = ALARM_KINDS[draft.name]
+    evidence = {**draft.evidence, CONDITION: draft.condition, "onset": draft.onset}
+    evidence |= {"formula": kind.formula, "source": kind.source}
+    with transaction() as session:
+        if known := _known(session, run_id, draft):
+            return Stored(known.id, is_new=False)
+        alarm = Alarm(
+            run_id=run_id,
+            name=draft.name,
+            step=draft.step,
+            sentence=plain_text(draft.sentence),
+            evidence=orjson.loads(json_text(evidence)),
+            action=draft.action,
+        )
+        session.add(alarm)
+        session.flush()
+        for change in changes:
+            session.add(
+                SettingChange(
+                    run_id=run_id,
+                    name=change.name,
+                    before=change.before,
+                    after=change.after,
+                    alarm_id=alarm.id,
+                    step=change.step,
+                )
+            )
+        announce(session, run_topic(run_id))
+        return Stored(alarm.id, is_new=True)
+
+
+def clear_alarms(run_id: uuid.UUID, conditions: Iterable[str], step: int) -> None:
+    """Note at which step the conditions of open alarms were over."""
+    wanted = set(conditions)
+    with transaction() as session:
+        for alarm in session.scalars(select(Alarm).where(Alarm.run_id == run_id)):
+            if alarm.evidence.get(CONDITION) in wanted and CLEARED not in alarm.evidence:
+                alarm.evidence = {**alarm.evidence, CLEARED: step}
+        announce(session, run_topic(run_id))
+
+
+def _known(session: Session, run_id: uuid.UUID, draft: AlarmDraft) -> Alarm | None:
+    same = (Alarm.run_id == run_id, Alarm.name == draft.name, Alarm.step == draft.step)
+    rows = session.scalars(select(Alarm).where(*same)).all()
+    return next((row for row in rows if row.evidence.get(CONDITION) == draft.condition), None)
+
+
+def _change(row: SettingChange) -> Change:
+    assert row.step is not None
+    return Change(row.name, row.before, row.after, row.step)

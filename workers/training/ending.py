@@ -1,0 +1,79 @@
+"""How an attempt at a training run ends: what becomes of the run's row, and of a branch where an alarm rolls back."""
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from backend.db.models import Alarm, Run
+from backend.db.session import transaction
+from backend.domain.alarm_kinds import ALARM_KINDS
+from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.errors import Conflict
+from backend.evaluations.service import finish_run
+from backend.training.alarms import roll_back
+from backend.training.branches import MOST_IN_A_ROW, depth_of
+from workers.jobs.steering import AlarmDraft, read_requests, record_alarm
+from workers.training.workbench import Ended
+
+_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt ended."""
+
+    status: RunStatus
+    reason: str | None = None
+    roll_back: uuid.UUID | None = None
+    """The alarm after which a branch starts."""
+
+    @classmethod
+    def of(cls, ended: Ended) -> "Outcome":
+        return cls(ended.status, str(ended), ended.roll_back)
+
+
+def asked_to_stop(run_id: uuid.UUID) -> Outcome:
+    """A person asked, and the state is saved."""
+    if read_requests(run_id).pause:
+        return Outcome(RunStatus.PAUSED, "Paused on request; resume it to go on from its last saved state.")
+    return Outcome(RunStatus.STOPPED, "Stopped on request; resume it to go on from its last saved state.")
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY_WORDS)
+
+
+def out_of_memory(run_id: uuid.UUID, choice: AlarmsChoice, error: Exception) -> Outcome:
+    """An alarm, and a pause or a stop: the same again would need as much memory."""
+    kind = ALARM_KINDS["out_of_memory"]
+    action = action_of(choice, kind.name) or AlarmAction.PAUSE
+    told = " ".join(str(error).split())[:300]
+    sentence = f"The training process ran out of memory: {told or type(error).__name__}."
+    with transaction() as session:
+        step = int(session.get_one(Run, run_id).progress.get("done") or 0)
+    record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
+    status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
+    return Outcome(status, f"{sentence} {kind.advice}")
+
+
+def finish(run_id: uuid.UUID, outcome: Outcome, summary: dict[str, Any]) -> Outcome:
+    """Lay the run down, and start the branch in the same transaction."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        if outcome.roll_back is None:
+            finish_run(session, run, outcome.status, summary, outcome.reason)
+            return outcome
+        try:
+            if depth_of(session, run) >= MOST_IN_A_ROW:
+                raise Conflict(f"{MOST_IN_A_ROW} branches in a row ended so.")
+            branch = roll_back(session, None, run, session.get_one(Alarm, outcome.roll_back))
+            outcome = Outcome(outcome.status, f"{outcome.reason} Rolled back: {branch.name} goes on.")
+        except Conflict as error:
+            outcome = Outcome(RunStatus.PAUSED, f"{outcome.reason} It could not be rolled back: {error.message}")
+        finish_run(session, run, outcome.status, summary, outcome.reason)
+        return outcome

@@ -1,0 +1,182 @@
+"""Between two steps: alarms are raised and acted on, requests and changed settings are taken up."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backend.domain.alarms import action_of
+from backend.domain.steering import with_settings
+from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.training.steering import LEARNING_RATE
+from workers.jobs.steering import (
+    AlarmDraft,
+    Change,
+    clear_alarms,
+    read_requests,
+    record_alarm,
+    take_up,
+    taken_changes,
+)
+from workers.training.alarms.history import History
+from workers.training.alarms.sighting import Sighting
+from workers.training.alarms.stored import EXAMINED, NEEDED, stored_figures
+from workers.training.alarms.updates import not_finite
+from workers.training.alarms.warm_up import warm_up_flat
+from workers.training.alarms.watch import AlarmWatch
+from workers.training.grpo.stage import GrpoControls
+from workers.training.workbench import Ended, Workbench
+
+_ENDINGS = {AlarmAction.PAUSE: RunStatus.PAUSED, AlarmAction.STOP: RunStatus.STOPPED}
+_ENDINGS[AlarmAction.ROLL_BACK] = RunStatus.STOPPED
+_GRAVITY = list(AlarmAction)
+TEMPERATURES = ("grpo.temperature", "grpo.temperature_end")
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An alarm that was stored."""
+
+    id: uuid.UUID
+    sighting: Sighting
+    action: AlarmAction
+
+    def ended(self) -> Ended:
+        """How the run ends by itself because of it."""
+        roll_back = self.id if self.action is AlarmAction.ROLL_BACK else None
+        return Ended(_ENDINGS[self.action], f"Alarm {self.sighting.name}: {self.sighting.sentence}", roll_back)
+
+
+class Steering:
+    """Of one attempt at GRPO. `settings` are the run's choices as they are now."""
+
+    def __init__(self, bench: Workbench, controls: GrpoControls) -> None:
+        self._bench, self._controls = bench, controls
+        self._run_id = bench.assignment.run_id
+        self._columns = {column.name: column.weight for column in bench.assignment.columns}
+        self._watch = AlarmWatch(History(self._columns, bench.configuration.grpo.episodes_per_step))
+        self._changes = taken_changes(self._run_id)
+        self._gravest: Raised | None = None
+        self.settings = bench.configuration
+
+    def begin(self, reached: int) -> None:
+        """Know what the run knew after this step, and set what the next one uses."""
+        names = [*NEEDED, *EXAMINED, *(f"columns/{name}" for name in self._columns)]
+        for step, figures in stored_figures(self._run_id, reached, names):
+            self._prepare(step)
+            examined = {name: figures.pop(name) for name in EXAMINED if name in figures}
+            if figures:
+                self._watch.after_step(step, figures, self.settings.alarms)
+            if examined:
+                self._watch.after_examination(step, examined, self.settings.alarms)
+        self._prepare(reached + 1)
+
+    def after_step(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Whether to go on. Raises Ended when the weights are spoiled and must not be saved."""
+        change = self._watch.after_step(step, figures, self.settings.alarms)
+        self._tell(step, change.begun, change.over)
+        requests = read_requests(self._run_id)
+        if requests.changes:
+            for taken in take_up(self._run_id, step + 1):
+                self._changes.append(taken)
+                self._bench.recorder.log(f"{taken.name}: {taken.before} → {taken.after} from step {taken.step} on")
+        self._prepare(step + 1)
+        return not requests.stop and self._gravest is None
+
+    def after_examination(self, step: int, figures: Mapping[str, float]) -> bool:
+        """Whether to go on."""
+        change = self._watch.after_examination(step, figures, self.settings.alarms)
+        self._tell(step, change.begun, change.over)
+        self._prepare(step + 1)
+        return self._gravest is None
+
+    def is_examination_due(self, step: int) -> bool:
+        return step % self.settings.heldout.every == 0
+
+    def raise_ending(self) -> None:
+        """Raises Ended where an alarm ends the run."""
+        if self._gravest is not None:
+            raise self._gravest.ended()
+
+    def _tell(self, step: int, begun: list[Sighting], over: list[str]) -> None:
+        if over:
+            clear_alarms(self._run_id, over, step)
+        for sighting in begun:
+            raised = self._record(step, sighting)
+            if sighting.name == "not_finite":
+                raise raised.ended()
+            if raised.action in _ENDINGS and self._is_graver(raised):
+                self._gravest = raised
+
+    def _is_graver(self, raised: Raised) -> bool:
+        return self._gravest is None or _GRAVITY.index(raised.action) > _GRAVITY.index(self._gravest.action)
+
+    def _record(self, step: int, sighting: Sighting) -> Raised:
+        action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
+        changes = [self._lower_rate(step + 1)] if action is AlarmAction.LOWER_RATE else []
+        stored = record_alarm(self._run_id, draft_of(sighting, step, action), changes)
+        if stored.is_new:
+            self._changes += changes
+            self._prepare(step + 1)  # two alarms of one step lower the rate twice
+            self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
+        return Raised(stored.id, sighting, action)
+
+    def _lower_rate(self, step: int) -> Change:
+        before = self.settings.grpo.learning_rate
+        return Change(LEARNING_RATE, before, before * self.settings.alarms.rate_factor, step)
+
+    def _prepare(self, step: int) -> None:
+        """Set what this step uses: a change belongs to its step, whichever attempt takes it."""
+        base = self._bench.configuration
+        valid = [change for change in self._changes if change.step <= step]
+        self.settings = with_settings(base, [(change.name, change.after) for change in valid])
+        self._controls.learning_rate_factor = self.settings.grpo.learning_rate / base.grpo.learning_rate
+        is_changed = any(change.name in TEMPERATURES for change in valid)
+        self._controls.temperature = self.settings.grpo.temperature_at(step) if is_changed else None
+        self._bench.purse.choice = self.settings.budget
+
+
+class WarmUpSteering:
+    """Of one warm-up: what is broken or does not learn. Its settings stay."""
+
+    def __init__(self, bench: Workbench, *, before: int, reached: int, steps: int) -> None:
+        """`before`: steps of earlier warm-ups of the run; `reached`, `steps`: of this one."""
+        self._bench, self._before, self._steps = bench, before, steps
+        self._history = History({}, 0)
+        for at, figures in stored_figures(bench.assignment.run_id, before + reached, ["sft/loss"]):
+            if at > before:
+                self._history.add(at - before, figures)
+        self._said: set[str] = set()
+
+    def after_step(self, step: int, figures: Mapping[str, float]) -> None:
+        """Raises Ended when an alarm ends the run; nothing is saved then."""
+        choice = self._bench.configuration.alarms
+        self._history.add(step, {f"sft/{name}": value for name, value in figures.items()})
+        seen = not_finite(self._history, choice)
+        if action_of(choice, "warm_up_flat"):
+            seen += warm_up_flat(self._history, choice, steps=self._steps)
+        for sighting in seen:
+            if sighting.name not in self._said:
+                self._raise(self._before + step, sighting)
+
+    def _raise(self, step: int, sighting: Sighting) -> None:
+        self._said.add(sighting.name)
+        action = action_of(self._bench.configuration.alarms, sighting.name) or AlarmAction.NOTE
+        if action is AlarmAction.ROLL_BACK:  # there is nothing before the warm-up
+            action = AlarmAction.PAUSE
+        stored = record_alarm(self._bench.assignment.run_id, draft_of(sighting, step, action))
+        if stored.is_new:
+            self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
+        if action in _ENDINGS:
+            raise Raised(stored.id, sighting, action).ended()
+
+
+def draft_of(sighting: Sighting, step: int, action: AlarmAction) -> AlarmDraft:
+    return AlarmDraft(
+        name=sighting.name,
+        step=step,
+        sentence=sighting.sentence,
+        action=action,
+        condition=sighting.condition,
+        onset=sighting.onset,
+        evidence=sighting.evidence,
+    )
