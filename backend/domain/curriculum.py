@@ -26,7 +26,7 @@ class CurriculumChoice(Block):
     window falls back by one level. 0 never falls back: for rewards that teach before anything succeeds."""
     window: int = Field(default=128, ge=4, le=100_000)
     """Only adaptive: how many episodes of a level are looked at. Fewer decide sooner, and by chance more often."""
-    lower: Share = 0.5
+    lower: float = Field(default=0.5, ge=0, le=0.9)
     """Only adaptive: share of each step's tasks for the levels beneath the top one, so that they are not forgotten."""
     width: int = Field(default=4, ge=1, le=100)
     """Only adaptive: levels in the window; the ones below it are not played any more."""

@@ -24,6 +24,8 @@ class TaskSpec:
     seed: int
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further reset arguments, for packages that take them."""
+    version_id: uuid.UUID | None = None
+    """The environment version that asks it, where a run plays several; None: the run's own."""
 
     @property
     def key(self) -> str:
@@ -109,6 +111,8 @@ class Rollout:
     token_turns: list[int] | None = None
     """Where in `token_texts` each reply begins."""
     advantage: float | None = None
+    turn_advantages: list[float] | None = None
+    """By turn, where credit is given by turn."""
     training_step: int | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None

@@ -91,6 +91,29 @@ def estimate_of(mean: float, deviation: float, count: int) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, count)
 
 
+def weighted_mean(strata: Sequence[tuple[float, Sequence[float]]]) -> Estimate | None:
+    """Mean over strata, each `(weight, values)`, with Welch and Satterthwaite's t interval; None where one is empty."""
+    if not strata or not all(len(values) for _, values in strata):
+        return None
+    if len(strata) == 1:
+        return estimate_mean(strata[0][1])
+    import numpy as np
+    from scipy.special import stdtrit
+
+    total = math.fsum(weight for weight, _ in strata)
+    shares = [weight / total for weight, _ in strata]
+    arrays = [np.asarray(values, dtype=float) for _, values in strata]
+    count = sum(map(len, arrays))
+    mean = math.fsum(share * float(array.mean()) for share, array in zip(shares, arrays, strict=True))
+    parts = [(s**2 * float(a.var(ddof=1)) / len(a), len(a)) for s, a in zip(shares, arrays, strict=True) if len(a) > 1]
+    variance = math.fsum(part for part, _ in parts)
+    if variance == 0.0:
+        return Estimate(mean, mean, mean, count)
+    freedom = variance**2 / math.fsum(part**2 / (size - 1) for part, size in parts)
+    reach = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance)
+    return Estimate(mean, mean - reach, mean + reach, count)
+
+
 def paired_difference(
     before: Sequence[float] | NDArray[np.float64], after: Sequence[float] | NDArray[np.float64]
 ) -> Estimate | None:

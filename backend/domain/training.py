@@ -6,18 +6,22 @@ Presets that were tried are in `training_presets`.
 
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from backend.domain.adapter import AdapterChoice, AdapterKind
+from backend.domain.alarms import AlarmsChoice
 from backend.domain.blocks import Block
 from backend.domain.budget import BudgetChoice
 from backend.domain.curriculum import CurriculumChoice
 from backend.domain.mix import Mix
 from backend.domain.reinforcement import GrpoChoice
 from backend.domain.warm_up import GateChoice, SftChoice
+
+Engine = Literal["transformers", "vllm", "unsloth"]
 
 
 class Recipe(StrEnum):
@@ -105,6 +109,8 @@ class TrainingConfiguration(Block):
     """Warm-up by imitation, then reinforcement; or only one of them."""
     model: ModelChoice = ModelChoice()
     """Which weights it starts from."""
+    adapter: AdapterChoice = AdapterChoice()
+    """Which weights are trained."""
     sft: SftChoice = SftChoice()
     """The warm-up."""
     gate: GateChoice = GateChoice()
@@ -122,8 +128,13 @@ class TrainingConfiguration(Block):
     mix: Mix = Field(default_factory=list)
     """Further environments to train on at once, as `name@3=0.5` (version and weight may be left out), set apart by
     commas. The run's own environment has the weight 1; every step and every examination has tasks of all."""
+    alarms: AlarmsChoice = AlarmsChoice()
+    """What looks unhealthy, and what the run does about it."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Same seed, same machine: the same run."""
+    """Same seed, same machine: the same run. Repeat a run with another to see how much of its result is luck."""
+    engine: Engine = "transformers"
+    """Which workers take the run up: those of the queue gpu (transformers: any machine), gpu-vllm or gpu-unsloth. Their
+    installations differ, because the engines' pins conflict; choose another one only where such a worker reports."""
     concurrency: int = Field(default=256, ge=1, le=4096)
     """Episodes played at a time, at most."""
     servers: int = Field(default=1, ge=1, le=64)
@@ -146,11 +157,23 @@ class TrainingConfiguration(Block):
         if self.recipe.has_sft and self.sft.uses("script") and self.sft.script not in scripts:
             offered = ", ".join(scripts) or "none"
             found.append(f"The environment offers no script `{self.sft.script}` to imitate; it offers: {offered}.")
-        if self.grpo.levels is not None and len(self.grpo.levels) > levels:
-            found.append(f"{len(self.grpo.levels)} level shares are given; the environment has {levels} levels.")
+        found.extend(self._problems_of_levels(levels))
         if not self.recipe.has_sft and self.model.source == "scratch":
             found.append("An untrained model knows no words: warm it up by SFT, or start GRPO from a checkpoint.")
+        if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
+            found.append("A model made here has no pretrained weights to adapt: train it whole (adapter.kind=full).")
         return found
+
+    def _problems_of_levels(self, levels: int) -> Iterator[str]:
+        given = self.grpo.levels
+        if given is not None and self.curriculum.is_adaptive:
+            yield "The adaptive curriculum chooses the levels by itself: leave grpo.levels empty, or choose fixed."
+        elif given is not None and len(given) > levels and not self.mix:
+            yield f"{len(given)} level shares are given; the environment has {levels} levels."
+        elif given is not None and sum(given[:levels]) <= 0:
+            yield f"None of the environment's {levels} levels has a share in grpo.levels."
+        if self.grpo.tasks_per_step <= len(self.mix):
+            yield f"{len(self.mix) + 1} environments do not fit into steps of {self.grpo.tasks_per_step} tasks."
 
     @property
     def total_steps(self) -> int:

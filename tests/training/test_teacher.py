@@ -12,11 +12,12 @@ from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import Phase
 from tests.models.conftest import some_texts
 from tests.training.conftest import built_in
+from tests.training.venues import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.training.arena import Arena, leased_server
 from workers.training.lessons import lesson_of
-from workers.training.tasks import warm_up_tasks
+from workers.training.planning.tasks import warm_up_tasks
 from workers.training.teacher import MOST_SPOILED, Teacher
 from workers.training.workbench import single_groups
 
@@ -37,7 +38,7 @@ def lessons(arena: Arena, noise: float, script: str = "teacher", count: int = 24
     tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
     played: list[Rollout] = []
     teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
-    plans = single_groups(warm_up_tasks(MANIFEST, count))
+    plans = single_groups(warm_up_tasks([make_venue(MANIFEST)], count))
     arena.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
     return tokenizer, sorted(played, key=lambda rollout: rollout.group)
 

@@ -32,11 +32,11 @@ _GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
 _ADD_PLACES = text("""
 WITH given AS MATERIALIZED (
     SELECT * FROM json_to_recordset(CAST(:rows AS json))
-        AS g(id uuid, task uuid, split text, index int, level int, seed bigint, arguments jsonb,
-             phase text, training_step int, ordinal int)
+        AS g(id uuid, task uuid, version uuid, split text, index int, level int, seed bigint,
+             arguments jsonb, phase text, training_step int, ordinal int)
 ), added AS (
     INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
-    SELECT DISTINCT ON (task) task, :version, split, index, level, seed, arguments FROM given ORDER BY task
+    SELECT DISTINCT ON (task) task, version, split, index, level, seed, arguments FROM given ORDER BY task
     ON CONFLICT DO NOTHING
 )
 INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
@@ -93,9 +93,11 @@ class RunRecorder:
             group, task = row[GROUP], rollout.task
             if group in places:
                 continue
+            version = task.version_id or self.version_id
             places[group] = {
                 "id": group,
-                "task": stable_id("task", self.version_id, task.split, task.index, task.seed),
+                "task": stable_id("task", version, task.split, task.index, task.seed),
+                "version": version,
                 "split": task.split,
                 "index": task.index,
                 "level": task.level,
@@ -105,8 +107,7 @@ class RunRecorder:
                 "training_step": rollout.training_step,
                 "ordinal": rollout.group,
             }
-        given = {"run": self.run_id, "version": self.version_id, "rows": json_text(list(places.values()))}
-        session.execute(_ADD_PLACES, given)
+        session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(list(places.values()))})
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One point a curve. A repeated point replaces its first; NaN and infinity become null."""

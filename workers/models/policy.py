@@ -35,12 +35,18 @@ class LocalPolicy:
     fixed order, so that the same weights and seeds give the same episodes bit by bit."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, temperature: float = 1.0, top_p: float = 1.0, lockstep: bool = False
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        lockstep: bool = False,
     ) -> None:
         self.chat = ChatTokens(tokenizer)
-        self.sampler = Sampler(
-            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
-        )
+        pad = tokenizer.pad_token_id
+        self.sampler = Sampler(model, end=self.chat.end, pad=pad, temperature=temperature, top_p=top_p, top_k=top_k)
         self.batches = 0
         self._is_lockstep = lockstep
         self._expected = 0
@@ -49,6 +55,10 @@ class LocalPolicy:
         self._timer: asyncio.TimerHandle | None = None
         self._generation: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
+
+    def set_temperature(self, temperature: float) -> None:
+        """Of the batches from now on."""
+        self.sampler.temperature = temperature
 
     def expect(self, sessions: int) -> None:
         """So many sessions are about to begin: the first batch waits for them."""
@@ -141,7 +151,7 @@ class LocalPlayer:
 
     def __init__(self, policy: LocalPolicy, start: EpisodeStart) -> None:
         self.row = Row([], np.random.Generator(np.random.PCG64(start.seed)))
-        self.order = (start.task.index, start.member, start.task.seed)
+        self.order = (start.task.index, start.member, start.task.seed, str(start.task.version_id or ""))
         self._policy = policy
         proctor = start.manifest.proctor
         self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)

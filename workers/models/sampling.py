@@ -40,8 +40,11 @@ Watch = Callable[[int, Sequence[int], Sequence[float]], Iterable[int]]
 class Sampler:
     """Samples replies for rows. Not safe to use from two threads at a time."""
 
-    def __init__(self, model: Any, *, end: int, pad: int, temperature: float = 1.0, top_p: float = 1.0) -> None:
-        self.model, self.end, self.pad, self.temperature, self.top_p = model, end, pad, temperature, top_p
+    def __init__(
+        self, model: Any, *, end: int, pad: int, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0
+    ) -> None:
+        self.model, self.end, self.pad = model, end, pad
+        self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
         self.prefills = 0
         """Batches that began with an empty cache."""
@@ -142,6 +145,8 @@ class Sampler:
             token_B = logprobs_BV.argmax(-1)
         else:
             logits_BV = logits_BV / self.temperature
+            if 0 < self.top_k < logits_BV.shape[-1]:
+                logits_BV = _likeliest(logits_BV, self.top_k)
             if self.top_p < 1:
                 logits_BV = _nucleus(logits_BV, self.top_p)
             logprobs_BV = torch.log_softmax(logits_BV, -1)
@@ -165,6 +170,12 @@ class Sampler:
             row.fed += length - 1
             replies.append(Sampled(ids[:length], logprobs[:length]))
         return replies
+
+
+def _likeliest(logits_BV: torch.Tensor, top_k: int) -> torch.Tensor:
+    """Only so many of the likeliest tokens."""
+    value_BK, token_BK = logits_BV.topk(top_k, -1)
+    return torch.full_like(logits_BV, -torch.inf).scatter(-1, token_BK, value_BK)
 
 
 def _nucleus(logits_BV: torch.Tensor, top_p: float) -> torch.Tensor:

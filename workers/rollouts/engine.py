@@ -110,6 +110,8 @@ async def play_groups(
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
     """The policy's randomness in one episode: 63 bits, the same on every machine and in every order of play."""
     text = f"{seed}/{training_step}/{task.split}/{task.index}/{task.seed}/{member}"
+    if task.version_id is not None:
+        text += f"/{task.version_id}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 

@@ -2,10 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
-from types import TracebackType
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import structlog
@@ -20,6 +22,9 @@ from workers.jobs.writer import RolloutWriter
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures, play_groups
+from workers.training.assignment import Assignment
+from workers.training.planning.venue import Venue
+from workers.training.planning.waves import Room, Tag, by_room, waves
 
 T = TypeVar("T")
 OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
@@ -41,12 +46,43 @@ async def leased_server(
             yield server
 
 
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """An environment to play in."""
+
+    open_server: OpenServer
+    manifest: Manifest
+
+
+def arena_of(assignment: Assignment) -> "Arena":
+    """For a run: servers of all its environments."""
+    choice = assignment.configuration
+
+    def ground(venue: Venue) -> Ground:
+        how = (venue.content_hash, venue.files, venue.manifest, choice.servers)
+        return Ground(partial(leased_server, *how), venue.manifest)
+
+    own, *others = assignment.venues
+    first = ground(own)
+    further = {other.version_id: ground(other) for other in others}
+    return Arena(first.open_server, first.manifest, concurrency=choice.concurrency, further=further)
+
+
 class Arena:
     """Plays episodes for synchronous code. The loop goes on between calls, so that leases and sockets stay alive."""
 
-    def __init__(self, open_server: OpenServer, manifest: Manifest, *, concurrency: int) -> None:
-        self.manifest, self.concurrency = manifest, concurrency
-        self._open_server = open_server
+    def __init__(
+        self,
+        open_server: OpenServer,
+        manifest: Manifest,
+        *,
+        concurrency: int,
+        further: Mapping[uuid.UUID, Ground] = MappingProxyType({}),
+    ) -> None:
+        """`further`: environments whose tasks carry the id of their version."""
+        self.concurrency = concurrency
+        self._grounds: dict[Tag, Ground] = {None: Ground(open_server, manifest), **further}
+        self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="arena", daemon=True)
 
@@ -63,14 +99,14 @@ class Arena:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self._run(self._opened.__aexit__(None, None, None))
+            self._run(self._opened.aclose())
         finally:
             self._stop_loop()
 
     @property
     def capacity(self) -> int:
         """Episodes at a time."""
-        return min(self.concurrency, self._server.sessions)
+        return min(self.concurrency, sum(server.sessions for server in self._servers.values()))
 
     def play(
         self,
@@ -126,7 +162,7 @@ class Arena:
         def take(rollout: Rollout) -> None:
             played[rollout.group, rollout.member] = rollout
 
-        for wave in waves(plans, self.capacity, is_grouped=self.manifest.proctor.tasks.grouped):
+        for wave in waves(plans, self._rooms(), self.concurrency):
             policy.expect(sum(len(plan.members) for plan in wave))
             self.play(
                 wave,
@@ -151,17 +187,20 @@ class Arena:
         should_stop: Callable[[], bool],
     ) -> None:
         async def play(on_rollout: Any) -> None:
-            await play_groups(
-                plans,
-                server=self._server,
-                policy=policy,
-                manifest=self.manifest,
-                phase=phase,
-                seed=seed,
-                concurrency=self.capacity,
-                on_rollout=on_rollout,
-                should_stop=should_stop,
-                training_step=training_step,
+            await _together(
+                play_groups(
+                    own,
+                    server=self._servers[tag],
+                    policy=policy,
+                    manifest=self._grounds[tag].manifest,
+                    phase=phase,
+                    seed=seed,
+                    concurrency=self._rooms()[tag].capacity,
+                    on_rollout=on_rollout,
+                    should_stop=should_stop,
+                    training_step=training_step,
+                )
+                for tag, own in by_room(plans).items()
             )
 
         if recorder is None:
@@ -178,12 +217,20 @@ class Arena:
     def close_policy(self, policy: Policy) -> None:
         self._run(policy.aclose())
 
+    def _rooms(self) -> dict[Tag, Room]:
+        return {
+            tag: Room(min(self.concurrency, server.sessions), self._grounds[tag].manifest.proctor.tasks.grouped)
+            for tag, server in self._servers.items()
+        }
+
     async def _open(self) -> None:
-        self._opened = self._open_server()
-        self._server = await self._opened.__aenter__()
+        async with AsyncExitStack() as stack:
+            for tag, ground in self._grounds.items():
+                self._servers[tag] = await stack.enter_async_context(ground.open_server())
+            self._opened = stack.pop_all()
 
     async def _reopen(self) -> None:
-        await self._opened.__aexit__(None, None, None)
+        await self._opened.aclose()
         await asyncio.sleep(SECOND_TRY_SECONDS)
         await self._open()
 
@@ -196,6 +243,17 @@ class Arena:
         self._loop.close()
 
 
+async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """All at a time; the first error ends the others and comes out as it is."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 def _missing(plans: Sequence[GroupPlan], played: set[tuple[int, int]]) -> list[GroupPlan]:
     left = []
     for plan in plans:
@@ -203,28 +261,3 @@ def _missing(plans: Sequence[GroupPlan], played: set[tuple[int, int]]) -> list[G
         if members:
             left.append(replace(plan, members=members, size=len(plan.whole)))
     return left
-
-
-def waves(plans: Sequence[GroupPlan], capacity: int, *, is_grouped: bool = False) -> list[list[GroupPlan]]:
-    """The plans in equal parts that fit side by side: one batch then holds the same episodes whenever it is played.
-
-    `is_grouped`: a group is never cut, because its members are scored together.
-    """
-    if is_grouped:
-        fitting = max(1, capacity // max((len(plan.whole) for plan in plans), default=1))
-        return [list(plans[first : first + fitting]) for first in range(0, len(plans), fitting)]
-    total = sum(len(plan.members) for plan in plans)
-    count = -(-total // capacity)
-    limit = -(-total // count) if count else 0
-    parts: list[list[GroupPlan]] = []
-    room = 0
-    for plan in plans:
-        members = plan.members
-        while members:
-            if room == 0:
-                parts.append([])
-                room = limit
-            taken, members = members[:room], members[room:]
-            parts[-1].append(GroupPlan(plan.task, plan.ordinal, taken))
-            room -= len(taken)
-    return parts

@@ -1,11 +1,17 @@
 """The examination: fixed held-out tasks, played once each, as figures with intervals."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from backend.domain.passes import REWARD, default_rule
 from backend.domain.rollouts import Rollout
-from backend.domain.statistics import Estimate, estimate_mean
+from backend.domain.statistics import TIE, Estimate, estimate_mean, weighted_mean
+from workers.training.planning.venue import Venue
+
+NORMAL_95 = 1.96
+"""Standard errors from a mean to the end of its 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,21 +19,28 @@ class Examination:
     """What a policy reached on the held-out tasks."""
 
     reward: Estimate | None
-    """None when every rollout failed."""
+    """Over several environments the mean by their weights. None when every rollout of one failed."""
     columns: dict[str, Estimate]
+    """Each over the rollouts whose environment has it."""
     levels: dict[int, Estimate]
-    """Reward by level."""
+    """Reward by level; only of a single environment, because a level says nothing across several."""
+    environments: dict[str, Estimate]
+    """Reward by environment, where there are several."""
     format: float
     """Mean share of turns that could be parsed."""
     failed: int
+    success: Estimate | None = None
+    """Share that succeeded, by each environment's own rule. None where no environment was named."""
 
     def as_json(self) -> dict[str, Any]:
         return {
             "reward": asdict(self.reward) if self.reward else None,
             "columns": {name: asdict(value) for name, value in self.columns.items()},
             "levels": {str(level): asdict(value) for level, value in self.levels.items()},
+            "environments": {name: asdict(value) for name, value in self.environments.items()},
             "format": self.format,
             "failed": self.failed,
+            "success": asdict(self.success) if self.success else None,
         }
 
     def metrics(self) -> dict[str, float]:
@@ -36,24 +49,46 @@ class Examination:
             return {}
         return {
             "heldout/reward": self.reward.mean,
+            "heldout/reward_error": (self.reward.high - self.reward.low) / (2 * NORMAL_95),
             "heldout/format": self.format,
+            **({"heldout/success": self.success.mean} if self.success else {}),
             **{f"heldout/columns/{name}": value.mean for name, value in self.columns.items()},
             **{f"heldout/level/{level}": value.mean for level, value in self.levels.items()},
+            **{f"heldout/environment/{name}": value.mean for name, value in self.environments.items()},
         }
 
 
-def summarise(rollouts: Sequence[Rollout], columns: Iterable[str]) -> Examination:
-    """Figures over the completed rollouts; a failed one is no zero."""
+def summarise(rollouts: Sequence[Rollout], columns: Iterable[str], venues: Sequence[Venue] = ()) -> Examination:
+    """Figures over the completed rollouts; a failed one is no zero. `venues`: the environments, where several."""
     completed = [rollout for rollout in rollouts if rollout.is_completed]
-    levels = sorted({rollout.task.level for rollout in completed})
+    is_mixed = len(venues) > 1
+    levels = [] if is_mixed else sorted({rollout.task.level for rollout in completed})
     formats = [mean_format(rollout) for rollout in completed]
+    strata = [(venue.weight, rewards_of(venue, completed)) for venue in venues]
     return Examination(
-        reward=_mean_reward(completed),
-        columns=_present({name: estimate_mean([r.columns[name] for r in completed]) for name in columns}),
+        reward=weighted_mean(strata) if is_mixed else _mean_reward(completed),
+        columns=_present({n: estimate_mean([r.columns[n] for r in completed if n in r.columns]) for n in columns}),
         levels=_present({n: _mean_reward([r for r in completed if r.task.level == n]) for n in levels}),
+        environments=_present({v.name: estimate_mean(rewards_of(v, completed)) for v in venues}) if is_mixed else {},
         format=sum(formats) / len(formats) if formats else 0.0,
         failed=len(rollouts) - len(completed),
+        success=estimate_mean([float(outcome) for outcome in _successes(venues, completed)]),
     )
+
+
+def _successes(venues: Iterable[Venue], completed: Sequence[Rollout]) -> Iterator[bool]:
+    """Did each rollout succeed, as its environment's manifest says?"""
+    for venue in venues:
+        rule = default_rule(venue.manifest)
+        for rollout in completed:
+            if rollout.task.version_id == venue.tag and rollout.reward is not None:
+                reached = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column, -math.inf)
+                yield reached >= rule.at_least - TIE
+
+
+def rewards_of(venue: Venue, completed: Iterable[Rollout]) -> list[float]:
+    """Of the environment's own rollouts."""
+    return [each.reward for each in completed if each.task.version_id == venue.tag and each.reward is not None]
 
 
 def mean_format(rollout: Rollout) -> float:

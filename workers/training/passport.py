@@ -3,17 +3,16 @@
 `python -m workers.training.passport <request.json>` writes `passport.json` beside the request.
 """
 
-import hashlib
 import json
 import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import peft
 import torch
 import transformers
 from sqlalchemy import select
@@ -24,19 +23,27 @@ from backend.db.models import Checkpoint, Group
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.statistics import paired_difference
-from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
 from backend.logs import configure_logging
+from workers.models.adapter import record_of
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.policy import LocalPolicy
-from workers.training.arena import Arena, leased_server
+from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.examination import summarise
-from workers.training.tasks import heldout_tasks
-from workers.training.weights import PROBES, check_precision, likeness, random_probes
+from workers.training.exporting.manifest import digest_of
+from workers.training.exporting.proof import prove_merge
+from workers.training.exporting.reading import read_export
+from workers.training.planning.tasks import heldout_tasks
+from workers.training.weights import PROBES, likeness, random_probes, tolerance_of
 from workers.training.workbench import single_groups
 
 REWARD_TOLERANCE = 0.02
 """Mean held-out reward may differ by this much, or by less than the paired interval can tell from 0."""
+
+
+_MERGED = {ExportForm.MERGED, ExportForm.MERGED_DEQUANTISED}
+_HINT = ". The form merged_dequantised keeps the base as it was trained on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,9 @@ class PassportRequest:
     checkpoint_id: str
     files: dict[str, str]
     """SHA-256 of each exported file, by name."""
+    form: ExportForm = ExportForm.FULL
+    dtype: str = "float32"
+    """That the files were written in."""
 
 
 @dataclass(slots=True)
@@ -61,6 +71,9 @@ class Passport:
     """Why it was not."""
     files: dict[str, str] = field(default_factory=dict)
     likeness: dict[str, Any] = field(default_factory=dict)
+    """How far its predictions are from the trained policy's, and what was allowed."""
+    weights: dict[str, Any] = field(default_factory=dict)
+    """Of a merged export: how far each weight is from the base's plus the adapter's."""
     heldout: dict[str, Any] = field(default_factory=dict)
     """{before, after, difference, tasks}: the checkpoint's examination and that of the reloaded export."""
     issued_at: str = ""
@@ -87,17 +100,29 @@ def _prove(request: PassportRequest, passport: Passport) -> None:
     export, original = Path(request.export), Path(request.original)
     if changed := [name for name, digest in request.files.items() if digest_of(export / name) != digest]:
         raise NotProven(f"files changed after they were written: {', '.join(changed)}")
-    check_precision(export)
-    exported, tokenizer = load_folder(export)
+    form = ExportForm(request.form)
+    exported, tokenizer = read_export(export, form, original)
     checkpoint, known_tokenizer = load_folder(original)
     if tokenizer.get_vocab() != known_tokenizer.get_vocab() or tokenizer.chat_template != known_tokenizer.chat_template:
         raise NotProven("the exported tokenizer is not the checkpoint's")
     checkpoint_id = uuid.UUID(request.checkpoint_id)
+    if form in _MERGED:
+        _prove_weights(exported, original, form, passport)
     found = likeness(exported, checkpoint, stored_probes(checkpoint_id) or random_probes(len(tokenizer)))
-    passport.likeness = found.as_json()
-    if problem := found.problem():
-        raise NotProven(f"the reloaded model is not the checkpoint: {problem}")
+    record = record_of(checkpoint)
+    is_another_base = form in {ExportForm.MERGED, ExportForm.GGUF} and record is not None and bool(record.quantisation)
+    allowed = tolerance_of(found.dtype, request.dtype, is_another_base=is_another_base)
+    passport.likeness = {**found.as_json(), "allowed": asdict(allowed)}
+    if problem := found.problem(allowed):
+        raise NotProven(f"the reloaded model is not the checkpoint: {problem}{_HINT if is_another_base else ''}")
     passport.heldout = _examine_again(checkpoint_id, exported, tokenizer)
+
+
+def _prove_weights(exported: Any, original: Path, form: ExportForm, passport: Passport) -> None:
+    found = prove_merge(exported, original, is_rounded=form is ExportForm.MERGED_DEQUANTISED)
+    passport.weights = found.as_json()
+    if problem := found.problem():
+        raise NotProven(f"the adapter was not added rightly: {problem}")
 
 
 def _examine_again(checkpoint_id: uuid.UUID, model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -128,17 +153,17 @@ def _examine_again(checkpoint_id: uuid.UUID, model: Any, tokenizer: Any) -> dict
 def _play(
     assignment: Assignment, model: Any, tokenizer: Any, at: int | None
 ) -> tuple[dict[int, float], dict[str, Any]]:
-    configuration, manifest = assignment.configuration, assignment.manifest
-    tasks = heldout_tasks(manifest, configuration.heldout.tasks)
-    open_server = partial(leased_server, assignment.content_hash, assignment.files, manifest, configuration.servers)
+    configuration = assignment.configuration
+    tasks = heldout_tasks(assignment.venues, configuration.heldout.tasks)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
-    with Arena(open_server, manifest, concurrency=configuration.concurrency) as arena:
+    with arena_of(assignment) as arena:
         rollouts = arena.play_in_lockstep(
             single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=at
         )
         arena.close_policy(policy)
     rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
-    return rewards, summarise(rollouts, manifest.column_names).as_json()
+    columns = [column.name for column in assignment.columns]
+    return rewards, summarise(rollouts, columns, assignment.venues).as_json()
 
 
 def stored_rewards(run_id: uuid.UUID, at: int | None) -> dict[int, float]:
@@ -177,16 +202,13 @@ def stored_probes(checkpoint_id: uuid.UUID) -> Sequence[Sequence[int]]:
     return [tokens["prompt"] + tokens["completion"] for tokens in stored if tokens.get("completion")]
 
 
-def digest_of(path: Path) -> str:
-    """SHA-256; empty for a missing file."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _versions() -> dict[str, str]:
-    return {"python": sys.version.split()[0], "torch": torch.__version__, "transformers": transformers.__version__}
+    return {
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "peft": peft.__version__,
+    }
 
 
 def main() -> int:

@@ -7,8 +7,8 @@ import logging
 import shutil
 import sys
 import uuid
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -16,33 +16,27 @@ import torch
 from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import Run
-from backend.db.session import transaction
 from backend.domain.errors import SandboxError
+from backend.domain.training import Stage
 from backend.domain.vocabulary import RunStatus
-from backend.evaluations.service import finish_run
 from backend.logs import configure_logging
 from workers.jobs.recording import RunRecorder
 from workers.rollouts.engine import TooManyFailures
-from workers.training.arena import Arena, leased_server
+from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, read_assignment
+from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
+from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
+from workers.training.gate import GateClosed, check_gate
+from workers.training.imitation import imitate
 from workers.training.reinforcement import reinforce
-from workers.training.warm_up import GateClosed, begin, check_gate, imitate
-from workers.training.workbench import Stopped, Workbench
+from workers.training.warm_up import begin
+from workers.training.workbench import Ended, Stopped, Workbench
 
 WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
 """The infrastructure failed, not the run: the process ends badly and the job is tried again."""
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended."""
-
-    status: RunStatus
-    reason: str | None = None
 
 
 def train(run_id: uuid.UUID) -> Outcome:
@@ -58,34 +52,65 @@ def train(run_id: uuid.UUID) -> Outcome:
     except Exception as error:
         logger.exception("training failed")
         outcome = Outcome(RunStatus.FAILED, f"{type(error).__name__}: {error}")
+        if is_out_of_memory(error):
+            outcome = out_of_memory(run_id, assignment.configuration.alarms, error)
+    outcome = finish(run_id, outcome, summary)
     recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), _level(outcome.status))
-    with transaction() as session:
-        finish_run(session, session.get_one(Run, run_id), outcome.status, summary, outcome.reason)
     if outcome.status is RunStatus.COMPLETED:
         shutil.rmtree(assignment.folder, ignore_errors=True)
     return outcome
 
 
 def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, Any]) -> Outcome:
-    configuration = assignment.configuration
     recorder.progress(phase="preparing the environment", done=0, total=1)
-    open_server = partial(
-        leased_server, assignment.content_hash, assignment.files, assignment.manifest, configuration.servers
-    )
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:
-        with Arena(open_server, assignment.manifest, concurrency=configuration.concurrency) as arena:
-            _stages(Workbench(assignment, arena, recorder, store, summary))
+        with arena_of(assignment) as arena, _paid(Workbench(assignment, arena, recorder, store, summary)) as bench:
+            _stages(bench)
     except Stopped:
-        return Outcome(RunStatus.STOPPED, "Stopped on request; resume it to go on from its last saved state.")
+        return asked_to_stop(assignment.run_id)
+    except Ended as ended:
+        return Outcome.of(ended)
     except GateClosed as closed:
         return Outcome(RunStatus.PAUSED, str(closed))
     except TooManyFailures as error:
         return Outcome(RunStatus.PAUSED, f"Paused because too much failed. {error}")
-    return Outcome(RunStatus.COMPLETED)
+    return Outcome(RunStatus.COMPLETED, _ended_early(summary))
+
+
+@contextmanager
+def _paid(bench: Workbench) -> Iterator[Workbench]:
+    """However the attempt ends, its time is counted."""
+    try:
+        yield bench
+    finally:
+        bench.purse.save()
+
+
+def _ended_early(summary: Mapping[str, Any]) -> str | None:
+    """Why a run that did what it should ended before its last step."""
+    if used_up := summary.get("budget", {}).get("used_up"):
+        return f"{used_up} The last examination is of the policy at that point."
+    return None
 
 
 def _stages(bench: Workbench) -> None:
+    if point := bench.assignment.branch:
+        if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo):
+            bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
+        reinforce(bench, point.start())
+    else:
+        _all_stages(bench)
+    if best := bench.store.best():
+        bench.summary["best"] = {
+            "checkpoint_id": str(best.id),
+            "stage": best.stage,
+            "step": best.step,
+            "heldout_reward": best.heldout_reward,
+        }
+
+
+def _all_stages(bench: Workbench) -> None:
     recipe = bench.configuration.recipe
     start = begin(bench)
     if recipe.has_sft:
@@ -94,13 +119,6 @@ def _stages(bench: Workbench) -> None:
         check_gate(bench, start)
     if recipe.has_grpo:
         reinforce(bench, start)
-    if best := bench.store.best():
-        bench.summary["best"] = {
-            "checkpoint_id": str(best.id),
-            "stage": best.stage,
-            "step": best.step,
-            "heldout_reward": best.heldout_reward,
-        }
 
 
 def _level(status: RunStatus) -> str:
