@@ -33,7 +33,10 @@ from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
 from backend.training import api as training_api
+from backend.training import checkpoint_api, checkpoint_routes, launch_api, launch_routes, preflight_routes
 from backend.training import routes as training_routes
+from backend.training.lessons import api as lessons_api
+from backend.training.lessons import routes as lessons_routes
 from backend.web import error_pages, routing
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -50,6 +53,10 @@ PAGES = (
     environments_routes,
     evaluations_routes,
     training_routes,
+    lessons_routes,
+    launch_routes,
+    preflight_routes,
+    checkpoint_routes,
     rescoring_routes,
 )
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
@@ -64,6 +71,9 @@ JSON = (
     results_api,
     rollout_api,
     training_api,
+    lessons_api,
+    launch_api,
+    checkpoint_api,
     exchange_api,
     rescoring_api,
 )

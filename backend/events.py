@@ -50,6 +50,11 @@ def judges_topic(run_id: uuid.UUID) -> str:
     return f"judges:{run_id}"
 
 
+def preflight_topic(preflight_id: uuid.UUID) -> str:
+    """What is found out about a training run before it is queued."""
+    return f"preflight:{preflight_id}"
+
+
 def announce(session: Session, *topics: str) -> None:
     """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
     for topic in topics:

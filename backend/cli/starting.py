@@ -139,5 +139,5 @@ def nested(choices: list[str]) -> dict[str, Any]:
         target = found
         for block in blocks:
             target = target.setdefault(block, {})
-        target[last] = value.split(",") if name == "grpo.levels" else value
+        target[last] = value
     return found

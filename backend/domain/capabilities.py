@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from backend.domain.vocabulary import Queue
 
@@ -42,7 +42,11 @@ class Capabilities(BaseModel):
 
     @classmethod
     def of(cls, reported: Mapping[str, Any]) -> "Capabilities":
-        return cls.model_validate(dict(reported))
+        """What cannot be read counts as nothing: a worker of another version is no error."""
+        try:
+            return cls.model_validate(dict(reported))
+        except ValidationError:
+            return cls()
 
     @property
     def has_cuda(self) -> bool:

@@ -191,6 +191,10 @@ class PreflightStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
 
+    @property
+    def is_over(self) -> bool:
+        return self in {PreflightStatus.COMPLETED, PreflightStatus.FAILED}
+
 
 class Queue(StrEnum):
     """One for each flavour of worker: their engines' pins conflict."""

@@ -1,8 +1,8 @@
 """The launch form: every choice of a training run with its help, drawn from the configuration's own description."""
 
-import types
+import shlex
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
@@ -12,6 +12,26 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from backend.domain.training import TrainingConfiguration
+from backend.training import layout
+from backend.training.choices import block_of, flatten, holds_many, holds_names, is_optional, members, write
+
+Offered = Mapping[str, Sequence[tuple[str, str]]]
+"""Lists to pick ids from, by name: (id, text)."""
+LONG_HELP = 110
+"""Characters beyond which only the first sentence is shown before one asks for more."""
+NotOffered = Mapping[tuple[str, str], str]
+"""Choices by field and value that no worker can carry out, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOption:
+    """One value of a field that has few."""
+
+    value: str
+    label: str
+    note: str = ""
+    refused: str = ""
+    """Why it cannot be chosen; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +44,28 @@ class LaunchField:
     help: str
     value: str
     kind: str
-    """`number`, `select` or `text`"""
-    choices: tuple[str, ...] = ()
+    """`number`, `select`, `cards`, `check`, `area` or `text`"""
+    options: tuple[LaunchOption, ...] = ()
     minimum: str = ""
     maximum: str = ""
+    step: str = "any"
+    is_basic: bool = False
+    is_changed: bool = False
+    """It differs from the preset or the default."""
+    is_large: bool = False
+    may_be_empty: bool = False
+    only: str = ""
+    """`model.source=base|checkpoint`: counts only then."""
+
+    @property
+    def hint(self) -> str:
+        """What it does: the help itself where it is short, else its first sentence."""
+        return self.help if len(self.help) <= LONG_HELP else self.help.partition(". ")[0].rstrip(".") + "."
+
+    @property
+    def more(self) -> str:
+        """The rest of a long help."""
+        return self.help[len(self.hint) :].strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,81 +75,119 @@ class LaunchSection:
     name: str
     title: str
     help: str
+    only: str = ""
     fields: list[LaunchField] = field(default_factory=list)
 
+    @property
+    def basic(self) -> list[LaunchField]:
+        return [each for each in self.fields if each.is_basic]
 
-TITLES = {
-    "": "Recipe",
-    "model": "Model",
-    "sft": "Warm-up (SFT)",
-    "gate": "Gate",
-    "grpo": "Reinforcement (GRPO)",
-    "heldout": "Held-out examination",
-    "checkpoints": "Saved states",
-}
-_WORDS = {"sft": "SFT", "grpo": "GRPO", "adam": "Adam", "beta2": "beta₂"}
+    @property
+    def further(self) -> list[LaunchField]:
+        return [each for each in self.fields if not each.is_basic]
+
+    @property
+    def changed(self) -> int:
+        """How many of the folded choices differ from the preset or the default."""
+        return sum(each.is_changed for each in self.further)
 
 
-def launch_sections(
-    configuration: TrainingConfiguration, given: Mapping[str, str] | None = None
-) -> list[LaunchSection]:
-    """The form's sections with the configuration's values; `given` are texts that a refused form sent."""
-    given = given or {}
-    sections = [LaunchSection("", TITLES[""], "Which stages, and how much of the machine.")]
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the form knows beside the configuration's own description."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Texts that a refused form sent."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Values of the preset, by dotted name."""
+    offered: Offered = field(default_factory=dict)
+    not_offered: NotOffered = field(default_factory=dict)
+
+
+def launch_sections(configuration: TrainingConfiguration, around: Surroundings | None = None) -> list[LaunchSection]:
+    """The form's sections with the configuration's values, those that most people need first."""
+    around = around or Surroundings()
+    sections: dict[str, LaunchSection] = {}
     for name, info in TrainingConfiguration.model_fields.items():
         value = getattr(configuration, name)
         if isinstance(value, BaseModel):
-            section = LaunchSection(name, TITLES.get(name, name.capitalize()), type(value).__doc__ or "")
-            section.fields.extend(_fields_of(value, name + ".", given))
-            sections.append(section)
+            _section(sections, name, type(value)).fields.extend(_fields_of(value, name + ".", around))
         else:
-            sections[0].fields.append(_field(name, info, value, given))
-    return sections
+            key = layout.SECTION_OF_TOP_LEVEL.get(name, layout.MACHINE)
+            _section(sections, key).fields.append(_field(name, info, value, around))
+    places = {name: place for place, name in enumerate(layout.ORDER)}
+    return sorted(sections.values(), key=lambda section: places.get(section.name, len(places)))
 
 
-def _fields_of(block: BaseModel, prefix: str, given: Mapping[str, str]) -> Iterator[LaunchField]:
+def _section(sections: dict[str, LaunchSection], name: str, block: type[BaseModel] | None = None) -> LaunchSection:
+    if name not in sections:
+        help_text = " ".join((block.__doc__ or "").split()) if block else layout.HELP.get(name, "")
+        title = layout.TITLES.get(name, name.replace("_", " ").capitalize())
+        sections[name] = LaunchSection(name, title, help_text, layout.SECTION_ONLY.get(name, ""))
+    return sections[name]
+
+
+def _fields_of(block: BaseModel, prefix: str, around: Surroundings) -> Iterator[LaunchField]:
     for name, info in type(block).model_fields.items():
-        yield _field(prefix + name, info, getattr(block, name), given)
+        value = getattr(block, name)
+        if block_of(info) and isinstance(value, BaseModel):
+            yield from _fields_of(value, f"{prefix}{name}.", around)
+        else:
+            yield _field(prefix + name, info, value, around)
 
 
-def _field(name: str, info: FieldInfo, value: Any, given: Mapping[str, str]) -> LaunchField:
-    choices = _choices(info.annotation)
-    kind = "select" if choices else "number" if _is_number(info.annotation) else "text"
+def _field(name: str, info: FieldInfo, value: Any, around: Surroundings) -> LaunchField:
+    shown = around.given.get(name, _shown(value))
+    options = tuple(_options(name, info, shown, around))
     return LaunchField(
         name=name,
         label=_label(name),
         help=" ".join((info.description or "").split()),
-        value=given.get(name, _text(value)),
-        kind=kind,
-        choices=choices,
+        value=shown,
+        kind=_kind(name, info, bool(options)),
+        options=options,
         minimum=_bound(info, Ge, Gt),
         maximum=_bound(info, Le, Lt),
+        step="1" if set(members(info.annotation)) == {int} else "any",
+        is_basic=name in layout.BASIC,
+        is_changed=name in around.base and around.base[name] != shown,
+        is_large=name in layout.LARGE,
+        may_be_empty=is_optional(info),
+        only=layout.ONLY.get(name, ""),
     )
 
 
-def _label(name: str) -> str:
-    words = [_WORDS.get(word, word) for word in name.rpartition(".")[2].split("_")]
-    text = " ".join(words)
-    return text[0].upper() + text[1:]
+def _kind(name: str, info: FieldInfo, has_options: bool) -> str:
+    if name in layout.CARDS:
+        return "cards"
+    if has_options:
+        return "select"
+    kinds = set(members(info.annotation))
+    if kinds == {bool}:
+        return "check"
+    if kinds <= {int, float}:
+        return "number"
+    return "area" if holds_names(info.annotation) else "text"
 
 
-def _text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return ",".join(_text(each) for each in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _options(name: str, info: FieldInfo, shown: str, around: Surroundings) -> Iterator[LaunchOption]:
+    if listed := layout.CHOSEN_FROM.get(name):
+        yield LaunchOption("", "None")
+        known = around.offered.get(listed, ())
+        if shown and shown not in {key for key, _ in known}:
+            yield LaunchOption(shown, shown)
+        yield from (LaunchOption(key, text) for key, text in known)
+        return
+    notes = layout.CARDS.get(name, {})
+    for value in _values(info.annotation):
+        label = layout.LABELS.get(value, value.replace("_", " ")) if notes else value.replace("_", " ")
+        yield LaunchOption(value, label, notes.get(value, ""), around.not_offered.get((name, value), ""))
 
 
-def _members(annotation: Any) -> tuple[Any, ...]:
-    """The types of a union without None; the type itself otherwise."""
-    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
-        return tuple(each for each in typing.get_args(annotation) if each is not type(None))
-    return (annotation,)
-
-
-def _choices(annotation: Any) -> tuple[str, ...]:
-    for each in _members(annotation):
+def _values(annotation: Any) -> tuple[str, ...]:
+    if holds_many(annotation):
+        return ()
+    for each in members(annotation):
         if typing.get_origin(each) is Literal:
             return tuple(str(choice) for choice in typing.get_args(each))
         if isinstance(each, type) and issubclass(each, StrEnum):
@@ -119,40 +195,33 @@ def _choices(annotation: Any) -> tuple[str, ...]:
     return ()
 
 
-def _is_number(annotation: Any) -> bool:
-    bare = [typing.get_args(each)[0] if hasattr(each, "__metadata__") else each for each in _members(annotation)]
-    return all(each in {int, float} for each in bare)
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_shown, value))
+    return write(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
+
+
+def _label(name: str) -> str:
+    words = [layout.WORDS.get(word, word) for word in name.rpartition(".")[2].split("_")]
+    text = " ".join(word for word in words if word)
+    return text[0].upper() + text[1:]
 
 
 def _bound(info: FieldInfo, *kinds: type) -> str:
     for rule in info.metadata:
         for kind, attribute in ((Ge, "ge"), (Gt, "gt"), (Le, "le"), (Lt, "lt")):
             if kind in kinds and isinstance(rule, kind):
-                return _text(getattr(rule, attribute))
+                return write(getattr(rule, attribute))
     return ""
 
 
-def launch_command(environment: str, preset: str | None, choices: Mapping[str, Any]) -> str:
-    """The command that starts the same run."""
-    parts = ["proctor train", environment]
+def launch_command(
+    environment: str, preset: str | None, choices: Mapping[str, Any], options: Mapping[str, str] | None = None
+) -> str:
+    """The command that starts the same run. `options`: such as `--name`, left out where empty."""
+    parts = ["proctor train", shlex.quote(environment)]
     if preset:
-        parts.append(f"--preset {preset}")
-    parts.extend(f"--set {name}={value}" for name, value in flatten(choices).items())
+        parts.append(f"--preset {shlex.quote(preset)}")
+    parts.extend(f"--set {shlex.quote(f'{name}={value}')}" for name, value in flatten(choices).items())
+    parts.extend(f"{option} {shlex.quote(value)}" for option, value in (options or {}).items() if value)
     return " ".join(parts)
-
-
-def flatten(choices: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """`{"grpo": {"steps": 100}}` as `{"grpo.steps": "100"}`."""
-    flat: dict[str, str] = {}
-    for name, value in choices.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = _text(value)
-    return flat
-
-
-def changed_choices(configuration: TrainingConfiguration, base: TrainingConfiguration) -> dict[str, str]:
-    """What differs from the base, by dotted name."""
-    mine, theirs = flatten(configuration.resolved()), flatten(base.resolved())
-    return {name: value for name, value in mine.items() if theirs.get(name) != value}

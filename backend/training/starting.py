@@ -1,22 +1,29 @@
 """Starting a training run: what cannot work is refused before anything is queued."""
 
 import uuid
+from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Policy, Run
+from backend.db.models import Certificate, Checkpoint, EnvironmentVersion, Policy, Run
+from backend.domain.capabilities import QUEUES
 from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
+from backend.domain.mix import portions, union_columns
+from backend.domain.preflight.at_once import impossible
 from backend.domain.training import TrainingConfiguration
-from backend.domain.vocabulary import CheckStatus, PolicyKind, Queue, RunKind, RunStatus
+from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
 from backend.errors import InvalidInput
 from backend.events import RUNS, announce
 from backend.queue import enqueue
 from backend.training.forms import TrainingRequest, resolve_configuration
+from backend.training.launch_queries import find_training_run, find_version, get_preflight
+from backend.training.mixing import pinned
 from backend.training.queries import find_certificate
+from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -30,44 +37,67 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     run_id = stable_id("training", actor.person_id, request.key) if request.key else new_id()
     if request.key and (known := session.get(Run, run_id)):
         return known
-    configuration = resolve_configuration(request.preset, request.configuration)
-    version = _version(session, request.version_id)
-    manifest = Manifest.model_validate(version.manifest)
-    _check_choices(session, configuration, manifest)
-    reason = _reason_without_certificate(session, version, request)
+    version = version_of_request(session, request)
+    configuration, versions = pinned(session, version, configuration_of_request(session, request))
+    manifests = [Manifest.model_validate(each.manifest) for each in versions]
+    _check_choices(session, configuration, manifests)
+    reason = _reason_without_certificate(session, versions, request)
     policy = _policy(session, actor, request, version, configuration, run_id)
     run = _run(actor, request, version, policy, configuration, run_id)
-    run.columns = manifest.column_names
-    run.weights = [column.weight for column in manifest.columns]
+    columns = union_columns(manifests)
+    run.columns, run.weights = [column.name for column in columns], [column.weight for column in columns]
     if reason:
         run.configuration["without_certificate"] = reason
+    if request.preflight_id:
+        run.configuration["preflight"] = str(request.preflight_id)
+    if request.again and find_training_run(session, request.again):
+        run.source_run_id = request.again
     session.add(run)
     session.flush()
-    if reason and find_certificate(session, version.id) is None:
-        start_check(session, actor, version, version.environment.name)  # what it finds stands beside the run
-    enqueue(session, JOB, queue=Queue.GPU, run_id=run.id)
+    for each in versions if reason else ():
+        if find_certificate(session, each.id) is None:
+            start_check(session, actor, each, each.environment.name)  # what it finds stands beside the run
+    enqueue(session, JOB, queue=QUEUES[configuration.engine], run_id=run.id)
     audit(session, actor, "training.start", "run", run.id, name=run.name, without_certificate=reason)
     announce(session, RUNS)
     return run
 
 
-def _version(session: Session, version_id: uuid.UUID) -> EnvironmentVersion:
-    statement = (
-        select(EnvironmentVersion)
-        .options(joinedload(EnvironmentVersion.environment))
-        .where(EnvironmentVersion.id == version_id)
-    )
-    version = session.scalars(statement).one_or_none()
+def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
+    version = find_version(session, request.version_id)
     if version is None:
         raise InvalidInput(fields={"version_id": "There is no such environment version."})
+    if request.content_hash and request.content_hash != version.content_hash:
+        name = f"{version.environment.name} v{version.number}"
+        raise InvalidInput(fields={"content_hash": f"{name} is another one here: its content hash differs."})
     return version
 
 
-def _check_choices(session: Session, configuration: TrainingConfiguration, manifest: Manifest) -> None:
+def configuration_of_request(session: Session, request: TrainingRequest) -> TrainingConfiguration:
+    """What was asked for over the pre-flight's choices. Raises InvalidInput where no worker could carry it out."""
+    preflight = get_preflight(session, request.preflight_id) if request.preflight_id else None
+    base = preflight.configuration if preflight else None
+    configuration = resolve_configuration(request.preset, request.configuration, base)
+    if found := impossible(configuration, offers(session)):
+        raise InvalidInput(fields={str(each.evidence["field"]): each.sentence for each in found})
+    return configuration
+
+
+def _check_choices(session: Session, configuration: TrainingConfiguration, manifests: Sequence[Manifest]) -> None:
+    weights = [1.0, *(part.weight for part in configuration.mix)]
+    for manifest, heldout in zip(manifests, portions(weights, configuration.heldout.tasks), strict=True):
+        _check_environment(configuration, manifest, heldout)
+    if configuration.model.source == "checkpoint":
+        _check_start(session, configuration.model.checkpoint)
+
+
+def _check_environment(configuration: TrainingConfiguration, manifest: Manifest, heldout: int) -> None:
+    """`heldout`: how many of its tasks the examination wants."""
     tasks = manifest.proctor.tasks
     if problems := configuration.problems(scripts=list(manifest.proctor.scripts), levels=tasks.levels):
-        raise InvalidInput(" ".join(problems), {"configuration": " ".join(problems)})
-    if configuration.heldout.tasks > tasks.heldout:
+        whose = f"{manifest.name}: " if configuration.mix else ""
+        raise InvalidInput(whose + " ".join(problems), {"configuration": whose + " ".join(problems)})
+    if heldout > tasks.heldout:
         raise InvalidInput(fields={"heldout.tasks": f"{manifest.name} has {tasks.heldout:,} held-out tasks."})
     if manifest.proctor.agent.context.cuts(manifest.proctor.episode.max_turns):
         raise InvalidInput(
@@ -75,16 +105,29 @@ def _check_choices(session: Session, configuration: TrainingConfiguration, manif
             " one sequence of tokens: publish a version with `context: {kind: full}`.",
             {"version_id": "This version cuts the conversation (`agent.context`), so that it cannot be trained on."},
         )
-    wanted = configuration.model.checkpoint
-    if configuration.model.source == "checkpoint" and (wanted is None or session.get(Checkpoint, wanted) is None):
+
+
+def _check_start(session: Session, wanted: uuid.UUID | None) -> None:
+    """Locked, so that nobody prunes it before the run that starts from it is there."""
+    start = session.get(Checkpoint, wanted, with_for_update={"read": True}) if wanted else None
+    if start is None:
         raise InvalidInput(fields={"model.checkpoint": "There is no such checkpoint."})
+    if start.unusable:
+        raise InvalidInput(fields={"model.checkpoint": start.unusable})
 
 
-def _reason_without_certificate(session: Session, version: EnvironmentVersion, request: TrainingRequest) -> str | None:
-    """None where the version is certified; else the reason that was typed."""
-    certificate = find_certificate(session, version.id)
-    if certificate is not None and certificate.status is not CheckStatus.FAILED:
-        return None
+def _reason_without_certificate(
+    session: Session, versions: Sequence[EnvironmentVersion], request: TrainingRequest
+) -> str | None:
+    """None where all versions are certified; else the reason that was typed."""
+    for version in versions:
+        certificate = find_certificate(session, version.id)
+        if certificate is None or certificate.status is CheckStatus.FAILED:
+            return _typed_reason(version, certificate, request)
+    return None
+
+
+def _typed_reason(version: EnvironmentVersion, certificate: Certificate | None, request: TrainingRequest) -> str:
     what = "has no certificate" if certificate is None else "failed its checks"
     reason = (request.without_certificate or "").strip()
     if len(reason) < MIN_REASON:

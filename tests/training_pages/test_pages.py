@@ -35,7 +35,7 @@ def test_the_form_shows_the_preset(session: Session, client_for: ClientFor):
     version = make_environment_version(session)
     page = client_for(Role.TRAINER).get(f"/training/new?preset=quick&version_id={version.id}").text
     assert 'name="grpo.steps" type="number" value="10"' in page
-    assert f"proctor train {version.environment.name} --preset quick" in page
+    assert f"proctor train {version.environment.name}@1 --preset quick" in page
 
 
 def test_it_starts_a_run_and_goes_to_its_page(session: Session, client_for: ClientFor):

@@ -1,10 +1,14 @@
 """What a worker says of itself: its row in `workers`, renewed every few seconds, with what this machine can do."""
 
 import asyncio
+import contextlib
+import json
 import os
 import shutil
 import subprocess
+import sys
 import threading
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -16,9 +20,17 @@ from sqlalchemy.exc import DBAPIError
 from backend.db.models import Worker
 from backend.db.session import transaction
 from backend.domain.errors import RolloutError
-from backend.settings import get_settings
+from backend.domain.exports import CONVERTER
+from backend.domain.vocabulary import Queue
+from backend.settings import PROJECT_ROOT, get_settings
 
 REPORT_SECONDS = 10.0
+ENGINES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes", "vllm", "unsloth")
+MACHINE_MODULE = "workers.models.machine"
+"""Says what torch reaches here, in a process of its own."""
+PROBE_SECONDS = 120.0
+PROBE_AFTER_SECONDS = 1.0
+"""Torch is asked after the first report: a worker is there before torch has been imported once."""
 
 logger = structlog.get_logger(__name__)
 
@@ -29,6 +41,8 @@ class Presence:
     def __init__(self, name: str, queues: list[str]) -> None:
         self.name, self.queues = name, queues
         self._capabilities = machine()
+        self._is_asked = "torch" not in self._capabilities["engines"] or not _is_for_models(queues)
+        """Has torch told what it reaches?"""
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
@@ -52,40 +66,70 @@ class Presence:
             statement = insert(Worker).values(name=self.name, **values)
             session.execute(statement.on_conflict_do_update(index_elements=[Worker.name], set_=values))
 
+    def _tell(self, found: Mapping[str, Any]) -> None:
+        converter = {CONVERTER: str(found["converter"])} if found.get("converter") else {}
+        self._capabilities["engines"] |= converter
+        self._capabilities |= {name: found[name] for name in ("cuda", "bf16") if name in found}
+
     def _run(self) -> None:
         while True:
             try:
                 self.report()
             except DBAPIError:
                 logger.warning("could not report", exc_info=True)
-            if self._left.wait(REPORT_SECONDS):
+            if self._left.wait(PROBE_AFTER_SECONDS if not self._is_asked else REPORT_SECONDS):
                 return
+            if not self._is_asked:
+                self._is_asked = True
+                self._tell(_ask_machine())
+
+
+def _is_for_models(queues: Sequence[str]) -> bool:
+    return any(queue.startswith(Queue.GPU) for queue in queues)
 
 
 def machine() -> dict[str, Any]:
     """What this machine offers, found without importing torch."""
+    engines = _packages()
     return {
-        "flavour": _flavour(),
+        "flavour": _flavour(engines),
+        "host": os.uname().nodename,
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mb": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20,
         "gpus": _gpus(),
-        **{name: _version(name) for name in ("torch", "trl", "transformers")},
+        "engines": engines,
     }
 
 
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
+def _packages() -> dict[str, str]:
+    """Versions of the engines that are installed."""
+    found = {}
+    for name in ENGINES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
-def _flavour() -> str:
+def _flavour(engines: Mapping[str, str]) -> str:
     """`vllm` or `unsloth` where such an engine is installed, else `transformers`; `core` without any."""
     for name, flavour in (("vllm", "vllm"), ("unsloth", "unsloth"), ("trl", "transformers")):
-        if _version(name):
+        if name in engines:
             return flavour
     return "core"
+
+
+def _ask_machine() -> dict[str, Any]:
+    """Empty where torch does not answer."""
+    command = [sys.executable, "-m", MACHINE_MODULE]
+    try:
+        done = subprocess.run(
+            command, cwd=PROJECT_ROOT, capture_output=True, text=True, timeout=PROBE_SECONDS, check=True
+        )
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (subprocess.SubprocessError, OSError, ValueError, IndexError):
+        logger.warning("torch does not say what it reaches", exc_info=True)
+        return {}
+    return found
 
 
 def _gpus() -> list[dict[str, Any]]:

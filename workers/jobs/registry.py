@@ -52,6 +52,7 @@ BODIES = {
     "rescoring.run": Entry("workers.jobs.rescoring:run"),
     "exchange.import": Entry("workers.jobs.exchange:run"),
     "training.run": Entry("workers.jobs.training:run"),
+    "training.preflight": Entry("workers.jobs.preflight:run", owns_run=False),
     "exports.run": Entry("workers.jobs.exports:run", owns_run=False),
     "judging.detect": Entry("workers.jobs.judging:run", owns_run=False),
     "judging.judge": Entry("workers.jobs.judges:judge", owns_run=False),

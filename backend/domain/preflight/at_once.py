@@ -1,0 +1,207 @@
+"""Checks that need no worker: arithmetic, certificate, workers, limits, memory, number of tasks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from backend.domain.batch_arithmetic import batch_in_words
+from backend.domain.capabilities import Offer, not_offered
+from backend.domain.manifest import Manifest
+from backend.domain.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
+from backend.domain.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
+from backend.domain.preflight.findings import PreflightFinding, ok, problem, warning
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import CheckStatus
+
+SMALL_GROUP = 4
+FEW_HELDOUT = 50
+CROWDED = 0.9
+"""Share of a worker's memory that the estimate may take before it is a warning; above all of it, a problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is about to be started, and what is known without a worker."""
+
+    configuration: TrainingConfiguration
+    manifest: Manifest
+    certificate: CheckStatus | None
+    """None: nobody ran the checks."""
+    offers: Sequence[Offer]
+    """Workers that answer."""
+    checkpoint_bytes: int | None = None
+    """Size of the checkpoint's weights, where the run starts from one."""
+
+    @property
+    def able(self) -> list[Offer]:
+        """Workers that can take the run up."""
+        return [offer for offer in self.offers if offer.takes(self.configuration.engine)]
+
+
+def checks_at_once(plan: Plan) -> list[PreflightFinding]:
+    """In the order in which a person would ask."""
+    found = [_certificate(plan), *_workers(plan), _batch(plan.configuration), _tasks(plan), _heldout(plan)]
+    found += [_context(plan), memory_at_once(plan)]
+    return [finding for finding in found if finding is not None]
+
+
+def _certificate(plan: Plan) -> PreflightFinding:
+    match plan.certificate:
+        case CheckStatus.PASSED:
+            return ok("certificate", "The environment's checks passed: its reward was shown to be sound.")
+        case CheckStatus.WARNED:
+            return warning("certificate", "The environment's checks passed with warnings.", "Read its certificate.")
+        case CheckStatus.FAILED:
+            return problem("certificate", "The environment failed its checks.", "Repair it, or say why to train on it.")
+        case _:
+            advice = "Run its checks, or say why to train without; they are then run beside the training."
+            return warning("certificate", "Nobody ran the environment's checks.", advice)
+
+
+def _workers(plan: Plan) -> Iterator[PreflightFinding]:
+    yield from impossible(plan.configuration, plan.offers)
+    if plan.able:
+        names = ", ".join(offer.name for offer in plan.able[:3])
+        yield ok("worker", f"{len(plan.able)} worker{'' if len(plan.able) == 1 else 's'} can take it up: {names}.")
+    else:
+        advice = "Start one: `proctor up` starts a worker for the queue gpu; with docker compose it is worker-gpu."
+        yield warning("worker", "No worker that trains answers now: the run waits until one does.", advice)
+
+
+def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> list[PreflightFinding]:
+    """Choices that no worker can carry out."""
+    chosen = configuration.resolved()
+    return [
+        problem("choice", f"{field} {value} {reason}.", "Choose another one, or start such a worker.", field=field)
+        for (field, value), reason in not_offered(offers).items()
+        if _at(chosen, field) == value
+    ]
+
+
+def _at(chosen: object, field: str) -> object:
+    for name in field.split("."):
+        chosen = chosen.get(name) if isinstance(chosen, dict) else None
+    return chosen
+
+
+def _batch(configuration: TrainingConfiguration) -> PreflightFinding:
+    words = batch_in_words(configuration)
+    sentence = words[0].upper() + words[1:] + "."
+    if configuration.recipe.has_grpo and configuration.grpo.group_size < SMALL_GROUP:
+        advice = f"In groups under {SMALL_GROUP} all episodes often earn the same and teach nothing."
+        return warning("batch", sentence, advice)
+    return ok("batch", sentence)
+
+
+def _tasks(plan: Plan) -> PreflightFinding:
+    there, asked = plan.manifest.proctor.tasks.train, tasks_asked(plan.configuration)
+    if asked > there:
+        advice = "Repeated tasks may be learned by heart: watch the gap between training and held-out reward."
+        sentence = f"{asked:,} training tasks are asked for and the environment has {there:,}: each comes about"
+        return warning("tasks", f"{sentence} {asked / there:.1f} times.", advice, asked=asked, there=there)
+    return ok("tasks", f"{asked:,} of the environment's {there:,} training tasks.", asked=asked, there=there)
+
+
+def tasks_asked(configuration: TrainingConfiguration) -> int:
+    """Training tasks of all stages, each counted once where there are enough."""
+    asked = configuration.sft.scripted_episodes if configuration.recipe.has_sft else 0
+    grpo = configuration.grpo
+    return asked + (grpo.steps * grpo.tasks_per_step if configuration.recipe.has_grpo else 0)
+
+
+def _heldout(plan: Plan) -> PreflightFinding:
+    asked, there = plan.configuration.heldout.tasks, plan.manifest.proctor.tasks.heldout
+    if asked > there:
+        advice = f"Set heldout.tasks to {there:,} or less."
+        return problem("heldout", f"{asked:,} held-out tasks are asked for; the environment has {there:,}.", advice)
+    blur = 1.96 * (0.25 / asked) ** 0.5
+    sentence = (
+        f"Each examination plays {asked:,} held-out tasks: a share of successes is known to ±{blur:.0%} or better."
+    )
+    if asked < FEW_HELDOUT:
+        return warning("heldout", sentence, "More tasks tell the best checkpoint apart from a lucky one.")
+    return ok("heldout", sentence)
+
+
+def _context(plan: Plan) -> PreflightFinding | None:
+    """Against the limits that the manifest declares. What episodes really need is measured by a worker."""
+    model, episode = plan.configuration.model, plan.manifest.proctor.episode
+    if model.source != "scratch":
+        return None
+    most = episode.max_turns * episode.max_tokens_per_turn
+    sentence = (
+        f"The model reads {model.context:,} tokens; replies alone may have {episode.max_turns} turns ×"
+        f" {episode.max_tokens_per_turn:,} tokens = {most:,}."
+    )
+    if episode.max_tokens_per_turn >= model.context:
+        advice = (
+            "A single reply may fill the context, and the episode then ends. A look by a worker tells what is needed."
+        )
+        return warning("context", sentence, advice, context=model.context, most=most)
+    return ok("context", sentence, context=model.context, most=most)
+
+
+def memory_at_once(plan: Plan) -> PreflightFinding | None:
+    """None where the model's size is not known before it is loaded."""
+    estimate = _estimate(plan)
+    if estimate is None:
+        return None
+    memory_mb = max((offer.can.model_memory_mb for offer in plan.able), default=0)
+    return memory_finding(estimate, memory_mb, is_least=plan.configuration.model.source != "scratch")
+
+
+def _estimate(plan: Plan) -> MemoryEstimate | None:
+    configuration = plan.configuration
+    model, has_reference = configuration.model, configuration.recipe.has_grpo and configuration.grpo.beta > 0
+    match model.source:
+        case "scratch":
+            return estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
+        case "checkpoint":
+            count = plan.checkpoint_bytes // BYTES_OF_FLOAT if plan.checkpoint_bytes else None
+        case _:
+            count = parameters_in_name(model.base)
+    return least_memory(count, has_reference=has_reference) if count else None
+
+
+def scratch_measures(configuration: TrainingConfiguration) -> ModelMeasures:
+    model, shape = configuration.model, SHAPES[configuration.model.size]
+    count = parameters_from_scratch(model.architecture, shape, vocabulary=model.vocabulary, context=model.context)
+    return ModelMeasures(count, shape.layers, shape.width, shape.heads, shape.width, model.vocabulary)
+
+
+def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int | None = None) -> Load:
+    """`trained`: weights that are trained, where they are not all of a from-scratch model's."""
+    grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
+    rows = grpo.episodes_per_step // grpo.micro_batches if has_grpo else configuration.sft.batch
+    sampled = min(configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks)
+    if trained is None:
+        trained = scratch_measures(configuration).parameters
+    return Load(trained, has_grpo and grpo.beta > 0, rows, tokens, sampled)
+
+
+def memory_finding(estimate: MemoryEstimate, memory_mb: int, *, is_least: bool = False) -> PreflightFinding:
+    """The estimate held against a worker's memory, where one is known."""
+    parts = ", ".join(f"{name} {in_mb(size)}" for name, size in estimate.parts().items() if size)
+    about = "at least" if is_least else "about"
+    sentence = f"It needs {about} {in_mb(estimate.total)}: {parts}."
+    evidence = {"bytes": estimate.total, **estimate.parts()}
+    if not memory_mb:
+        return ok("memory", sentence, **evidence)
+    share = estimate.total / 2**20 / memory_mb
+    against = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."
+    advice = (
+        "Compute the gradient in more parts (grpo.micro_batches), play fewer at a time (concurrency), or train a"
+        " smaller model or an adapter."
+    )
+    if share > 1:
+        return problem("memory", against, advice, **evidence)
+    if share > CROWDED:
+        return warning("memory", against, advice, **evidence)
+    return ok("memory", against, **evidence)
+
+
+def in_mb(size: float) -> str:
+    """Bytes for a person."""
+    megabytes = size / 2**20
+    if megabytes >= 1024:
+        return f"{megabytes / 1024:,.1f} GB"
+    return f"{megabytes:,.0f} MB" if megabytes >= 10 else f"{megabytes:,.1f} MB"

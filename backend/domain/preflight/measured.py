@@ -1,0 +1,169 @@
+"""What the figures that a worker measured mean for a training run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backend.domain.preflight.findings import PreflightFinding, ok, problem, warning
+from backend.domain.training import TrainingConfiguration
+
+HOPELESS, SATURATED = 0.02, 0.95
+"""Success below and above which a group hardly ever holds both a success and a failure."""
+WASTED = 0.6
+"""Share of groups without a gradient that is worth a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSuccess:
+    """How often the policy succeeded at one task."""
+
+    level: int
+    successes: int
+    attempts: int
+    is_uniform: bool
+    """All of its episodes earned the same reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds that were measured."""
+
+    rollout: float
+    """A sampled episode among others of its batch."""
+    scripted: float
+    """A scripted one."""
+    part: float
+    """Forward and backward of `rows` conversations."""
+    rows: int
+
+
+def conversation_finding(longest: int, mean: float, context: int, *, played: int) -> PreflightFinding:
+    """Scripted conversations against what the model reads."""
+    sentence = (
+        f"The longest of {played} scripted conversations has {longest:,} tokens (mean {mean:,.0f}); the model reads"
+        f" {context:,}."
+    )
+    evidence = {"longest": longest, "mean": mean, "context": context}
+    if longest > context:
+        return problem(
+            "conversation", sentence, "Give the model a longer context (model.context) or another base.", **evidence
+        )
+    if longest > 0.8 * context:
+        advice = "Episodes of a policy that errs are longer: those that do not fit end as cut."
+        return warning("conversation", sentence, advice, **evidence)
+    return ok("conversation", sentence, **evidence)
+
+
+def success_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration, rule: str) -> PreflightFinding:
+    """What the policy reaches before training: nothing to be made likelier, or nothing left to learn?"""
+    attempts = sum(task.attempts for task in tasks)
+    if not attempts:
+        return problem("base_success", "No episode of the policy could be played.", "Read the environment's log.")
+    share = sum(task.successes for task in tasks) / attempts
+    by_level = success_by_level(tasks)
+    levels = "; " + ", ".join(f"level {level} {each:.0%}" for level, each in by_level.items())
+    sentence = (
+        f"Before training {share:.0%} of {attempts:,} episodes on {len(tasks)} tasks succeed ({rule})"
+        f"{levels if len(by_level) > 1 else ''}."
+    )
+    evidence = {"share": share, "attempts": attempts, "levels": {str(level): each for level, each in by_level.items()}}
+    if share < HOPELESS:
+        return _hopeless(sentence, configuration, evidence)
+    if share > SATURATED:
+        return warning("base_success", sentence, f"There is little left to learn: {_harder(by_level)}.", **evidence)
+    return ok("base_success", sentence, **evidence)
+
+
+def _hopeless(sentence: str, configuration: TrainingConfiguration, evidence: dict[str, object]) -> PreflightFinding:
+    if configuration.recipe.has_sft:
+        advice = "The warm-up has to change this; the gate holds the run back if it does not (gate.minimum_success)."
+        return ok("base_success", f"{sentence} {advice}", **evidence)
+    advice = (
+        "Reinforcement makes likelier what succeeds sometimes, and nothing does: warm up by SFT (recipe sft_then_grpo),"
+        " or play an easier level (grpo.levels, or an adaptive curriculum)."
+    )
+    return problem("base_success", sentence, advice, **evidence)
+
+
+def _harder(by_level: Mapping[int, float]) -> str:
+    if len(by_level) < 2:
+        return "choose a harder environment or version"
+    hardest = min(by_level, key=lambda level: by_level[level])
+    return (
+        f"give harder levels more weight (grpo.levels; level {hardest} succeeds least), or choose a harder environment"
+    )
+
+
+def success_by_level(tasks: Sequence[TaskSuccess]) -> dict[int, float]:
+    levels = sorted({task.level for task in tasks})
+    return {level: _share([task for task in tasks if task.level == level]) for level in levels}
+
+
+def _share(tasks: Sequence[TaskSuccess]) -> float:
+    attempts = sum(task.attempts for task in tasks)
+    return sum(task.successes for task in tasks) / attempts if attempts else 0.0
+
+
+def no_gradient_share(tasks: Sequence[TaskSuccess], group_size: int) -> float:
+    """Mean over tasks of p^G + (1-p)^G: the chance that a group of G holds only successes or only failures.
+
+    p is each task's own share of successes.
+    """
+    played = [task for task in tasks if task.attempts]
+    if not played:
+        return math.nan
+    shares = [task.successes / task.attempts for task in played]
+    return math.fsum(p**group_size + (1 - p) ** group_size for p in shares) / len(shares)
+
+
+def gradient_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfiguration) -> PreflightFinding:
+    size = configuration.grpo.group_size
+    expected = no_gradient_share(tasks, size)
+    uniform = sum(task.is_uniform for task in tasks) / len(tasks) if tasks else math.nan
+    sentence = (
+        f"Of groups of {size}, about {expected:.0%} would hold only successes or only failures; in {uniform:.0%} of"
+        " those played all rewards were equal, and such a group gives no gradient."
+    )
+    evidence = {"expected": expected, "uniform": uniform}
+    if uniform <= WASTED:
+        return ok("gradient", sentence, **evidence)
+    if configuration.recipe.has_sft:
+        return ok("gradient", f"{sentence} The warm-up changes this.", **evidence)
+    advice = "Play other levels, larger groups, or replace such groups (grpo.replace_uniform)."
+    return warning("gradient", sentence, advice, **evidence)
+
+
+def time_finding(speed: Speed, configuration: TrainingConfiguration) -> PreflightFinding:
+    """Measured seconds, extrapolated. Loading, and what the machine does besides, come on top."""
+    seconds = stage_seconds(speed, configuration)
+    told = ", ".join(f"{name} {in_time(each)}" for name, each in seconds.items() if each)
+    sentence = f"About {in_time(math.fsum(seconds.values()))} on this worker: {told}."
+    evidence = {"seconds": math.fsum(seconds.values()), **seconds, "rollout": speed.rollout, "part": speed.part}
+    limit = configuration.budget.minutes
+    if limit is not None and limit * 60 < math.fsum(seconds.values()):
+        return warning("time", sentence, f"The budget ends it after {limit:g} minutes.", **evidence)
+    return ok("time", sentence, **evidence)
+
+
+def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, float]:
+    sft, grpo, recipe = configuration.sft, configuration.grpo, configuration.recipe
+    a_row = speed.part / speed.rows if speed.rows else 0.0
+    found = {"lessons": 0.0, "imitation": 0.0, "playing": 0.0, "learning": 0.0}
+    examinations = 1
+    if recipe.has_sft:
+        examinations += 1 + (sft.steps // sft.examine_every if sft.examine_every else 0)
+        found |= {"lessons": sft.scripted_episodes * speed.scripted, "imitation": sft.steps * sft.batch * a_row}
+    if recipe.has_grpo:
+        examinations += math.ceil(grpo.steps / configuration.heldout.every)
+        rollouts = grpo.steps * grpo.episodes_per_step
+        with_reference = 4 / 3 if grpo.beta > 0 else 1.0  # one more forward pass, a third of forward and backward
+        found |= {"playing": rollouts * speed.rollout, "learning": rollouts * grpo.updates * a_row * with_reference}
+    found["examinations"] = examinations * configuration.heldout.tasks * speed.rollout
+    return found
+
+
+def in_time(seconds: float) -> str:
+    """For a person: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,111 @@
+"""How the launch form is laid out: titles, what stands first, what is only for those who look for it.
+
+A choice that is not named here appears all the same, in a folded section with its block's name.
+"""
+
+from collections.abc import Mapping
+
+MACHINE = "machine"
+"""A section of the form that is no block of the configuration."""
+
+TITLES: Mapping[str, str] = {
+    "": "Recipe",
+    "model": "Policy",
+    "adapter": "What is trained of it",
+    "sft": "Imitation (SFT)",
+    "gate": "Gate before reinforcement",
+    "grpo": "Reinforcement (GRPO)",
+    "curriculum": "Curriculum",
+    "mix": "Further environments",
+    "heldout": "Held-out examination",
+    "checkpoints": "Checkpoints",
+    "budget": "Budget",
+    "alarms": "Alarms",
+    MACHINE: "Machine",
+}
+ORDER = tuple(TITLES)
+SECTION_OF_TOP_LEVEL: Mapping[str, str] = {
+    **dict.fromkeys(("recipe", "seed"), ""),
+    "mix": "mix",
+    **dict.fromkeys(("engine", "concurrency", "servers", "threads"), MACHINE),
+}
+HELP = {
+    "": "Which stages the run has.",
+    "mix": "Train on several environments at once.",
+    MACHINE: "What of the machine it uses.",
+}
+
+BASIC = frozenset(
+    {
+        *("recipe", "seed", "model.source", "model.size", "model.checkpoint", "model.base"),
+        *("sft.source", "sft.script", "sft.episodes", "sft.runs", "sft.where", "sft.file", "sft.steps"),
+        *("sft.learning_rate", "grpo.steps", "grpo.tasks_per_step", "grpo.group_size", "grpo.learning_rate"),
+        *("grpo.loss_type", "grpo.beta", "grpo.temperature", "heldout.every", "heldout.tasks"),
+    }
+)
+"""What nearly everybody wants to see. Other choices of the same block are folded away beneath."""
+CARDS: Mapping[str, Mapping[str, str]] = {
+    "recipe": {
+        "sft_then_grpo": "Imitate until replies are understood, then learn from the reward. For models that know"
+        " nothing of the task, and all made from scratch.",
+        "sft": "Only imitate. For a warm-up to start other runs from, or where good play is there to be copied.",
+        "grpo": "Only learn from the reward. For a model or checkpoint that succeeds sometimes already.",
+    },
+    "model.source": {
+        "scratch": "A small model made here; nothing is downloaded.",
+        "base": "A Hugging Face name or a folder on the worker.",
+        "checkpoint": "Weights that an earlier run left.",
+    },
+}
+"""Choices that are shown as cards, each with what it means."""
+LABELS: Mapping[str, str] = {
+    "scratch": "From scratch",
+    "base": "Hugging Face model or folder",
+    "checkpoint": "Checkpoint",
+    "sft_then_grpo": "SFT, then GRPO",
+    "sft": "SFT only",
+    "grpo": "GRPO only",
+}
+ONLY: Mapping[str, str] = {
+    **dict.fromkeys(
+        (f"model.{name}" for name in ("size", "architecture", "context", "vocabulary", "initializer_range")),
+        "model.source=scratch",
+    ),
+    "model.checkpoint": "model.source=checkpoint",
+    "model.base": "model.source=base",
+    **dict.fromkeys(
+        (f"adapter.{name}" for name in ("rank", "alpha", "dropout", "targets", "is_rank_stabilised")),
+        "adapter.kind=lora|qlora",
+    ),
+    "adapter.is_double_quantised": "adapter.kind=qlora",
+    **dict.fromkeys((f"sft.{name}" for name in ("script", "episodes", "noise")), "sft.source=script"),
+    **dict.fromkeys(("sft.runs", "sft.where"), "sft.source=rollouts"),
+    "sft.file": "sft.source=file",
+    **dict.fromkeys(("sft.most", "sft.system"), "sft.source=rollouts|file"),
+    **dict.fromkeys(
+        (f"curriculum.{name}" for name in ("start", "mastery", "collapse", "window", "lower", "width", "success_at")),
+        "curriculum.kind=adaptive",
+    ),
+}
+"""What counts only with another choice; it is hidden otherwise, and shown where no script runs."""
+SECTION_ONLY: Mapping[str, str] = {
+    "sft": "recipe=sft_then_grpo|sft",
+    "gate": "recipe=sft_then_grpo",
+    "grpo": "recipe=sft_then_grpo|grpo",
+    "curriculum": "recipe=sft_then_grpo|grpo",
+}
+CHOSEN_FROM: Mapping[str, str] = {"model.checkpoint": "checkpoints", "sft.file": "lesson_files"}
+"""Ids that are picked from a list."""
+LARGE = frozenset({"sft.where", "sft.runs", "model.base", "mix", "model.checkpoint"})
+"""Fields that need the whole width."""
+WORDS: Mapping[str, str] = {
+    "sft": "SFT",
+    "grpo": "GRPO",
+    "adam": "Adam",
+    "beta2": "beta₂",
+    "is": "",
+    "top": "top",
+    "kl": "KL",
+    "k": "k",
+    "p": "p",
+}

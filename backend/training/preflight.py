@@ -1,0 +1,49 @@
+"""A look at a training run before it is queued: what is known at once is written down, the rest is a worker's."""
+
+from sqlalchemy.orm import Session
+
+from backend.db.models import Preflight
+from backend.domain.capabilities import QUEUES
+from backend.domain.preflight.findings import FindingStatus, PreflightFinding, worst
+from backend.domain.training import TrainingConfiguration
+from backend.queue import enqueue
+from backend.training.forms import TrainingRequest
+from backend.training.planning import findings_at_once
+from backend.training.starting import configuration_of_request, version_of_request
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+JOB = "training.preflight"
+
+
+def start_preflight(session: Session, actor: Actor, request: TrainingRequest) -> Preflight:
+    """Check what needs no worker, and queue what does. Choices that cannot be read are refused as in a run."""
+    version = version_of_request(session, request)
+    configuration = configuration_of_request(session, request)
+    preflight = Preflight(
+        version_id=version.id,
+        version=version,
+        configuration=configuration.resolved(),
+        findings=[finding.model_dump(mode="json") for finding in findings_at_once(session, version, configuration)],
+        progress={"phase": "waiting for a worker"},
+        created_by=actor.person_id,
+    )
+    session.add(preflight)
+    session.flush()
+    queue = QUEUES[configuration.engine]
+    enqueue(session, JOB, queue=queue, arguments={"preflight_id": str(preflight.id)})
+    audit(session, actor, "training.preflight", "preflight", preflight.id, version=str(version.id))
+    return preflight
+
+
+def findings_of(preflight: Preflight) -> list[PreflightFinding]:
+    return [PreflightFinding.model_validate(finding) for finding in preflight.findings]
+
+
+def verdict_of(preflight: Preflight) -> FindingStatus:
+    """The worst of what was found so far."""
+    return worst(findings_of(preflight))
+
+
+def configuration_of(preflight: Preflight) -> TrainingConfiguration:
+    return TrainingConfiguration.of_run(preflight.configuration)

@@ -1,0 +1,30 @@
+"""The workers that report, and what they offer to a training run."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Worker
+from backend.domain.capabilities import Capabilities, Offer
+
+SILENT_AFTER = timedelta(seconds=45)
+"""A worker reports every 10 s; after this long it is shown as silent."""
+
+
+def workers(session: Session) -> Sequence[Worker]:
+    return session.scalars(select(Worker).order_by(Worker.name)).all()
+
+
+def is_silent(worker: Worker) -> bool:
+    return datetime.now(UTC) - worker.seen_at > SILENT_AFTER
+
+
+def offers(session: Session) -> list[Offer]:
+    """Of the workers that answer."""
+    return [
+        Offer(worker.name, tuple(worker.queues), Capabilities.of(worker.capabilities))
+        for worker in workers(session)
+        if not is_silent(worker)
+    ]
