@@ -3,20 +3,15 @@
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from backend.domain.blocks import Block, Name, Share
 from backend.domain.filters import MAX_LENGTH
 
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50
-
-
-def _listed(value: Any) -> Any:
-    """Ids of runs as a form or a command writes them: in a row, with commas."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class SftChoice(Block):
@@ -32,7 +27,7 @@ class SftChoice(Block):
     noise: Share = 0.1
     """Only a script: chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery
     after it is."""
-    runs: Annotated[list[uuid.UUID], BeforeValidator(_listed)] = Field(default_factory=list, max_length=MAX_RUNS)
+    runs: list[uuid.UUID] = Field(default_factory=list, max_length=MAX_RUNS)
     """Only rollouts: ids of the runs, with commas between; empty: every run of this environment. Held-out tasks never
     come in, nor what was judged a hack."""
     where: str = Field(default="", max_length=MAX_LENGTH)

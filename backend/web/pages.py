@@ -16,16 +16,17 @@ NOTICE_COOKIE = "proctor_notice"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry of the main navigation. `also`: where else one is at this place."""
+    """An entry of the main navigation. `also`: where else one is at this place; `without`: not here."""
 
     label: str
     url: str
     icon: str
     also: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
     def is_at(self, path: str) -> bool:
-        inside = any(path.startswith(f"{start}/") for start in (self.url, *self.also) if start != "/")
-        return path == self.url or inside
+        inside = any(f"{path}/".startswith(f"{start}/") for start in (self.url, *self.also) if start != "/")
+        return path == self.url or (inside and not any(path.startswith(other) for other in self.without))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,13 @@ NAVIGATION = (
     PlaceGroup(
         "Measure",
         (
-            Place("Runs", "/runs", "run", also=("/rollouts", "/evaluations", "/training", "/rescores")),
+            Place(
+                "Runs",
+                "/runs",
+                "run",
+                also=("/rollouts", "/evaluations", "/training", "/rescores"),
+                without=("/training/lessons",),
+            ),
             Place("Compare", "/compare", "compare"),
             Place("Leaderboards", "/leaderboards", "leaderboard"),
             Place("Review", "/review", "review"),
@@ -58,7 +65,7 @@ NAVIGATION = (
     PlaceGroup(
         "Train",
         (
-            Place("Training data", "/data/sft", "data", also=("/data",)),
+            Place("Training data", "/data/sft", "data", also=("/data", "/training/lessons")),
             Place("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
         ),
     ),

@@ -1,0 +1,78 @@
+"""How long a conversation is for the chosen model: by its tokenizer where it is at hand, else by its characters."""
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from backend import artifacts
+from backend.db.models import Checkpoint
+from backend.domain.exchange.training_data import about_tokens
+from backend.domain.lessons import TokenCount
+from backend.domain.training import ModelChoice
+
+_MARKS = 2
+"""Tokens that a chat template adds to a message, at least: who speaks, and its end."""
+_MOST_BYTES = 64 * 1024**2
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How tokens are counted, and how many fit."""
+
+    count: TokenCount
+    told: str
+    """What the numbers are, for a person."""
+    context: int | None = None
+    is_exact: bool = False
+
+
+def measure_of(session: Session, choice: ModelChoice) -> Measure:
+    match choice.source:
+        case "checkpoint" if choice.checkpoint is not None:
+            return _of_checkpoint(session, choice.checkpoint)
+        case "scratch":
+            return Measure(about_tokens, "about, at four characters each; the tokenizer is made later", choice.context)
+        case _:
+            return Measure(about_tokens, "about, at four characters each; the model's tokenizer is at the worker")
+
+
+def _of_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Measure:
+    row = session.get(Checkpoint, checkpoint_id)
+    if row is None or row.pruned_at is not None or find_spec("tokenizers") is None:
+        return Measure(about_tokens, "about, at four characters each")
+    try:
+        count = _counter(_read(f"{row.artifact}/tokenizer.json"))
+        context = _context(json.loads(_read(f"{row.artifact}/config.json")))
+    except (OSError, ValueError):
+        return Measure(about_tokens, "about, at four characters each; its tokenizer cannot be read here")
+    return Measure(count, "by the checkpoint's own tokenizer", context, is_exact=True)
+
+
+def _counter(text: bytes) -> TokenCount:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(text.decode())
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(str(error)) from error
+
+    def count(messages: Sequence[Mapping[str, Any]]) -> int:
+        texts = [str(message["content"]) for message in messages]
+        return sum(len(found.ids) + _MARKS for found in tokenizer.encode_batch(texts, add_special_tokens=False))
+
+    return count
+
+
+def _read(key: str) -> bytes:
+    with artifacts.open_file(key) as file:
+        return file.read(_MOST_BYTES)
+
+
+def _context(configuration: Mapping[str, Any]) -> int | None:
+    return next((int(configuration[name]) for name in _CONTEXT_NAMES if configuration.get(name)), None)
