@@ -53,6 +53,8 @@ class Settings(BaseSettings):
     environments_gb: float = Field(default=20.0, gt=0)
     """What packages' own virtual environments may take of the env host's disk; the least wanted go first."""
     worker_name: str = ""
+    gguf_converter: Path | None = None
+    """llama.cpp's `convert_hf_to_gguf.py`; empty: the one beside this interpreter or on the path."""
 
     # command line
     url: str = ""

@@ -2,7 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from backend.domain.adapter import AdapterKind, AdapterRecord
 from backend.domain.vocabulary import ExportForm
@@ -22,6 +24,27 @@ class OfferedForm:
 
 QUANTISER, CONVERTER = "bitsandbytes", "llama.cpp"
 """What workers call them among their engines."""
+Licence = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.+-]*$")]
+GGUF_TYPES = ("f16", "bf16", "f32")
+"""Smaller ones are made of it with llama.cpp's own `llama-quantize`."""
+REPOSITORY = r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$"
+
+
+class ExportOptions(BaseModel):
+    """What a person may say about an export, and where it went."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
+
+    licence: Licence = ""
+    """A name that model hubs know: apache-2.0. It must fit the base's. Empty: `other`, which allows nothing."""
+    gguf_type: Literal["f16", "bf16", "f32"] = "f16"
+    """Precision of a GGUF file."""
+    is_stored: bool = False
+    """Keep the files unpacked in the artifact store too, where other programs can read them."""
+    stored: str | None = None
+    """Their key there, once they are."""
+
+
 TITLES = {
     ExportForm.FULL: "All weights",
     ExportForm.ADAPTER: "Adapter alone",
@@ -42,8 +65,6 @@ _MERGED_OF_4_BIT = (
     "The usual choice: the adapter on the base before it was rounded to 4 bits. It plays a little differently from"
     " what was trained; the passport says how much."
 )
-GGUF_TYPES = ("f32", "f16", "bf16")
-"""Precisions of a GGUF file. Smaller ones are made of it with llama.cpp's own `llama-quantize`."""
 _WHOLE = "All weights were trained: there is no adapter."
 
 

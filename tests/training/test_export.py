@@ -15,12 +15,14 @@ from backend.artifacts import get_folder, open_file
 from backend.db.models import Checkpoint, Export, Rollout
 from backend.db.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import ExportStatus, Phase
+from backend.domain.vocabulary import ExportForm, ExportStatus, Phase
 from tests.training.conftest import checkpoints_of
 from workers.jobs import exports
 from workers.jobs.registry import JobContext
 from workers.models.load import load_folder
-from workers.training.export import digests, export, pack, write_files, write_manifest
+from workers.training.export import export, pack
+from workers.training.exporting.forms import Written, write_form
+from workers.training.exporting.manifest import About, digests, write_manifest
 from workers.training.passport import PassportRequest, issue
 from workers.training.run import train
 
@@ -52,7 +54,7 @@ def export_of(export_id: uuid.UUID) -> Export:
 
 def passport_request(checkpoint: Checkpoint, folder: Path) -> PassportRequest:
     original = get_folder(checkpoint.artifact, folder / "original")
-    write_files(original, folder / "made")
+    write_form(ExportForm.FULL, original, folder / "made")
     return PassportRequest(str(folder / "made"), str(original), str(checkpoint.id), digests(folder / "made"))
 
 
@@ -72,6 +74,7 @@ def test_the_zip_is_whole_proven_and_loads(checkpoint: Checkpoint, tmp_path: Pat
         "tokenizer.json",
         "README.md",
         "passport.json",
+        "inference.py",
     }
     for name, digest in manifest["files"].items():
         assert hashlib.sha256((unpacked / name).read_bytes()).hexdigest() == digest
@@ -157,7 +160,7 @@ def test_an_export_whose_job_is_given_up_failed(checkpoint: Checkpoint) -> None:
 def test_a_zip_is_the_same_for_the_same_files(checkpoint: Checkpoint, tmp_path: Path) -> None:
     request = passport_request(checkpoint, tmp_path)
     made = Path(request.export)
-    files = write_manifest(made, checkpoint)
+    files = write_manifest(made, checkpoint, About(ExportForm.FULL, Written(1, "float32"), ""))
     for name in ("one.zip", "two.zip"):
         pack(made, tmp_path / name, files)
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()

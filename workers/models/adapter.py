@@ -1,14 +1,13 @@
 """Adapters (LoRA): made beside a base, saved without it, read beside the same base in the same precision."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors import safe_open
 
 from backend.domain.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation
 from workers.models.bases import Source, base_of
@@ -17,18 +16,24 @@ from workers.models.read import OWN, ModelUnusable, Precision, read_model, read_
 
 NAME = "default"
 RECORD_FILE = "base.json"
-WEIGHTS_FILE = "adapter_model.safetensors"
-_CONFIGURATION_FILE = "adapter_config.json"
+CONFIGURATION_FILE = "adapter_config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a base is called, and what pins it."""
+
+    base: str
+    revision: str | None
+    artifact: str | None = None
 
 
 def is_adapter(folder: Path) -> bool:
-    return (folder / _CONFIGURATION_FILE).exists()
+    return (folder / CONFIGURATION_FILE).exists()
 
 
-def new_adapter(
-    source: Source, record: dict[str, str | None], choice: AdapterChoice, *, seed: int
-) -> tuple[PeftModel, Any]:
-    """A base with an adapter that does not change it yet. `record`: {base, artifact, revision}."""
+def new_adapter(source: Source, origin: Origin, choice: AdapterChoice, *, seed: int) -> tuple[PeftModel, Any]:
+    """A base with an adapter that does not change it yet."""
     base = _read_base(source, choice)
     tokenizer = read_tokenizer(source.name, revision=source.revision, is_local=source.is_local)
     find_padding(base, tokenizer)
@@ -38,9 +43,9 @@ def new_adapter(
     remember(
         model,
         AdapterRecord(
-            base=str(record["base"]),
-            artifact=record.get("artifact"),
-            revision=record.get("revision"),
+            base=origin.base,
+            artifact=origin.artifact,
+            revision=origin.revision,
             dtype=dtype_name(base.dtype),
             quantisation=_quantisation(choice),
             rank=choice.rank,
@@ -51,9 +56,10 @@ def new_adapter(
     return model, tokenizer
 
 
-def read_adapter(folder: Path) -> tuple[PeftModel, Any]:
-    """The adapter of a folder beside its base, ready to be played or trained on. Raises ModelUnusable."""
-    record = read_record(folder)
+def read_adapter(folder: Path, record: AdapterRecord | None = None) -> tuple[PeftModel, Any]:
+    """The adapter of a folder beside its base, ready to be played or trained on. `record`: where the base lies when the
+    folder's own word does not hold here. Raises ModelUnusable."""
+    record = record or read_record(folder)
     with base_of(record) as source:
         precision = Precision(record.dtype, record.quantisation)
         base = read_model(source.name, precision, revision=source.revision, is_local=source.is_local)
@@ -112,21 +118,6 @@ def unrounded(model: Any) -> Iterator[None]:
     for name, weight in _trained(model):
         if name in precise:
             weight.data = precise[name]
-
-
-def deltas(folder: Path) -> dict[str, torch.Tensor]:
-    """What the adapter adds to each weight of its base, in 64 bits, from the stored matrices alone."""
-    described = json.loads((folder / _CONFIGURATION_FILE).read_text())
-    rank = described["r"]
-    scale = described["lora_alpha"] / (rank**0.5 if described.get("use_rslora") else rank)
-    with safe_open(folder / WEIGHTS_FILE, framework="pt") as tensors:
-        stored = {name: tensors.get_tensor(name).double() for name in tensors.keys()}  # noqa: SIM118 (no mapping)
-    found = {}
-    for name, down in stored.items():
-        if name.endswith(".lora_A.weight"):
-            layer = name.removesuffix(".lora_A.weight").removeprefix("base_model.model.")
-            found[f"{layer}.weight"] = scale * (stored[name.replace(".lora_A.", ".lora_B.")] @ down)
-    return found
 
 
 def dtype_name(dtype: torch.dtype) -> str:

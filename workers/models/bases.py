@@ -47,17 +47,11 @@ def base_of(record: AdapterRecord) -> Iterator[Source]:
     gone or others."""
     if record.artifact is not None:
         with tempfile.TemporaryDirectory(prefix="proctor-base-") as folder:
-            yield Source(str(_fetched(record.artifact, Path(folder) / "weights")))
-        return
-    folder = Path(record.base).expanduser()
-    if not (record.revision or "").startswith(_DIGEST):
+            yield Source(str(_unchanged(_fetched(record.artifact, Path(folder) / "weights"), record)))
+    elif not (record.revision or "").startswith(_DIGEST):
         yield Source(record.base, record.revision, is_local=False)
-        return
-    if not folder.is_dir():
-        raise ModelUnusable(f"the base {record.base} of this adapter is not on this worker")
-    if weights_digest(folder) != record.revision:
-        raise ModelUnusable(f"the base {record.base} was changed since this adapter was trained beside it")
-    yield Source(str(folder))
+    else:
+        yield Source(str(_unchanged(Path(record.base).expanduser(), record)))
 
 
 def weights_digest(folder: Path) -> str:
@@ -67,6 +61,14 @@ def weights_digest(folder: Path) -> str:
         with path.open("rb") as file:
             whole.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return _DIGEST + whole.hexdigest()
+
+
+def _unchanged(folder: Path, record: AdapterRecord) -> Path:
+    if not folder.is_dir():
+        raise ModelUnusable(f"the base {record.base} of this adapter is not on this worker")
+    if weights_digest(folder) != record.revision:
+        raise ModelUnusable(f"the base {record.base} was changed since this adapter was trained beside it")
+    return folder
 
 
 def _fetched(artifact: str, target: Path) -> Path:

@@ -7,8 +7,8 @@ from typing import Any
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint
 from backend.domain.adapter import AdapterChoice, AdapterKind, refusal_to_continue
-from workers.models.adapter import is_adapter, new_adapter, read_record
-from workers.models.bases import Source, find_base
+from workers.models.adapter import Origin, is_adapter, new_adapter, read_record
+from workers.models.bases import Source, find_base, weights_digest
 from workers.models.load import load_base, load_folder
 from workers.models.read import ModelUnusable
 
@@ -23,7 +23,7 @@ def start_from_base(name: str, choice: AdapterChoice, *, seed: int) -> tuple[Any
     if choice.kind is AdapterKind.FULL:
         return load_base(name)
     source, revision = find_base(name)
-    return new_adapter(source, {"base": name, "revision": revision}, choice, seed=seed)
+    return new_adapter(source, Origin(name, revision), choice, seed=seed)
 
 
 def start_from_checkpoint(checkpoint: Checkpoint, choice: AdapterChoice, *, seed: int) -> tuple[Any, Any]:
@@ -35,5 +35,5 @@ def start_from_checkpoint(checkpoint: Checkpoint, choice: AdapterChoice, *, seed
         weights = get_folder(checkpoint.artifact, Path(folder) / "weights")
         if choice.kind is AdapterKind.FULL or checkpoint.adapter is not None:
             return load_folder(weights)
-        origin = {"base": f"checkpoint:{checkpoint.id}", "artifact": checkpoint.artifact}
+        origin = Origin(f"checkpoint:{checkpoint.id}", weights_digest(weights), checkpoint.artifact)
         return new_adapter(Source(str(weights)), origin, choice, seed=seed)

@@ -1,103 +1,53 @@
 """The model card of an export: what it was trained on, what that brought, and who looked at it."""
 
-import uuid
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, select
-from sqlalchemy.orm import joinedload
-
-from backend.db.models import Certificate, Checkpoint, Environment, EnvironmentVersion, Flag, Policy, Run, VerdictRecord
-from backend.db.models import Rollout as RolloutRow
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
+from backend.domain.adapter import AdapterRecord
+from backend.domain.exports import REPOSITORY
 from backend.domain.training import TrainingConfiguration
-from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.domain.vocabulary import ExportForm, Phase
+from backend.domain.warm_up import SftChoice
+from workers.judging.detectors.watch import DETECTORS
+from workers.training.exporting.facts import CardFacts
+from workers.training.exporting.manifest import About
 
-MOST_EVALUATIONS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class CardFacts:
-    """All that the card says, read at one moment."""
-
-    policy: str
-    run_id: uuid.UUID
-    run_name: str
-    environment: str
-    version: int
-    content_hash: str
-    manifest: Manifest
-    configuration: TrainingConfiguration
-    checkpoint: Checkpoint
-    checkpoints: Sequence[Checkpoint]
-    """The run's examined ones, in order."""
-    rollouts: Mapping[str, int]
-    """Episodes by phase."""
-    evaluations: Sequence[tuple[str, Mapping[str, Any]]]
-    """(policy, reward) of finished evaluations on the same version."""
-    certificate: Certificate | None
-    flags: Mapping[str, int]
-    """By detector."""
-    verdicts: Mapping[str, int]
-
-
-def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
-    with transaction() as session:
-        checkpoint = session.get_one(Checkpoint, checkpoint_id, options=[joinedload(Checkpoint.policy)])
-        run = session.get_one(Run, checkpoint.run_id)
-        version = session.get_one(EnvironmentVersion, run.version_id)
-        of_run = RolloutRow.run_id == run.id
-        examined = Checkpoint.run_id == run.id, Checkpoint.heldout_reward.is_not(None)
-        counts = select(RolloutRow.phase, func.count()).where(of_run).group_by(RolloutRow.phase)
-        flags = select(Flag.detector, func.count()).where(Flag.run_id == run.id).group_by(Flag.detector)
-        verdicts = (
-            select(VerdictRecord.verdict, func.count())
-            .where(VerdictRecord.run_id == run.id)
-            .group_by(VerdictRecord.verdict)
-        )
-        evaluations = (
-            select(Policy.name, Run.summary)
-            .join(Policy, Policy.id == Run.policy_id)
-            .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == run.version_id)
-            .order_by(Run.created_at.desc())
-            .limit(MOST_EVALUATIONS)
-        )
-        return CardFacts(
-            policy=checkpoint.policy.name,
-            run_id=run.id,
-            run_name=run.name,
-            environment=session.get_one(Environment, version.environment_id).name,
-            version=version.number,
-            content_hash=version.content_hash,
-            manifest=Manifest.model_validate(version.manifest),
-            configuration=TrainingConfiguration.of_run(run.configuration),
-            checkpoint=checkpoint,
-            checkpoints=session.scalars(select(Checkpoint).where(*examined).order_by(Checkpoint.created_at)).all(),
-            rollouts={str(phase): count for phase, count in session.execute(counts)},
-            evaluations=[
-                (name, summary["reward"]) for name, summary in session.execute(evaluations) if summary.get("reward")
-            ],
-            certificate=session.scalars(
-                select(Certificate).where(Certificate.version_id == version.id).order_by(Certificate.created_at.desc())
-            ).first(),
-            flags={str(detector): count for detector, count in session.execute(flags)},
-            verdicts={str(verdict): count for verdict, count in session.execute(verdicts)},
-        )
+_WHAT = {
+    ExportForm.FULL: "A causal language model",
+    ExportForm.ADAPTER: "An adapter (LoRA) for a causal language model,",
+    ExportForm.MERGED: "A causal language model",
+    ExportForm.MERGED_DEQUANTISED: "A causal language model",
+    ExportForm.GGUF: "A causal language model as GGUF,",
+}
+_SAFEGUARDS = [
+    "What was done so that the reward means what it says. Detectors look at every step of training; a flag is a",
+    "suspicion, a verdict is a person's word. None of it shows what the policy does outside of this environment.",
+]
+_FOLDER = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the folder."
+_LOADING = {
+    ExportForm.FULL: _FOLDER,
+    ExportForm.ADAPTER: (
+        "Beside another base, or the same base in another precision, it is another policy: `peft` does not check that."
+    ),
+    ExportForm.MERGED: _FOLDER,
+    ExportForm.MERGED_DEQUANTISED: _FOLDER,
+    ExportForm.GGUF: "llama.cpp loads the `.gguf` file by itself.",
+}
 
 
-def write_card(facts: CardFacts, passport: Mapping[str, Any], size: int) -> str:
+def write_card(facts: CardFacts, about: About, passport: Mapping[str, Any]) -> str:
     """Markdown with the front matter that model hubs read."""
     return "\n".join(
         [
-            *_front_matter(facts),
+            *_front_matter(facts, about),
             f"# {facts.policy}",
             "",
-            f"A causal language model of {size:,} parameters, trained by Proctor on the environment "
-            f"`{facts.environment}` (version {facts.version}).",
+            f"{_WHAT[about.form]} of {about.written.parameters:,} parameters in {about.written.dtype}, trained by "
+            f"Proctor on the environment `{facts.environment}` (version {facts.version}).",
             "",
-            *_use(facts),
+            *_weights(facts, about),
+            *_use(facts, about),
             *_training(facts),
             *_results(facts),
             *_safeguards(facts),
@@ -107,10 +57,15 @@ def write_card(facts: CardFacts, passport: Mapping[str, Any], size: int) -> str:
     )
 
 
-def _front_matter(facts: CardFacts) -> list[str]:
+def _front_matter(facts: CardFacts, about: About) -> list[str]:
+    base = _public_base(facts)
+    relation = "adapter" if about.form is ExportForm.ADAPTER else "finetune"
     return [
         "---",
-        "library_name: transformers",
+        "library_name: peft" if about.form is ExportForm.ADAPTER else "library_name: transformers",
+        f"license: {about.licence or 'other'}",
+        *([] if about.licence else ["license_name: not-given"]),
+        *([f"base_model: {base}", f"base_model_relation: {relation}"] if base else []),
         "pipeline_tag: text-generation",
         f"tags: [reinforcement-learning, {facts.environment}]",
         "---",
@@ -118,13 +73,45 @@ def _front_matter(facts: CardFacts) -> list[str]:
     ]
 
 
-def _use(facts: CardFacts) -> list[str]:
+def _weights(facts: CardFacts, about: About) -> list[str]:
+    """What the weights are made of; nothing for a model whose weights were all trained here."""
+    rows = []
+    if facts.checkpoint.adapter is not None:
+        record = AdapterRecord.model_validate(facts.checkpoint.adapter)
+        trained = "rounded to 4 bits (NF4)" if record.quantisation else f"in {record.dtype}"
+        rows = [
+            ("base", f"`{record.public_base}`, revision `{record.revision or 'not pinned'}`"),
+            ("trained beside the base", trained),
+            ("adapter", f"LoRA, rank {record.rank}, alpha {record.alpha:g}, on {', '.join(record.targets)}"),
+        ]
+        if about.form is not ExportForm.ADAPTER:
+            kept = "as it was trained beside" if about.form is ExportForm.MERGED_DEQUANTISED else "the original"
+            rows.append(("merged into", f"{kept} base"))
+    if about.written.label:
+        rows.append(("note", about.written.label))
+    rows.append(("licence", about.licence or "not given: ask whoever trained it, and mind the base's"))
+    return ["## Weights", "", *_table(("", ""), rows), ""]
+
+
+def _public_base(facts: CardFacts) -> str | None:
+    """Only a name that a hub knows."""
+    if facts.checkpoint.adapter is None:
+        model = facts.configuration.model
+        name = model.base if model.source == "base" else ""
+    else:
+        name = AdapterRecord.model_validate(facts.checkpoint.adapter).public_base
+    return name if re.fullmatch(REPOSITORY, name) else None
+
+
+def _use(facts: CardFacts, about: About) -> list[str]:
     system = facts.manifest.proctor.agent.system.replace("\n", " ")
     return [
         "## Use",
         "",
-        "Load the folder with `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained`; the chat "
-        "template ends every message with the end-of-sequence token. It was trained with this system message:",
+        '`python inference.py "…"` talks with it, for every form of export; `manifest.json` says what the form is. '
+        + _LOADING[about.form],
+        "",
+        "The chat template ends every message with the end-of-sequence token. It was trained with this system message:",
         "",
         f"> {system}",
         "",
@@ -140,11 +127,12 @@ def _training(facts: CardFacts) -> list[str]:
         ("run", f"{facts.run_name} (`{facts.run_id}`)"),
         ("checkpoint", f"{facts.checkpoint.stage}, step {facts.checkpoint.step}"),
         ("start", _start(configuration)),
+        *([("also trained on", ", ".join(str(each) for each in configuration.mix))] if configuration.mix else []),
         ("seed", str(configuration.seed)),
     ]
     if configuration.recipe.has_sft:
         sft = configuration.sft
-        told = f"script `{sft.script}`, {played.get(Phase.WARM_UP, 0):,} episodes, {sft.steps} steps"
+        told = f"{_imitated(sft)}, {played.get(Phase.WARM_UP, 0):,} episodes, {sft.steps} steps"
         rows.append(("imitation data", told))
     if configuration.recipe.has_grpo:
         grpo = configuration.grpo
@@ -152,6 +140,17 @@ def _training(facts: CardFacts) -> list[str]:
         rows.append(("reinforcement data", told))
     columns = ", ".join(f"{column.name} × {column.weight:g}" for column in facts.manifest.columns)
     return ["## Training", "", *_table(("", ""), [*rows, ("reward", columns)]), ""]
+
+
+def _imitated(sft: SftChoice) -> str:
+    names = {
+        "script": f"script `{sft.script}`",
+        "rollouts": "stored rollouts",
+        "file": f"uploaded conversations `{sft.file}`",
+        "demonstrations": "episodes that people marked",
+    }
+    used = [(names[source], share) for source, share in sft.shares.items() if share > 0]
+    return used[0][0] if len(used) == 1 else ", ".join(f"{share:.0%} {name}" for name, share in used)
 
 
 def _start(configuration: TrainingConfiguration) -> str:
@@ -201,10 +200,12 @@ def _safeguards(facts: CardFacts) -> list[str]:
         told = f"{certificate.status} ({passed} of {len(certificate.results)} checks passed)"
     rows = [
         ("environment certificate", told),
+        ("detectors that watched", ", ".join(sorted(detector.id for detector in DETECTORS)) or "none"),
         ("flags by detectors", _counted(facts.flags)),
         ("verdicts by people", _counted(facts.verdicts)),
+        ("looked at by people", f"{sum(facts.verdicts.values()):,} of {sum(facts.rollouts.values()):,} episodes"),
     ]
-    return ["## Safeguards", "", *_table(("", ""), rows), ""]
+    return ["## Safeguards", "", *_SAFEGUARDS, "", *_table(("", ""), rows), ""]
 
 
 def _passport(passport: Mapping[str, Any]) -> list[str]:
@@ -214,6 +215,9 @@ def _passport(passport: Mapping[str, Any]) -> list[str]:
         ("divergence a token (nats)", f"{like['mean_divergence']:.3g}"),
         ("likeliest token agrees", f"{like['argmax_agreement']:.2%} of {like['tokens']:,} tokens"),
     ]
+    if weights := passport.get("weights"):
+        told = f"{weights['largest_roundings']:.2g} roundings at most on {weights['adapted']} weights"
+        rows.append(("weights, from base plus adapter", f"{told}; {weights['kept']} others are the base's"))
     if after := heldout.get("after", {}).get("reward"):
         rows.append(("held-out reward of the reloaded files", _interval(after)))
     if difference := heldout.get("difference"):

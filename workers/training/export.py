@@ -1,6 +1,7 @@
 """One export in a process of its own: `python -m workers.training.export <export id>`.
 
-The checkpoint is loaded afresh (never the model that trains), written anew, proven by the passport and zipped.
+The checkpoint is loaded afresh (never the model that trains), written anew in the wanted form, proven by the passport
+and zipped.
 """
 
 import json
@@ -17,20 +18,21 @@ from typing import Any
 import structlog
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder, put_file
+from backend.artifacts import get_folder, put_file, put_folder
 from backend.db.models import Checkpoint, Export
 from backend.db.session import transaction
+from backend.domain.exports import TITLES, ExportOptions
 from backend.domain.vocabulary import ExportStatus
 from backend.events import announce
 from backend.logs import configure_logging
 from backend.settings import get_settings
 from workers.jobs.children import must_run_child
-from workers.models.build import parameter_count
-from workers.models.load import ModelUnusable, load_folder
-from workers.training.card import read_facts, write_card
-from workers.training.checkpoints import save_model
-from workers.training.passport import PassportRequest, digest_of
-from workers.training.weights import check_precision
+from workers.models.load import ModelUnusable
+from workers.training.card import write_card
+from workers.training.exporting.facts import read_facts
+from workers.training.exporting.forms import write_form
+from workers.training.exporting.manifest import About, digest_of, digests, write_manifest, write_script
+from workers.training.passport import PassportRequest
 
 PASSPORT = "workers.training.passport"
 _DATE = (2000, 1, 1, 0, 0, 0)
@@ -57,40 +59,46 @@ def export(export_id: uuid.UUID) -> ExportStatus:
 
 def _make(export_id: uuid.UUID, folder: Path) -> dict[str, Any]:
     with transaction() as session:
-        checkpoint = session.get_one(Checkpoint, session.get_one(Export, export_id).checkpoint_id)
-    _tell(export_id, "reading the checkpoint", 0)
+        row = session.get_one(Export, export_id)
+        checkpoint = session.get_one(Checkpoint, row.checkpoint_id)
+        form, options = row.form, ExportOptions.model_validate(row.options)
+    if checkpoint.pruned_at is not None:
+        raise Refused("The weights of this checkpoint were pruned.")
+    _tell(export_id, f"writing the files: {TITLES[form]}", 0)
     original = get_folder(checkpoint.artifact, folder / "original")
     made = folder / "export"
-    size = write_files(original, made)
+    written = write_form(form, original, made, gguf_type=options.gguf_type)
     _tell(export_id, "loading the files again and examining them", 1)
-    passport = _issue_passport(folder, made, original, checkpoint.id)
+    passport = _issue_passport(
+        folder, PassportRequest(str(made), str(original), str(checkpoint.id), digests(made), form, written.dtype)
+    )
     if not passport["passed"]:
         raise _refusal(export_id, passport)
     _tell(export_id, "packing", 2)
-    card = write_card(read_facts(checkpoint.id), passport, size)
+    facts = read_facts(checkpoint.id)
+    about = About(form, written, facts.manifest.proctor.agent.system, options.licence)
+    card = write_card(facts, about, passport)
     (made / "README.md").write_text(card)
     (made / "passport.json").write_text(json.dumps(passport, indent=2))
-    manifest = write_manifest(made, checkpoint)
+    write_script(made)
+    files = write_manifest(made, checkpoint, about)
     packed = folder / "export.zip"
-    pack(made, packed, manifest)
+    pack(made, packed, files)
+    return {"card": card, "passport": {**passport, "sizes": sizes_of(made)}, **_store(export_id, made, packed, options)}
+
+
+def _store(export_id: uuid.UUID, made: Path, packed: Path, options: ExportOptions) -> dict[str, Any]:
+    """The zip, which is what is downloaded; as a folder too, where other programs shall read it."""
     key = f"exports/{export_id}.zip"
     put_file(packed, key)
-    return {"artifact": key, "card": card, "passport": passport}
+    if options.is_stored:
+        options = options.model_copy(update={"stored": f"exports/{export_id}"})
+        put_folder(made, str(options.stored))
+    return {"artifact": key, "options": options.model_dump(mode="json")}
 
 
-def write_files(original: Path, made: Path) -> int:
-    """Weights, configuration, tokenizer and template, written anew from the checkpoint. Returns the parameters."""
-    check_precision(original)
-    model, tokenizer = load_folder(original)
-    made.mkdir()
-    save_model(model, tokenizer, made)
-    check_precision(made)
-    return parameter_count(model)
-
-
-def _issue_passport(folder: Path, made: Path, original: Path, checkpoint_id: uuid.UUID) -> dict[str, Any]:
+def _issue_passport(folder: Path, request: PassportRequest) -> dict[str, Any]:
     """In a fresh process, so that nothing that is still in memory can stand in for the files."""
-    request = PassportRequest(str(made), str(original), str(checkpoint_id), digests(made))
     asked = folder / "request.json"
     asked.write_text(json.dumps(asdict(request)))
     must_run_child(PASSPORT, [str(asked)], run_id=None)
@@ -104,25 +112,9 @@ def _refusal(export_id: uuid.UUID, passport: dict[str, Any]) -> Refused:
     return Refused(f"The passport was refused: {passport['reason']}.")
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file, by name."""
-    return {path.name: digest_of(path) for path in sorted(folder.iterdir())}
-
-
-def write_manifest(made: Path, checkpoint: Checkpoint) -> dict[str, str]:
-    """`manifest.json`: what this is and the hash of every other file. Returns the hashes."""
-    files = digests(made)
-    about = {
-        "format": "proctor-export/1",
-        "checkpoint": str(checkpoint.id),
-        "run": str(checkpoint.run_id),
-        "stage": checkpoint.stage,
-        "step": checkpoint.step,
-        "quantization": None,
-        "files": files,
-    }
-    (made / "manifest.json").write_text(json.dumps(about, indent=2))
-    return files
+def sizes_of(made: Path) -> dict[str, int]:
+    """Bytes of each file, by name."""
+    return {path.name: path.stat().st_size for path in sorted(made.iterdir())}
 
 
 def pack(made: Path, target: Path, files: dict[str, str]) -> None:

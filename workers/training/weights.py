@@ -1,5 +1,6 @@
 """What lies in weight files, and whether two sets of weights are the same model."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,16 +21,30 @@ _COUNTERS = {"I64", "I32", "BOOL"}
 class Tolerance:
     """How far a reloaded model may be from its original."""
 
-    logits: float
+    logits: float | None
+    """Largest difference of a logit; None: any."""
     divergence: float
+    """Nats a token."""
     agreement: float
+    """Share of positions with the same likeliest token."""
 
 
 TOLERANCES = {
-    torch.float32: Tolerance(logits=1e-3, divergence=1e-6, agreement=0.9999),
-    torch.bfloat16: Tolerance(logits=0.5, divergence=1e-3, agreement=0.97),
-    torch.float16: Tolerance(logits=0.1, divergence=1e-4, agreement=0.99),
+    "float32": Tolerance(logits=1e-3, divergence=1e-6, agreement=0.9999),
+    "float16": Tolerance(logits=0.1, divergence=1e-4, agreement=0.99),
+    "bfloat16": Tolerance(logits=0.5, divergence=1e-3, agreement=0.95),
 }
+"""By the coarser of both precisions, finest first."""
+OF_ANOTHER_BASE = Tolerance(logits=None, divergence=0.05, agreement=0.9)
+"""An adapter that was trained beside a 4-bit base and is merged into the original one: what the base's rounding did is
+lost. That nothing else is, the weights themselves prove."""
+
+
+def tolerance_of(*dtypes: str, is_another_base: bool = False) -> Tolerance:
+    if is_another_base:
+        return OF_ANOTHER_BASE
+    order = list(TOLERANCES)
+    return TOLERANCES[max(dtypes, key=lambda dtype: order.index(dtype) if dtype in order else 0)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +58,12 @@ class Likeness:
     tokens: int
     dtype: str
 
-    def problem(self) -> str | None:
+    def problem(self, allowed: Tolerance | None = None) -> str | None:
         """Why they are not the same model, or None."""
-        allowed = TOLERANCES[getattr(torch, self.dtype)]
-        if not self.max_logit_difference <= allowed.logits:  # NaN is no pass
-            return f"its logits differ by up to {self.max_logit_difference:.3g} (allowed: {allowed.logits:g})"
+        allowed = allowed or tolerance_of(self.dtype)
+        limit = torch.inf if allowed.logits is None else allowed.logits
+        if not self.max_logit_difference <= limit:  # NaN is no pass
+            return f"its logits differ by up to {self.max_logit_difference:.3g} (allowed: {limit:g})"
         if not self.mean_divergence <= allowed.divergence:
             return f"its predictions diverge by {self.mean_divergence:.3g} nats (allowed: {allowed.divergence:g})"
         if not self.argmax_agreement >= allowed.agreement:
@@ -55,7 +71,11 @@ class Likeness:
         return None
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """What is no number is None: JSON has no word for it."""
+        return {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
+        }
 
 
 def check_precision(folder: Path) -> list[str]:

@@ -1,0 +1,45 @@
+"""llama.cpp's converter to GGUF: a program beside us that is never imported. Found here, also without torch."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from backend.settings import get_settings
+
+PROGRAMS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
+"""In a checkout of llama.cpp, and as some distributions install it."""
+SECONDS = 3600.0
+_TOLD_CHARACTERS = 1500
+
+
+class NotConverted(RuntimeError):
+    """The converter refused the model, in its own last words."""
+
+
+def find_converter() -> Path | None:
+    """The one of the settings; else beside this interpreter or on the path."""
+    if named := get_settings().gguf_converter:
+        return named if named.is_file() else None
+    for name in PROGRAMS:
+        beside = Path(sys.executable).with_name(name)
+        if beside.is_file():
+            return beside
+        if found := shutil.which(name):
+            return Path(found)
+    return None
+
+
+def convert(program: Path, folder: Path, target: Path, precision: str) -> None:
+    """The folder's model as one GGUF file. Raises NotConverted."""
+    interpreter = [sys.executable] if program.suffix == ".py" else []
+    command = [*interpreter, str(program), str(folder), "--outfile", str(target), "--outtype", precision]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NotConverted(f"{program.name} did not run: {error}") from error
+    if done.returncode or not target.is_file():
+        told = " ".join((done.stderr or done.stdout).split())[-_TOLD_CHARACTERS:]
+        raise NotConverted(f"{program.name} ended with {done.returncode}: {told or 'it said nothing'}")

@@ -1,0 +1,92 @@
+"""What the model card of an export says, read from the database at one moment."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import joinedload
+
+from backend.db.models import Certificate, Checkpoint, Environment, EnvironmentVersion, Flag, Policy, Run, VerdictRecord
+from backend.db.models import Rollout as RolloutRow
+from backend.db.session import transaction
+from backend.domain.manifest import Manifest
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import RunKind, RunStatus
+
+MOST_EVALUATIONS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class CardFacts:
+    """All that the card says, read at one moment."""
+
+    policy: str
+    run_id: uuid.UUID
+    run_name: str
+    environment: str
+    version: int
+    content_hash: str
+    manifest: Manifest
+    configuration: TrainingConfiguration
+    checkpoint: Checkpoint
+    checkpoints: Sequence[Checkpoint]
+    """The run's examined ones, in order."""
+    rollouts: Mapping[str, int]
+    """Episodes by phase."""
+    evaluations: Sequence[tuple[str, Mapping[str, Any]]]
+    """(policy, reward) of finished evaluations on the same version."""
+    certificate: Certificate | None
+    flags: Mapping[str, int]
+    """By detector."""
+    verdicts: Mapping[str, int]
+    """Of each rollout the newest."""
+
+
+def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
+    with transaction() as session:
+        checkpoint = session.get_one(Checkpoint, checkpoint_id, options=[joinedload(Checkpoint.policy)])
+        run = session.get_one(Run, checkpoint.run_id)
+        version = session.get_one(EnvironmentVersion, run.version_id)
+        of_run = RolloutRow.run_id == run.id
+        examined = Checkpoint.run_id == run.id, Checkpoint.heldout_reward.is_not(None)
+        counts = select(RolloutRow.phase, func.count()).where(of_run).group_by(RolloutRow.phase)
+        flags = select(Flag.detector, func.count()).where(Flag.run_id == run.id).group_by(Flag.detector)
+        newest = (
+            select(VerdictRecord.verdict)
+            .where(VerdictRecord.run_id == run.id)
+            .ext(distinct_on(judged := func.coalesce(VerdictRecord.rollout_id, VerdictRecord.id)))
+            .order_by(judged, VerdictRecord.id.desc())
+            .subquery()
+        )
+        verdicts = select(newest.c.verdict, func.count()).group_by(newest.c.verdict)
+        evaluations = (
+            select(Policy.name, Run.summary)
+            .join(Policy, Policy.id == Run.policy_id)
+            .where(Run.kind == RunKind.EVALUATION, Run.status == RunStatus.COMPLETED, Run.version_id == run.version_id)
+            .order_by(Run.created_at.desc())
+            .limit(MOST_EVALUATIONS)
+        )
+        return CardFacts(
+            policy=checkpoint.policy.name,
+            run_id=run.id,
+            run_name=run.name,
+            environment=session.get_one(Environment, version.environment_id).name,
+            version=version.number,
+            content_hash=version.content_hash,
+            manifest=Manifest.model_validate(version.manifest),
+            configuration=TrainingConfiguration.of_run(run.configuration),
+            checkpoint=checkpoint,
+            checkpoints=session.scalars(select(Checkpoint).where(*examined).order_by(Checkpoint.created_at)).all(),
+            rollouts={str(phase): count for phase, count in session.execute(counts)},
+            evaluations=[
+                (name, summary["reward"]) for name, summary in session.execute(evaluations) if summary.get("reward")
+            ],
+            certificate=session.scalars(
+                select(Certificate).where(Certificate.version_id == version.id).order_by(Certificate.created_at.desc())
+            ).first(),
+            flags={str(detector): count for detector, count in session.execute(flags)},
+            verdicts={str(verdict): count for verdict, count in session.execute(verdicts)},
+        )
