@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-SHARED = {"__init__", "__main__", "installation", "storage", "table_rows"}
+SHARED = {"__init__", "__main__", "installation", "storage", "table_rows", "training_runs"}
 """Modules that measure nothing by themselves."""
 
 

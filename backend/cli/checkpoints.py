@@ -52,7 +52,7 @@ def _rows(branch: dict[str, Any], depth: int) -> list[tuple[str, ...]]:
     indent = "   " * depth
     start = f", from {branch['origin']['stage']} {branch['origin']['step']}" if branch["origin"] else ""
     head = f"{indent}{branch['name']} ({branch['environment']}@{branch['version']}, {branch['status']}{start})"
-    rows = [(head, short(branch["run_id"]), "", _size(branch["stored_bytes"]), "", "")]
+    rows: list[tuple[str, ...]] = [(head, short(branch["run_id"]), "", _size(branch["stored_bytes"]), "", "")]
     for leaf in branch["checkpoints"]:
         kept = "pruned" if leaf["pruned_at"] else ", ".join(leaf["kept_by"]) or "nothing"
         size = "–" if leaf["pruned_at"] else _size(leaf["size_bytes"])

@@ -4,9 +4,8 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import CompoundSelect, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Policy, Run
@@ -88,7 +87,7 @@ def forest(
     found = _runs(session, wanted, after, limit)
     branches = _branches(session, found.items)
     parents = _origins(session, found.items)
-    roots = []
+    roots: list[Branch] = []
     for run_id, branch in branches.items():
         branch.origin = parents.get(run_id)
         place = _place(branches, branch.origin)
@@ -121,11 +120,11 @@ def _related(session: Session, run_id: uuid.UUID) -> set[uuid.UUID]:
     fresh = {run_id}
     while fresh:
         known |= fresh
-        fresh = set(session.scalars(_neighbours(known))) - known - {None}
+        fresh = {found for found in session.scalars(_neighbours(known)) if found} - known
     return known
 
 
-def _neighbours(known: set[uuid.UUID]) -> Select[Any]:
+def _neighbours(known: set[uuid.UUID]) -> CompoundSelect[uuid.UUID | None]:
     begun = select(Run.id).join(Checkpoint, Run.checkpoint_id == Checkpoint.id)
     training = Run.kind == RunKind.TRAINING
     return (
