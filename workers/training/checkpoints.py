@@ -11,8 +11,11 @@ from sqlalchemy import select, update
 from backend.artifacts import get_folder, put_folder
 from backend.db.models import Checkpoint
 from backend.db.session import transaction
+from backend.domain.keeping import KeepRule
 from backend.domain.training import Stage
 from backend.events import announce, run_topic
+from backend.training.keeping import PrunePlan, prune_by_rule
+from workers.models.adapter import record_of, save_adapter
 from workers.models.load import load_folder
 from workers.training.examination import Examination
 
@@ -38,6 +41,7 @@ class CheckpointStore:
         if self.find(stage, step) is not None:
             return
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
+        record = record_of(model)
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._folder, prefix="saving-") as made:
             save_model(model, tokenizer, Path(made))
@@ -51,6 +55,7 @@ class CheckpointStore:
                     step=step,
                     artifact=key,
                     size_bytes=size,
+                    adapter=record.model_dump(mode="json") if record else None,
                 )
             )
             session.flush()
@@ -78,6 +83,11 @@ class CheckpointStore:
             session.execute(update(Checkpoint).where(of_run).values(is_best=Checkpoint.id == best))
             announce(session, run_topic(self.run_id))
 
+    def prune(self, rule: KeepRule) -> PrunePlan:
+        """Let go the weights that the run's rule does not keep. What a resume needs, it always keeps."""
+        with transaction() as session:
+            return prune_by_rule(session, self.run_id, rule)
+
     def best(self) -> Checkpoint | None:
         with transaction() as session:
             return session.scalars(
@@ -92,6 +102,9 @@ class CheckpointStore:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Safetensors, configuration, tokenizer and chat template."""
+    """Safetensors, configuration, tokenizer and chat template; of an adapter no weight of its base."""
+    if record_of(model) is not None:
+        save_adapter(model, tokenizer, folder)
+        return
     model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)

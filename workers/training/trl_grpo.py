@@ -1,4 +1,4 @@
-"""TRL's GRPOTrainer behind one door. Nothing else of the product knows TRL's names for GRPO.
+"""The GRPO stage through TRL. It and `workers.training.grpo.trainer` and `arguments` alone know TRL's names for GRPO.
 
 TRL calls back for rollouts, rewards and logs. What it takes in silence (wrong lengths, misnamed masks, missing
 completions) is checked here before, and what it made of a step is checked after: its mean reward and the number of
@@ -9,67 +9,28 @@ import logging
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
-from trl import GRPOConfig, GRPOTrainer
 
-from backend.domain.manifest import RewardColumn
 from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
+from workers.models.adapter import unrounded
+from workers.training.grpo.arguments import grpo_arguments
+from workers.training.grpo.credit import credit_turns, token_advantages
+from workers.training.grpo.groups import Batch, play_batch
+from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Ratio
+from workers.training.grpo.trainer import Trainer
 from workers.training.lessons import BrokenStep, lessons_of_step
-from workers.training.resume import mark_complete, newest_complete
+from workers.training.resume import mark_complete, newest_complete, step_of
+
+__all__ = ["GrpoControls", "GrpoRun", "GrpoStep", "reached_step", "train_grpo"]
 
 _TOLERANCE = 1e-3
-
-Play = Callable[[int, Sequence[int]], list[Rollout]]
-"""(training step from 1, ordinals of the step's groups) → all members of each group, in order."""
-
-
-@dataclass(slots=True)
-class GrpoStep:
-    """One optimiser step, after it was taken."""
-
-    step: int
-    rollouts: list[Rollout]
-    """In order, with their advantages."""
-    loss: float
-    grad_norm: float
-    learning_rate: float
-    entropy: float
-    divergence: float | None
-    """From the policy before GRPO; None unless `beta` is above 0."""
-    no_variance: float
-    """Share of groups whose rewards were all equal: they teach nothing."""
-    rollout_seconds: float
-    seconds: float
-
-
-OnStep = Callable[[GrpoStep], bool]
-"""Returns whether to go on."""
-
-
-@dataclass(slots=True)
-class GrpoRun:
-    """What a GRPO stage is made of."""
-
-    model: Any
-    tokenizer: Any
-    choice: GrpoChoice
-    columns: Sequence[RewardColumn]
-    seed: int
-    folder: Path
-    """Where the trainer's own states are kept."""
-    save_every: int
-    play: Play
-    on_step: OnStep
-    longest_completion: int = 256
-    """Only a scale of the `dr_grpo` loss."""
 
 
 def train_grpo(run: GrpoRun) -> None:
@@ -77,19 +38,26 @@ def train_grpo(run: GrpoRun) -> None:
     bridge = _Bridge(run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = GRPOTrainer(
-            model=run.model,
-            args=_arguments(run),
-            train_dataset=_prompts(run.choice),
-            processing_class=run.tokenizer,
-            reward_funcs=[bridge.reward_function(column.name) for column in run.columns],
-            rollout_func=bridge.rollouts,
-            callbacks=[bridge],
-        )
+        with unrounded(run.model):
+            trainer = Trainer(
+                model=run.model,
+                args=grpo_arguments(run),
+                train_dataset=_prompts(run.choice),
+                processing_class=run.tokenizer,
+                reward_funcs=[bridge.reward_function(column.name) for column in run.columns],
+                rollout_func=bridge.rollouts,
+                callbacks=[bridge],
+                advantages_of_tokens=bridge.advantages_of_tokens,
+            )
         trainer.remove_callback(PrinterCallback)
         bridge.trainer = trainer
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+
+
+def reached_step(folder: Path, choice: GrpoChoice) -> int:
+    """Our step after which the newest complete state was saved; 0 when there is none."""
+    return step_of(newest_complete(folder)) // choice.updates
 
 
 def _prompts(choice: GrpoChoice) -> Dataset:
@@ -100,149 +68,194 @@ def _prompts(choice: GrpoChoice) -> Dataset:
     )
 
 
-def _arguments(run: GrpoRun) -> GRPOConfig:
-    choice = run.choice
-    on_cpu = next(run.model.parameters()).device.type == "cpu"
-    return GRPOConfig(
-        output_dir=str(run.folder),
-        max_steps=choice.steps,
-        per_device_train_batch_size=choice.episodes_per_step // choice.micro_batches,
-        gradient_accumulation_steps=choice.micro_batches,
-        steps_per_generation=choice.micro_batches,
-        num_generations=choice.group_size,
-        num_iterations=1,  # the same rollouts twice would not survive a resume: TRL does not save them
-        shuffle_dataset=False,  # the tasks are laid out in order, levels mixed
-        learning_rate=choice.learning_rate,
-        lr_scheduler_type=choice.schedule,
-        warmup_steps=choice.warmup_steps,
-        adam_beta2=choice.adam_beta2,
-        max_grad_norm=choice.max_grad_norm,
-        weight_decay=0.0,
-        loss_type=choice.loss_type,
-        scale_rewards=choice.scale_rewards,
-        reward_weights=[column.weight for column in run.columns],
-        beta=choice.beta,
-        temperature=choice.temperature,
-        entropy_coef=choice.entropy_bonus,
-        max_completion_length=run.longest_completion,
-        seed=run.seed,
-        # TRL turns these on unasked, also on a CPU
-        bf16=False,
-        gradient_checkpointing=False,
-        use_cpu=on_cpu,
-        report_to="none",
-        logging_steps=1,
-        log_completions=False,
-        disable_tqdm=True,
-        dataloader_pin_memory=not on_cpu,
-        save_strategy="steps",
-        save_steps=run.save_every,
-        save_total_limit=2,
-    )
-
-
-@dataclass(slots=True)
-class _Pending:
-    """Rollouts that were played for the step under way."""
-
-    rollouts: list[Rollout] = field(default_factory=list)
-    counted_tokens: float = 0.0
-    seconds: float = 0.0
-
-
 class _Bridge(TrainerCallback):  # type: ignore[misc]
     """TRL's callbacks, turned into ours."""
 
     def __init__(self, run: GrpoRun) -> None:
         self.run = run
         self.trainer: Any = None
-        self._pending = _Pending()
+        self._batch = Batch(run.choice.group_size, [], [])
+        self._counted_tokens = 0.0
+        self._updates: list[dict[str, Any]] = []
+        """What TRL logged of each update of the step under way."""
+        self._factor = 1.0
+        self._planned_rates: list[float] = []
         self._last_step_at = time.monotonic()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Before the first update of our step: what may change between steps."""
+        choice, controls = self.run.choice, self.run.controls
+        if state.global_step % choice.updates:
+            return
+        self._factor = controls.learning_rate_factor
+        step = state.global_step // choice.updates + 1
+        temperature = choice.temperature_at(step) if controls.temperature is None else controls.temperature
+        self.run.set_temperature(temperature)
+        self.trainer.set_temperature(temperature)
 
     def rollouts(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`. The prompts come with each group already repeated for its members."""
-        began = time.monotonic()
-        step = trainer.state.global_step + 1
-        groups = self._groups(step, [prompt[-1]["group"] for prompt in prompts])
-        rollouts = self.run.play(step, groups)
-        lessons = lessons_of_step(
-            rollouts, groups=groups, group_size=self.run.choice.group_size, end=self.run.tokenizer.eos_token_id
-        )
-        counted = sum(sum(lesson.mask) for lesson in lessons) / len(lessons)
-        self._pending = _Pending(rollouts, counted, time.monotonic() - began)
+        choice = self.run.choice
+        step = trainer.state.global_step // choice.updates + 1
+        with trainer.clock.counts("rollouts"):
+            self._check_groups(step, [prompt[-1]["group"] for prompt in prompts])
+            batch = self._batch = play_batch(self.run, step)
+            lessons = lessons_of_step(
+                batch.rollouts,
+                groups=batch.groups,
+                group_size=choice.group_size,
+                end=self.run.tokenizer.eos_token_id,
+                silent=self._silent(batch),
+            )
+        self._counted_tokens = sum(sum(lesson.mask) for lesson in lessons) / len(lessons)
         return {
             "prompt_ids": [lesson.prompt for lesson in lessons],
             "completion_ids": [lesson.completion for lesson in lessons],
             "env_mask": [lesson.mask for lesson in lessons],
-            "logprobs": None,
-            "values": [rollout.columns if rollout.is_completed else None for rollout in rollouts],
+            "logprobs": [rollout.logprobs if rollout.is_completed else [0.0] for rollout in batch.rollouts],
+            "values": [self._values(place, rollout) for place, rollout in enumerate(batch.rollouts)],
         }
 
-    def _groups(self, step: int, numbers: list[int]) -> list[int]:
-        """Ordinals of this step's groups. Raises BrokenStep when TRL's sampler gave anything but this step's."""
+    def _check_groups(self, step: int, numbers: list[int]) -> None:
+        """Raises BrokenStep when TRL's sampler gave anything but this step's groups."""
         size, count = self.run.choice.group_size, self.run.choice.tasks_per_step
         first = (step - 1) * count
         wanted = [first + ordinal for ordinal in range(count) for _ in range(size)]
         if numbers != wanted:
             raise BrokenStep(f"step {step}: the trainer asks for groups {numbers[:3]}…, not for {wanted[:3]}…")
-        return list(range(count))
+
+    def _silent(self, batch: Batch) -> set[int]:
+        """Rollouts none of whose tokens is learned."""
+        cut = {place for place, rollout in enumerate(batch.rollouts) if rollout.is_truncated}
+        return batch.masked | cut if self.run.choice.mask_truncated else batch.masked
+
+    def _values(self, place: int, rollout: Rollout) -> dict[str, float] | None:
+        """Reward columns for TRL, which weighs them; in a mix they are weighed here, by the rollout's environment.
+        None keeps a failed or masked rollout out of its group's mean and spread."""
+        if not rollout.is_completed or place in self._batch.masked:
+            return None
+        if self.run.columns_of is None:
+            return rollout.columns
+        return {column.name: column.weight * rollout.columns[column.name] for column in self.run.columns_of(rollout)}
 
     def reward_function(self, column: str) -> Callable[..., list[float | None]]:
-        """TRL's reward function of one column. None keeps a failed rollout out of its group's mean."""
+        """TRL's reward function of one column."""
 
         def values_of_column(values: list[dict[str, float] | None], **_: Any) -> list[float | None]:
-            return [None if columns is None else columns[column] for columns in values]
+            return [None if columns is None else columns.get(column, 0.0) for columns in values]
 
         values_of_column.__name__ = column
         return values_of_column
 
+    def advantages_of_tokens(self) -> list[list[float]] | None:
+        choice, batch = self.run.choice, self._batch
+        if choice.credit == "episode":
+            return None
+        credit_turns(
+            batch.rollouts,
+            batch.masked,
+            size=choice.group_size,
+            columns_for=self.run.columns_for,
+            scale=choice.scale_rewards,
+        )
+        return [token_advantages(rollout) for rollout in batch.rollouts]
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        """The schedule never learns of the factor: its rates are put back after the update."""
+        self._planned_rates = [group["lr"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["lr"] *= self._factor
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        for group, rate in zip(optimizer.param_groups, self._planned_rates, strict=True):
+            group["lr"] = rate
+
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> Any:
-        if logs is None or "reward" not in logs:
+        if logs is None or "loss" not in logs:
             return control
-        pending, self._pending = self._pending, _Pending()
-        self._check(state.global_step, logs, pending)
-        advantages = list(self.trainer._logs["advantages"])[-len(pending.rollouts) :]
-        for rollout, advantage in zip(pending.rollouts, advantages, strict=True):
-            rollout.advantage = advantage if rollout.is_completed else None
-        now = time.monotonic()
-        seconds, self._last_step_at = now - self._last_step_at, now
-        if not self.run.on_step(_step(state.global_step, logs, pending, seconds)):
-            control.should_save = True
-            control.should_training_stop = True
-        self._last_step_at += time.monotonic() - now  # what the listener does is no part of the step
+        if not self._updates:
+            self._check(-(-state.global_step // self.run.choice.updates), logs)
+        self._updates.append(dict(logs))
+        if state.global_step % self.run.choice.updates == 0:
+            self._finish(state.global_step // self.run.choice.updates, control)
         return control
 
-    def _check(self, step: int, logs: dict[str, Any], pending: _Pending) -> None:
+    def _finish(self, step: int, control: Any) -> None:
+        """Our step is over: hand it to the listener."""
+        rollouts = self._batch.rollouts
+        advantages = list(self.trainer._logs["advantages"])[-len(rollouts) :]
+        for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
+            counts = rollout.is_completed and place not in self._batch.masked
+            rollout.advantage = advantage if counts else None
+        now = time.monotonic()
+        seconds, self._last_step_at = now - self._last_step_at, now
+        if not self.run.on_step(self._step(step, seconds)):
+            control.should_save = True
+            control.should_training_stop = True
+        self._updates = []
+        self._batch = Batch(self.run.choice.group_size, [], [])
+        self._last_step_at += time.monotonic() - now  # what the listener does is no part of the step
+
+    def _step(self, step: int, seconds: float) -> GrpoStep:
+        spent, (mean_ratio, highest_ratio) = self.trainer.clock.take(), self.trainer.ratios.take()
+        return GrpoStep(
+            step=step,
+            rollouts=[*self._batch.rollouts, *self._batch.replaced],
+            loss=_figure(self._updates, "loss"),
+            grad_norm=max(update.get("grad_norm", math.nan) for update in self._updates),
+            learning_rate=self._updates[-1]["learning_rate"] * self._factor,
+            learning_rate_factor=self._factor,
+            temperature=self.trainer.temperature,
+            entropy=_figure(self._updates, "entropy"),
+            divergence=_mean(self._updates, "kl"),
+            no_variance=self._batch.no_variance,
+            ratio=Ratio(
+                mean_ratio,
+                highest_ratio,
+                low_clip=_mean(self._updates, "clip_ratio/low_mean"),
+                high_clip=_mean(self._updates, "clip_ratio/high_mean", "cispo_clip_ratio"),
+            ),
+            rollout_seconds=spent["rollouts"],
+            reward_seconds=spent["reward"],
+            forward_seconds=spent["forward"],
+            backward_seconds=spent["backward"],
+            seconds=seconds,
+        )
+
+    def _check(self, step: int, logs: dict[str, Any]) -> None:
         """Did TRL see what was played? Wrong masks and lost rewards show here."""
-        rewards = [rollout.reward for rollout in pending.rollouts if rollout.reward is not None]
-        ours = {"reward": math.fsum(rewards) / len(rewards), "completions/mean_length": pending.counted_tokens}
+        counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
+        rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
+        ours = {"completions/mean_length": self._counted_tokens}
+        if rewards:
+            ours["reward"] = math.fsum(rewards) / len(rewards)
         for name, value in ours.items():
             theirs = logs.get(name)
             if theirs is None or abs(theirs - value) > _TOLERANCE * max(1.0, abs(value)):
                 raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, played was {value:.6g}")
-        if not math.isfinite(logs["loss"]):
-            raise BrokenStep(f"step {step}: the loss is {logs['loss']}; try a lower learning rate")
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, lr_scheduler: Any, **_: Any) -> None:
+        """A state without an optimiser has no schedule either: it is brought to where the step is."""
+        while lr_scheduler.last_epoch < state.global_step:
+            lr_scheduler.step()
         self._last_step_at = time.monotonic()
 
 
-def _step(step: int, logs: dict[str, Any], pending: _Pending, seconds: float) -> GrpoStep:
-    return GrpoStep(
-        step=step,
-        rollouts=pending.rollouts,
-        loss=logs["loss"],
-        grad_norm=logs.get("grad_norm", math.nan),
-        learning_rate=logs["learning_rate"],
-        entropy=logs.get("entropy", math.nan),
-        divergence=logs.get("kl"),
-        no_variance=logs["frac_reward_zero_std"],
-        rollout_seconds=pending.seconds,
-        seconds=seconds,
-    )
+def _figure(updates: list[dict[str, Any]], name: str) -> float:
+    value = _mean(updates, name)
+    return math.nan if value is None else value
+
+
+def _mean(updates: list[dict[str, Any]], *names: str) -> float | None:
+    """Over the updates, of the first of the names that TRL logged."""
+    for name in names:
+        values = [update[name] for update in updates if update.get(name) is not None]
+        if values:
+            return math.fsum(values) / len(values)
+    return None
 
 
 logging.getLogger("trl").setLevel(logging.ERROR)

@@ -12,6 +12,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
 from backend.domain.warm_up import SftChoice
+from workers.models.adapter import unrounded
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.resume import mark_complete, newest_complete
 
@@ -41,13 +42,14 @@ def train_sft(run: SftRun) -> None:
     """Train until the last step or until `on_step` says stop; goes on from the newest complete state in the folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = SFTTrainer(
-            model=run.model,
-            args=_arguments(run),
-            train_dataset=_dataset(run),
-            processing_class=run.tokenizer,
-            callbacks=[_Listener(run)],
-        )
+        with unrounded(run.model):
+            trainer = SFTTrainer(
+                model=run.model,
+                args=_arguments(run),
+                train_dataset=_dataset(run),
+                processing_class=run.tokenizer,
+                callbacks=[_Listener(run)],
+            )
         trainer.remove_callback(PrinterCallback)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
@@ -89,6 +91,7 @@ def _arguments(run: SftRun) -> SFTConfig:
         use_cpu=on_cpu,
         report_to="none",
         logging_steps=LOG_EVERY,
+        logging_nan_inf_filter=False,  # it would hide that the weights are spoiled
         disable_tqdm=True,
         dataloader_pin_memory=not on_cpu,
         save_strategy="steps",
