@@ -2,19 +2,25 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from backend.domain.manifest import RewardColumn
 from backend.domain.reinforcement import GrpoChoice
-from backend.domain.rollouts import Rollout, Step, TaskSpec, task_of
+from backend.domain.rollouts import Rollout, Step, TaskSpec, columns_over_episode, task_of
 from backend.domain.training import ModelChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer
+from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
+from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked
 from workers.training.lessons import Lesson
+from workers.training.trl_grpo import train_grpo
 
 COLUMNS = [RewardColumn(name="fours", weight=1.0), RewardColumn(name="brevity", weight=0.1)]
 MANIFEST = make_manifest("game", {"fours": 1.0, "brevity": 0.1})
@@ -33,9 +39,11 @@ def make_tiny() -> tuple[Any, Any]:
 class Game:
     """`play` is what a GRPO stage asks for its rollouts."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, seed: int = 1, spoil: Spoil | None = None) -> None:
+    def __init__(
+        self, model: Any, tokenizer: Any, *, seed: int = 1, spoil: Spoil | None = None, turns: int = 2
+    ) -> None:
         self.policy = LocalPolicy(model, tokenizer, lockstep=True)
-        self.seed, self.spoil = seed, spoil
+        self.seed, self.spoil, self.turns = seed, spoil, turns
         self.played: dict[int, list[Rollout]] = {}
 
     def play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
@@ -56,21 +64,75 @@ class Game:
             EpisodeStart(task, MANIFEST, member, policy_seed(self.seed, task, member, step))
         )
         messages = [{"role": "user", "content": "Say <move>4</move>."}]
-        written = ""
-        for index in range(2):
-            reply = await player.act(Turn(index, messages, "", {}, {}, {}, 5))
-            written += reply.text
+        steps = []
+        for index in range(self.turns):
+            reply = await player.act(Turn(index, messages, "", {}, {}, {}, 4 + member % 3))
+            steps.append(Step(reply.text, {}, {}, "", worth(reply.text), index == self.turns - 1))
             messages += [{"role": "assistant", "content": reply.text}, {"role": "user", "content": "Say it."}]
         player.close()
         trace = player.trace()
         assert trace is not None
-        rollout = completed(
-            task, ordinal, member, {"fours": written.count("4") + written.count("m") / 4, "brevity": -len(written) / 50}
-        )
+        rewards = columns_over_episode(COLUMNS, (step.rewards for step in steps))
+        rollout = completed(task, ordinal, member, rewards)
+        rollout.steps = steps
         rollout.prompt_token_ids, rollout.completion_token_ids = trace.prompt, trace.completion
         rollout.completion_mask, rollout.logprobs = trace.mask, trace.logprobs
         rollout.messages, rollout.training_step, rollout.tokens_out = messages[:-1], step, sum(trace.mask)
         return rollout
+
+
+def worth(reply: str) -> dict[str, float]:
+    return {"fours": reply.count("4") + reply.count("m") / 4, "brevity": -len(reply) / 50}
+
+
+class Outcome:
+    """A GRPO stage on the game, trained."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        choice: GrpoChoice = CHOICE,
+        stop_after: int = 0,
+        spoil: Spoil | None = None,
+        start: Path | None = None,
+        turns: int = 2,
+        after_step: Callable[["Outcome", GrpoStep], None] = lambda *_: None,
+        controls: GrpoControls | None = None,
+        masked: Masked = lambda _: set(),
+        is_told: bool = True,
+    ) -> None:
+        self.model, tokenizer = load_folder(start) if start else make_tiny()
+        self.untrained = self.weights
+        self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns)
+        self.steps: list[GrpoStep] = []
+        self.stop_after, self.after_step = stop_after, after_step
+        self.controls = controls or GrpoControls()
+        train_grpo(
+            GrpoRun(
+                model=self.model,
+                tokenizer=tokenizer,
+                choice=choice,
+                columns=COLUMNS,
+                seed=3,
+                folder=folder,
+                save_every=2,
+                play=self.game.play,
+                on_step=self.take,
+                masked=masked,
+                controls=self.controls,
+                set_temperature=self.game.policy.set_temperature if is_told else lambda _: None,
+            )
+        )
+
+    def take(self, step: GrpoStep) -> bool:
+        self.steps.append(step)
+        self.after_step(self, step)
+        return step.step != self.stop_after
+
+    @property
+    def weights(self) -> torch.Tensor:
+        return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
 
 
 def completed(task: TaskSpec, group: int, member: int, columns: dict[str, float]) -> Rollout:

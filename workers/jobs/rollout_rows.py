@@ -168,14 +168,15 @@ def _tokens(rollout: Rollout) -> str | None:
         return json_text(texts)
     if rollout.completion_token_ids is None:
         return None
-    return json_text(
-        {
-            "prompt": rollout.prompt_token_ids,
-            "completion": rollout.completion_token_ids,
-            "mask": rollout.completion_mask,
-            "logprobs": rollout.logprobs,
-        }
-    )
+    tokens: dict[str, Any] = {
+        "prompt": rollout.prompt_token_ids,
+        "completion": rollout.completion_token_ids,
+        "mask": rollout.completion_mask,
+        "logprobs": rollout.logprobs,
+    }
+    if rollout.turn_advantages is not None:
+        tokens["turn_advantages"] = rollout.turn_advantages
+    return json_text(tokens)
 
 
 def _careful_json(value: Any) -> str:

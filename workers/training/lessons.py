@@ -3,8 +3,8 @@
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from backend.domain.rollouts import Rollout
@@ -85,10 +85,13 @@ def check_logprobs(rollout: Rollout) -> None:
             raise BrokenStep(f"{where}: {value} is no log-probability of a {'policy' if counts else 'foreign'} token")
 
 
-def lessons_of_step(rollouts: Sequence[Rollout], *, groups: Sequence[int], group_size: int, end: int) -> list[Lesson]:
+def lessons_of_step(
+    rollouts: Sequence[Rollout], *, groups: Sequence[int], group_size: int, end: int, silent: Container[int] = ()
+) -> list[Lesson]:
     """One lesson a rollout, in the order of the prompts: all members of the first group, then of the next.
 
-    A failed rollout becomes one end token that no loss counts; its reward is null.
+    A failed rollout becomes one end token that no loss counts; its reward is null. Of those at a place that is `silent`
+    no token counts either.
     """
     wanted = [(group, member) for group in groups for member in range(group_size)]
     got = [(rollout.group, rollout.member) for rollout in rollouts]
@@ -98,9 +101,10 @@ def lessons_of_step(rollouts: Sequence[Rollout], *, groups: Sequence[int], group
         errors = Counter(f"{rollout.error_kind}: {rollout.error_message}" for rollout in rollouts)
         raise BrokenStep(f"every rollout of the step failed. Most often {errors.most_common(1)[0][0]}")
     lessons = []
-    for rollout in rollouts:
+    for place, rollout in enumerate(rollouts):
         if rollout.is_completed:
-            lessons.append(lesson_of(rollout, end=end))
+            lesson = lesson_of(rollout, end=end)
+            lessons.append(replace(lesson, mask=[0] * len(lesson.mask)) if place in silent else lesson)
             check_logprobs(rollout)
         else:
             lessons.append(Lesson([end], [end], [0]))

@@ -12,51 +12,66 @@ from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.view import row_of
 from workers.judging.detectors.watch import Watch
 from workers.models.policy import LocalPolicy
-from workers.rollouts.engine import GroupPlan
+from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
+from workers.training.pace import Pace
+from workers.training.planning.memory import PlanMemory
+from workers.training.planning.planner import Planner
 from workers.training.reporter import record_step
-from workers.training.resume import newest_complete, step_of
-from workers.training.tasks import grpo_tasks
-from workers.training.trl_grpo import GrpoRun, GrpoStep, train_grpo
+from workers.training.steering import Steering
+from workers.training.trl_grpo import reached_step, train_grpo
 from workers.training.workbench import Stopped, Workbench
 
 
 def reinforce(bench: Workbench, start: Checkpoint) -> None:
     """GRPO from the start's weights, or from the trainer's last saved state."""
-    configuration, manifest = bench.configuration, bench.assignment.manifest
+    configuration, columns = bench.configuration, bench.assignment.columns
     choice = configuration.grpo
     last = bench.store.find(Stage.GRPO, choice.steps)
     if last is not None and last.heldout:
         return
-    model, tokenizer = bench.store.load(start)
-    policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
-    tasks = grpo_tasks(manifest, configuration)
-    members = tuple(range(choice.group_size))
     folder = bench.folder_of(Stage.GRPO)
-    reached = step_of(newest_complete(folder))
-
+    reached = reached_step(folder, choice)
+    bench.purse.recall(bench.assignment.run_id, reached)
+    if not reached and bench.is_used_up():
+        return
+    model, tokenizer = bench.store.load(start)
+    policy = LocalPolicy(
+        model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k, lockstep=True
+    )
     watch = resume_watch(bench.assignment.run_id, before_step=reached + 1)
+    environments = {venue.tag: venue.name for venue in bench.assignment.venues}
+    pace = Pace(reached)
+    planner, memory = Planner(bench.assignment.venues, configuration), PlanMemory(folder)
+    memory.recall(reached, planner, bench.assignment.player_of(reached))
+    steering = Steering(bench, controls := GrpoControls())
+    steering.begin(reached)
+    is_used_up = False
 
     def play(step: int, ordinals: Sequence[int]) -> list[Rollout]:
-        first = (step - 1) * choice.tasks_per_step
-        plans = [GroupPlan(tasks[first + ordinal], ordinal, members) for ordinal in ordinals]
         return bench.arena.play_in_lockstep(
-            plans, policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step
+            planner.plans_of(step, ordinals), policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step
         )
 
     def on_step(step: GrpoStep) -> bool:
-        nonlocal reached
+        nonlocal reached, is_used_up
         reached = step.step
-        figures = record_step(bench.recorder, step, manifest.column_names)
+        figures = record_step(bench.recorder, step, [column.name for column in columns], environments)
         _judge(bench, watch, step)
-        message = f"reward {figures['reward']:.3f}"
-        bench.recorder.progress(phase="grpo", done=step.step, total=choice.steps, message=message)
-        goes_on = not bench.recorder.should_stop()
-        if step.step % configuration.heldout.every == 0 or step.step == choice.steps:
+        bench.recorder.metrics(step.step, planner.learn(step.step, step.rollouts))
+        memory.keep(step.step, planner)
+        bench.purse.pay(step.rollouts)
+        is_used_up = bench.is_used_up()
+        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", bench.purse.told)))
+        left = {"seconds_left": pace.seconds_left(step.step, choice.steps)}
+        bench.recorder.progress(phase="grpo", done=step.step, total=choice.steps, message=message, more=left)
+        goes_on = steering.after_step(step.step, figures)
+        if steering.is_examination_due(step.step) or step.step == choice.steps or is_used_up:
             bench.store.save(Stage.GRPO, step.step, model, tokenizer)
-            bench.examine(Stage.GRPO, step.step, model, tokenizer, at=step.step)
+            examination = bench.examine(Stage.GRPO, step.step, model, tokenizer, at=step.step)
+            goes_on = steering.after_examination(step.step, examination.metrics()) and goes_on
         elif not goes_on:
             bench.store.save(Stage.GRPO, step.step, model, tokenizer)
-        return goes_on
+        return goes_on and not is_used_up
 
     bench.recorder.log(
         f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
@@ -68,17 +83,21 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
                 model=model,
                 tokenizer=tokenizer,
                 choice=choice,
-                columns=manifest.columns,
+                columns=columns,
                 seed=configuration.seed,
                 folder=folder,
                 save_every=configuration.checkpoints.every,
                 play=play,
                 on_step=on_step,
+                controls=controls,
+                columns_of=bench.assignment.columns_of if bench.assignment.is_mixed else None,
+                set_temperature=policy.set_temperature,
             )
         )
     finally:
         bench.arena.close_policy(policy)
-    if reached < choice.steps:
+    if reached < choice.steps and not is_used_up:
+        steering.raise_ending()
         raise Stopped
     shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,62 +1,140 @@
 """What a training step leaves behind: its curves' points and all its rollouts."""
 
 import math
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
 
 from backend.domain.rollouts import Rollout
 from workers.jobs.recording import RunRecorder
 from workers.training.examination import mean_format
-from workers.training.trl_grpo import GrpoStep
+from workers.training.grpo.credit import spread_of
+from workers.training.grpo.stage import MASKED, REPLACED, GrpoStep
+
+Key = TypeVar("Key", int, str)
+Environments = Mapping[uuid.UUID | None, str]
+"""Names by what the tasks of each environment carry."""
+QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 
 
-def record_step(recorder: RunRecorder, step: GrpoStep, columns: Sequence[str]) -> dict[str, float]:
+def record_step(
+    recorder: RunRecorder, step: GrpoStep, columns: Sequence[str], environments: Environments | None = None
+) -> dict[str, float]:
     """Store the step's rollouts, then its figures. Returns the figures."""
     recorder.store(step.rollouts)
-    figures = step_figures(step, columns)
+    figures = step_figures(step, columns, environments)
     recorder.metrics(step.step, figures)
     return figures
 
 
-def step_figures(step: GrpoStep, columns: Sequence[str]) -> dict[str, float]:
-    """Points of the step's curves, by name."""
+def step_figures(step: GrpoStep, columns: Sequence[str], environments: Environments | None = None) -> dict[str, float]:
+    """Points of the step's curves, by name. Replaced and masked rollouts are what the policy does too, and count."""
     completed = [rollout for rollout in step.rollouts if rollout.is_completed]
+    return {
+        **_rewards(completed),
+        **_columns(completed, columns),
+        **_parts(completed, columns, environments or {}),
+        **_play(step.rollouts, completed),
+        **_update(step),
+        **_time(step),
+    }
+
+
+def _rewards(completed: Sequence[Rollout]) -> dict[str, float]:
     rewards = [rollout.reward for rollout in completed if rollout.reward is not None]
-    tokens = sum(rollout.tokens_out for rollout in step.rollouts)
-    figures = {
-        "reward": _mean(rewards),
-        "reward_std": _spread(rewards),
-        **{f"columns/{name}": _mean([rollout.columns[name] for rollout in completed]) for name in columns},
-        **_by_level(completed),
+    spread = spread_of(rewards)
+    return {"reward": _mean(rewards), "reward_std": math.nan if spread is None else spread}
+
+
+def _columns(completed: Sequence[Rollout], columns: Sequence[str]) -> dict[str, float]:
+    """Of each column the mean, the standard deviation and quantiles. In a mix, over the rollouts that have it."""
+    figures = {}
+    for name in columns:
+        values = [rollout.columns[name] for rollout in completed if name in rollout.columns]
+        spread = spread_of(values)
+        figures[f"columns/{name}"] = _mean(values)
+        figures[f"columns_std/{name}"] = math.nan if spread is None else spread
+        found = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
+        figures |= {f"columns_{label}/{name}": float(value) for label, value in zip(QUANTILES, found, strict=True)}
+    return figures
+
+
+def _parts(completed: Sequence[Rollout], columns: Sequence[str], environments: Environments) -> dict[str, float]:
+    """Means by environment where there are several, else by level: levels of different environments say nothing
+    together. The planner draws each environment's reward."""
+    figures: dict[str, float] = {}
+    if len(environments) > 1:
+        for name, members in _split(completed, lambda rollout: environments[rollout.task.version_id]).items():
+            figures |= _means(members, columns, f"columns_environment/{name}/")
+        return figures
+    for level, members in _split(completed, lambda rollout: rollout.task.level).items():
+        figures[f"level/{level}"] = _mean([rollout.reward for rollout in members if rollout.reward is not None])
+        figures |= _means(members, columns, f"columns_level/{level}/")
+    return figures
+
+
+def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[Key, list[Rollout]]:
+    """By key in its order; nothing where all have the same."""
+    parts: dict[Key, list[Rollout]] = {}
+    for rollout in rollouts:
+        parts.setdefault(key(rollout), []).append(rollout)
+    return dict(sorted(parts.items())) if len(parts) > 1 else {}
+
+
+def _means(rollouts: Sequence[Rollout], columns: Sequence[str], prefix: str) -> dict[str, float]:
+    values = {name: [rollout.columns[name] for rollout in rollouts if name in rollout.columns] for name in columns}
+    return {prefix + name: _mean(found) for name, found in values.items() if found}
+
+
+def _play(rollouts: Sequence[Rollout], completed: Sequence[Rollout]) -> dict[str, float]:
+    return {
         "format": _mean([mean_format(rollout) for rollout in completed]),
-        "entropy": step.entropy,
         "completions/mean_length": _mean([float(rollout.tokens_out) for rollout in completed]),
         "completions/truncated": _mean([float(rollout.is_truncated) for rollout in completed]),
         "turns": _mean([float(len(rollout.steps)) for rollout in completed]),
+        "rollouts/failed": float(len(rollouts) - len(completed)),
+        "rollouts/masked": float(sum(MASKED in rollout.metrics for rollout in rollouts)),
+        "groups/replaced": _mean([float(REPLACED in rollout.metrics) for rollout in rollouts]),
+        "tokens/in": float(sum(rollout.tokens_in for rollout in rollouts)),
+        "tokens/out": float(sum(rollout.tokens_out for rollout in rollouts)),
+    }
+
+
+def _update(step: GrpoStep) -> dict[str, float]:
+    """What the optimiser did."""
+    told = {
+        "divergence": step.divergence,
+        "ratio/low_clip": step.ratio.low_clip,
+        "ratio/high_clip": step.ratio.high_clip,
+    }
+    return {
         "groups/no_variance": step.no_variance,
-        "rollouts/failed": float(len(step.rollouts) - len(completed)),
+        "entropy": step.entropy,
         "loss": step.loss,
         "grad_norm": step.grad_norm,
         "learning_rate": step.learning_rate,
+        "lr_factor": step.learning_rate_factor,
+        "temperature": step.temperature,
+        "ratio/mean": step.ratio.mean,
+        "ratio/max": step.ratio.highest,
+        **{name: value for name, value in told.items() if value is not None},
+    }
+
+
+def _time(step: GrpoStep) -> dict[str, float]:
+    tokens = sum(rollout.tokens_out for rollout in step.rollouts)
+    return {
         "seconds/step": step.seconds,
         "seconds/rollouts": step.rollout_seconds,
+        "seconds/reward": step.reward_seconds,
+        "seconds/forward": step.forward_seconds,
+        "seconds/backward": step.backward_seconds,
+        "seconds/other": step.other_seconds,
         "tokens_per_second": tokens / step.seconds if step.seconds > 0 else math.nan,
     }
-    return figures if step.divergence is None else {**figures, "divergence": step.divergence}
-
-
-def _by_level(completed: Sequence[Rollout]) -> Mapping[str, float]:
-    levels = sorted({rollout.task.level for rollout in completed})
-    rewards = {n: [r.reward for r in completed if r.task.level == n and r.reward is not None] for n in levels}
-    return {f"level/{level}": _mean(values) for level, values in rewards.items()} if len(levels) > 1 else {}
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values) if values else math.nan
-
-
-def _spread(values: Sequence[float]) -> float:
-    """Standard deviation (of the sample)."""
-    if len(values) < 2:
-        return math.nan
-    mean = _mean(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))

@@ -1,0 +1,114 @@
+"""Which groups a step learns from: those without variance give place to fresh ones, for so many rounds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from backend.domain.reinforcement import GrpoChoice
+from backend.domain.rollouts import Rollout, task_of
+from backend.domain.vocabulary import RolloutStatus, Split
+from tests.training.game import COLUMNS, MANIFEST, completed
+from workers.training.grpo.groups import Batch, play_batch
+from workers.training.grpo.stage import MASKED, REPLACED, GrpoRun, Masked
+
+CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=2, replace_uniform=2)
+
+
+class Table:
+    """Rewards of groups by ordinal, the others differ."""
+
+    def __init__(self, **uniform: float) -> None:
+        self.uniform = {int(name[1:]): value for name, value in uniform.items()}
+        self.asked: list[list[int]] = []
+
+    def play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
+        self.asked.append(list(ordinals))
+        return [self.rollout(ordinal, member) for ordinal in ordinals for member in (0, 1)]
+
+    def rollout(self, ordinal: int, member: int) -> Rollout:
+        fours = self.uniform.get(ordinal, float(member))
+        columns = {"fours": fours, "brevity": 0.0}
+        return completed(task_of(MANIFEST, Split.TRAIN, ordinal), ordinal, member, columns)
+
+
+def batch_of(table: Table, choice: GrpoChoice = CHOICE, masked: Masked = lambda _: set()) -> Batch:
+    run = GrpoRun(
+        model=None,
+        tokenizer=None,
+        choice=choice,
+        columns=COLUMNS,
+        seed=0,
+        folder=Path(),
+        save_every=1,
+        play=table.play,
+        on_step=lambda _: True,
+        masked=masked,
+    )
+    return play_batch(run, 1)
+
+
+def test_groups_that_differ_stay() -> None:
+    table = Table()
+    batch = batch_of(table)
+    assert table.asked == [[0, 1, 2]]
+    assert (batch.groups, batch.replaced, batch.no_variance) == ([0, 1, 2], [], 0.0)
+
+
+def test_a_group_without_variance_gives_place_to_a_fresh_one() -> None:
+    table = Table(g1=1.0)
+    batch = batch_of(table)
+    assert table.asked == [[0, 1, 2], [4]]
+    assert batch.groups == [0, 4, 2]
+    assert [rollout.group for rollout in batch.rollouts] == [0, 0, 4, 4, 2, 2]
+    assert [rollout.group for rollout in batch.replaced] == [1, 1]
+    assert all(rollout.metrics == {REPLACED: 1.0} for rollout in batch.replaced)
+    assert batch.no_variance == 0.0
+
+
+def test_the_rounds_end() -> None:
+    table = Table(g0=0.0, g1=1.0, g3=1.0, g6=0.0)
+    batch = batch_of(table)
+    assert table.asked == [[0, 1, 2], [3, 4], [6]]
+    assert batch.groups == [6, 4, 2]
+    assert [rollout.group for rollout in batch.replaced] == [0, 0, 1, 1, 3, 3]
+    assert batch.no_variance == pytest.approx(1 / 3)
+
+
+def test_nothing_is_replaced_unless_it_is_wanted() -> None:
+    table = Table(g1=1.0)
+    batch = batch_of(table, CHOICE.model_copy(update={"replace_uniform": 0}))
+    assert table.asked == [[0, 1, 2]]
+    assert batch.no_variance == pytest.approx(1 / 3)
+
+
+def test_a_group_of_which_one_counts_teaches_nothing() -> None:
+    class Broken(Table):
+        def rollout(self, ordinal: int, member: int) -> Rollout:
+            made = super().rollout(ordinal, member)
+            if ordinal == 2 and member:
+                made.status, made.reward = RolloutStatus.FAILED, None
+            return made
+
+    batch = batch_of(Broken(), masked=lambda rollouts: {place for place in (0,) if rollouts[place].group == 0})
+    assert batch.groups == [3, 1, 5]
+    assert batch.masked == set()
+
+
+def test_masked_rollouts_are_told_apart() -> None:
+    choice = CHOICE.model_copy(update={"replace_uniform": 0})
+    batch = batch_of(Table(), choice, masked=lambda rollouts: {3})
+    assert batch.masked == {3}
+    assert batch.rollouts[3].metrics == {MASKED: 1.0}
+    assert batch.no_variance == pytest.approx(1 / 3)
+
+
+def test_equal_sums_of_different_columns_teach_where_columns_are_compared_on_their_own() -> None:
+    class Balanced(Table):
+        def rollout(self, ordinal: int, member: int) -> Rollout:
+            columns = {"fours": 0.1 * member, "brevity": -1.0 * member}
+            return completed(task_of(MANIFEST, Split.TRAIN, ordinal), ordinal, member, columns)
+
+    summed = CHOICE.model_copy(update={"replace_uniform": 0})
+    assert batch_of(Balanced(), summed).no_variance == 1.0
+    assert batch_of(Balanced(), summed.model_copy(update={"aggregation": "normalize_then_sum"})).no_variance == 0.0

@@ -1,0 +1,126 @@
+"""The points that a training step leaves behind."""
+
+import math
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from backend.domain.rollouts import Rollout, task_of
+from backend.domain.vocabulary import RolloutStatus, Split
+from tests.training.game import MANIFEST, completed
+from workers.training.grpo.stage import MASKED, REPLACED, GrpoStep, Ratio
+from workers.training.pace import Pace
+from workers.training.reporter import step_figures
+
+COLUMNS = ["fours", "brevity"]
+OTHER = uuid.uuid4()
+
+
+def rollouts() -> list[Rollout]:
+    made = []
+    for number in range(11):
+        task = task_of(MANIFEST, Split.TRAIN, 0)
+        rollout = completed(replace(task, level=number % 2), 0, number, {"fours": float(number), "brevity": -1.0})
+        rollout.tokens_in, rollout.tokens_out = 10, number
+        made.append(rollout)
+    return made
+
+
+def step(played: list[Rollout]) -> GrpoStep:
+    return GrpoStep(
+        step=3,
+        rollouts=played,
+        loss=0.5,
+        grad_norm=0.1,
+        learning_rate=0.001,
+        learning_rate_factor=0.5,
+        temperature=0.9,
+        entropy=1.5,
+        divergence=None,
+        no_variance=0.25,
+        ratio=Ratio(1.0, 1.2, 0.01, None),
+        rollout_seconds=1.0,
+        reward_seconds=0.1,
+        forward_seconds=0.3,
+        backward_seconds=0.5,
+        seconds=2.0,
+    )
+
+
+def test_each_column_has_its_mean_deviation_and_quantiles() -> None:
+    figures = step_figures(step(rollouts()), COLUMNS)
+    assert figures["columns/fours"] == 5.0
+    assert figures["columns_std/fours"] == pytest.approx(math.sqrt(11))
+    assert (figures["columns_p10/fours"], figures["columns_p50/fours"], figures["columns_p90/fours"]) == (1, 5, 9)
+    assert figures["columns_std/brevity"] == 0.0
+
+
+def test_columns_are_told_by_level() -> None:
+    figures = step_figures(step(rollouts()), COLUMNS)
+    assert figures["columns_level/0/fours"] == 5.0
+    assert figures["columns_level/1/fours"] == 5.0
+    assert figures["level/0"] == pytest.approx(4.9)
+    one_level = step_figures(step(rollouts()[::2]), COLUMNS)
+    assert not any(name.startswith(("level/", "columns_level/")) for name in one_level)
+
+
+def test_in_a_mix_columns_are_told_by_environment_and_levels_are_not() -> None:
+    played = rollouts()
+    for rollout in played[:4]:
+        rollout.task = replace(rollout.task, version_id=OTHER)
+        del rollout.columns["brevity"]
+    figures = step_figures(step(played), COLUMNS, {None: "game", OTHER: "guess"})
+    assert figures["columns_environment/guess/fours"] == 1.5
+    assert figures["columns_environment/game/brevity"] == -1.0
+    assert "columns_environment/guess/brevity" not in figures
+    assert not any(name.startswith("level/") for name in figures)
+    assert figures["columns/brevity"] == -1.0
+
+
+def test_replaced_and_masked_rollouts_are_counted() -> None:
+    played = rollouts()
+    played[0].metrics[MASKED] = 1.0
+    for rollout in played[-2:]:
+        rollout.metrics[REPLACED] = 1.0
+    figures = step_figures(step(played), COLUMNS)
+    assert figures["rollouts/masked"] == 1.0
+    assert figures["groups/replaced"] == pytest.approx(2 / 11)
+    assert figures["groups/no_variance"] == 0.25
+    assert figures["columns/fours"] == 5.0
+
+
+def test_the_time_of_a_step_is_told_in_parts_that_sum_to_it() -> None:
+    figures = step_figures(step(rollouts()), COLUMNS)
+    parts = [figures[f"seconds/{name}"] for name in ("rollouts", "reward", "forward", "backward", "other")]
+    assert sum(parts) == pytest.approx(figures["seconds/step"])
+    assert (figures["tokens/in"], figures["tokens/out"]) == (110.0, 55.0)
+    assert figures["tokens_per_second"] == 27.5
+
+
+def test_what_the_optimiser_did_is_told() -> None:
+    figures = step_figures(step(rollouts()), COLUMNS)
+    assert (figures["learning_rate"], figures["lr_factor"], figures["temperature"]) == (0.001, 0.5, 0.9)
+    assert (figures["ratio/mean"], figures["ratio/max"], figures["ratio/low_clip"]) == (1.0, 1.2, 0.01)
+    assert "ratio/high_clip" not in figures
+    assert "divergence" not in figures
+
+
+def test_a_step_of_failures_has_no_means() -> None:
+    played = rollouts()
+    for rollout in played:
+        rollout.status, rollout.reward, rollout.columns = RolloutStatus.FAILED, None, {}
+    figures = step_figures(step(played), COLUMNS)
+    assert math.isnan(figures["reward"])
+    assert math.isnan(figures["columns_p90/fours"])
+    assert figures["rollouts/failed"] == 11.0
+
+
+def test_the_time_left_follows_the_last_steps() -> None:
+    now = [100.0]
+    pace = Pace(10, now=lambda: now[0])
+    now[0] = 104.0
+    assert pace.seconds_left(12, last=20) == pytest.approx(16.0)
+    now[0] = 114.0
+    assert pace.seconds_left(14, last=20) == pytest.approx(21.0)
+    assert pace.seconds_left(20, last=20) == 0.0

@@ -1,0 +1,115 @@
+"""The GRPO stage as data: what it is given, and what each step leaves behind. Nothing here knows TRL."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.domain.manifest import RewardColumn
+from backend.domain.reinforcement import GrpoChoice
+from backend.domain.rollouts import Rollout
+
+REPLACED = "grpo_replaced"
+"""Metric of a rollout whose group gave place to a fresh one: it was played, and taught nothing."""
+MASKED = "grpo_masked"
+"""Metric of a rollout that was judged a hack before its step was learned: it has no part in its group."""
+
+Play = Callable[[int, Sequence[int]], list[Rollout]]
+"""(training step from 1, ordinals of groups) → all members of each group, in order. Ordinals beyond the step's groups
+are fresh tasks: number `n` of a round of replacements takes the place of group `n mod tasks_per_step`."""
+Masked = Callable[[Sequence[Rollout]], set[int]]
+"""Which of a step's rollouts, by their place, must not be learned from."""
+
+
+def _none(_: Sequence[Rollout]) -> set[int]:
+    return set()
+
+
+@dataclass(slots=True)
+class GrpoControls:
+    """What may change between two steps. Read before each step; a resumed run must be given what it had."""
+
+    learning_rate_factor: float = 1.0
+    """The optimiser takes the schedule's rate times this; the schedule itself goes on as planned."""
+    temperature: float | None = None
+    """In place of the planned one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How likely the policy finds the tokens in training, compared with when it sampled them; 1 is the same."""
+
+    mean: float
+    highest: float
+    low_clip: float | None
+    """Share of tokens that teach nothing because the ratio fell too low; None where the loss cuts nothing."""
+    high_clip: float | None
+
+
+@dataclass(slots=True)
+class GrpoStep:
+    """One training step, after it was taken."""
+
+    step: int
+    rollouts: list[Rollout]
+    """All that were played, with their advantages: those that were learned from in order, then replaced ones."""
+    loss: float
+    grad_norm: float
+    learning_rate: float
+    """As applied: the schedule's rate times the factor."""
+    learning_rate_factor: float
+    temperature: float
+    entropy: float
+    divergence: float | None
+    """From the policy before GRPO; None unless `beta` is above 0."""
+    no_variance: float
+    """Share of the groups learned from whose rewards were all equal: they teach nothing."""
+    ratio: Ratio
+    rollout_seconds: float
+    reward_seconds: float
+    forward_seconds: float
+    backward_seconds: float
+    seconds: float
+
+    @property
+    def other_seconds(self) -> float:
+        """The optimiser, padding, and waiting."""
+        known = self.rollout_seconds + self.reward_seconds + self.forward_seconds + self.backward_seconds
+        return max(0.0, self.seconds - known)
+
+    @property
+    def learned(self) -> list[Rollout]:
+        """Those whose groups the optimiser was given."""
+        return [rollout for rollout in self.rollouts if REPLACED not in rollout.metrics]
+
+
+OnStep = Callable[[GrpoStep], bool]
+"""Returns whether to go on."""
+
+
+@dataclass(slots=True)
+class GrpoRun:
+    """What a GRPO stage is made of."""
+
+    model: Any
+    tokenizer: Any
+    choice: GrpoChoice
+    columns: Sequence[RewardColumn]
+    """Of a mix: those of all environments."""
+    seed: int
+    folder: Path
+    """Where the trainer's own states are kept."""
+    save_every: int
+    play: Play
+    on_step: OnStep
+    masked: Masked = _none
+    controls: GrpoControls = field(default_factory=GrpoControls)
+    set_temperature: Callable[[float], None] = lambda _: None
+    """Tells the sampler, before a step is played."""
+    columns_of: Callable[[Rollout], Sequence[RewardColumn]] | None = None
+    """Only for a mix: the columns of the rollout's own environment, whose weights make its reward."""
+    longest_completion: int = 256
+    """Only a scale of the `dr_grpo` loss."""
+
+    def columns_for(self, rollout: Rollout) -> Sequence[RewardColumn]:
+        return self.columns if self.columns_of is None else self.columns_of(rollout)
