@@ -35,15 +35,16 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
         *_levels(known),
         _single("entropy", "Entropy", "nats a token", low=0),
         _single("completions/mean_length", "Completion length", "tokens", low=0),
-        _single("groups/no_variance", "Groups without variance", "share", low=0, high=1),
+        _groups(run),
         _single("completions/truncated", "Truncated completions", "share", low=0, high=1),
         _single("loss", "Loss", "loss"),
         _single("grad_norm", "Gradient norm", "norm", low=0),
     ]
     warm_up = list(_warm_up(run))
     main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
-    drawn = {series.name for chart in main for series in chart.series}
-    return main, [_single(name, name, "value") for name in sorted(known - drawn)]
+    details = [*_spreads(run, known), *_parts(run, known), *_machinery(known)]
+    drawn = {series.name for chart in [*main, *details] for series in chart.series}
+    return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
 
 
 def series_of(run: Run, names: Iterable[str], key: str) -> tuple[Series, ...]:
@@ -57,6 +58,51 @@ def _warm_up(run: Run) -> Iterable[Chart]:
         loss, accuracy = Series("sft/loss", "loss"), Series("sft/mean_token_accuracy", "accuracy")
         yield Chart("sft/loss", "Warm-up (SFT): loss", "nats a token", (loss,), low=0, has_rollouts=False)
         yield Chart("sft/accuracy", "Warm-up (SFT): right tokens", "share", (accuracy,), 0, 1, has_rollouts=False)
+
+
+def _groups(run: Run) -> Chart:
+    """How many groups teach nothing, and where they give place to others, what that throws away."""
+    series = [Series("groups/no_variance", "without variance")]
+    if run.configuration.get("grpo", {}).get("replace_uniform"):
+        series.append(Series("groups/replaced", "episodes thrown away"))
+    return Chart("groups/no_variance", "Groups without variance", "share", tuple(series), 0, 1)
+
+
+def _spreads(run: Run, known: set[str]) -> Iterable[Chart]:
+    """How a step's values of each reward column are spread. The island fills what lies between p10 and p90."""
+    curves = (("columns_p90", "p90"), ("columns", "mean"), ("columns_p50", "median"), ("columns_p10", "p10"))
+    for name in run.columns:
+        if f"columns_p10/{name}" in known:
+            series = tuple(Series(f"{curve}/{name}", label) for curve, label in curves)
+            yield Chart(f"spread/{name}", f"Spread of {name}", "value", series)
+    deviations = tuple(series for series in _columns(run, "columns_std/") if series.name in known)
+    if deviations:
+        yield Chart("deviations", "Standard deviation of reward columns", "value", deviations, low=0)
+
+
+def _parts(run: Run, known: set[str]) -> Iterable[Chart]:
+    """Each reward column by level or by environment, where there are several."""
+    for part, word in (("level", "level "), ("environment", "")):
+        prefix = f"columns_{part}/"
+        found = sorted((n.removeprefix(prefix) for n in known if n.startswith(prefix)), key=lambda n: (len(n), n))
+        for column in run.columns:
+            keys = [key for key, _, name in (each.rpartition("/") for each in found) if name == column]
+            if keys:
+                series = tuple(Series(f"{prefix}{key}/{column}", f"{word}{key}") for key in keys)
+                yield Chart(f"{part}/{column}", f"{column} by {part}", "value", series)
+
+
+def _machinery(known: set[str]) -> Iterable[Chart]:
+    """How the step was made: its time, its tokens, how far the policy moved while it learned."""
+    for prefix, title, unit, parts in (
+        ("seconds", "Where a step's time goes", "seconds", ("rollouts", "reward", "forward", "backward", "other")),
+        ("tokens", "Tokens of a step", "tokens", ("in", "out")),
+        ("ratio", "Importance ratio", "ratio", ("mean", "max")),
+        ("ratio", "Clipped tokens", "share", ("low_clip", "high_clip")),
+    ):
+        series = tuple(Series(f"{prefix}/{part}", part.replace("_clip", "")) for part in parts)
+        if {each.name for each in series} & known:
+            yield Chart(series[0].name, title, unit, series, low=0)
 
 
 def _columns(run: Run, prefix: str) -> Iterable[Series]:

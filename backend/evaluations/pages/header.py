@@ -1,12 +1,13 @@
 """What stands on top of every tab of a run: name, status, progress, tabs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from fastapi import Request
 from sqlalchemy.orm import Session
 
-from backend.db.models import Run
+from backend.db.models import Alarm, Run
 from backend.domain.vocabulary import Role, RunKind
 from backend.evaluations import queries
 from backend.evaluations.again import source_of
@@ -24,7 +25,11 @@ class RunHeader:
     is_settled: bool
     """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
     source: Run | None = None
-    """The run that this one repeats, re-scores or replays."""
+    """The run that this one repeats, re-scores, replays or branches off."""
+    alarms: Sequence[Alarm] = ()
+    """Of a training run: those that are open."""
+    branches: Sequence[Run] = ()
+    """Of a training run: those that go on from its checkpoints."""
 
     @property
     def steering_role(self) -> Role:
@@ -54,6 +59,8 @@ class RunHeader:
     @property
     def origin(self) -> str:
         """What this run did with its source, in words."""
+        if self.run.branch_step is not None:
+            return f"branched at step {self.run.branch_step} off"
         words = {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}
         return words.get(self.run.kind, "again after")
 
@@ -79,6 +86,9 @@ class RunHeader:
 
     @property
     def seconds_left(self) -> float | None:
+        """As the worker foresees it, else at the rate so far."""
+        if (foreseen := self.run.progress.get("seconds_left")) is not None:
+            return float(foreseen)
         return (self.total - self.done) / self.rate if self.rate and self.total > self.done else None
 
     @property
@@ -96,4 +106,12 @@ def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
 
 def run_header(session: Session, run: Run) -> RunHeader:
     flag_count, awaits_detectors = queries.judging_state(session, run.id)
-    return RunHeader(run, flag_count, run.status.is_over and not awaits_detectors, source_of(session, run))
+    is_training = run.kind is RunKind.TRAINING
+    return RunHeader(
+        run,
+        flag_count,
+        is_settled=run.status.is_over and not awaits_detectors,
+        source=source_of(session, run),
+        alarms=queries.open_alarms(session, run.id) if is_training else (),
+        branches=queries.branches_of(session, run.id) if is_training else (),
+    )

@@ -123,8 +123,15 @@
           spanGaps: true,
           points: { show: series.values.filter((value) => value != null).length < 40, size: 5 },
         }))],
+        bands: this.bands(),
         hooks: { setCursor: [(plot) => this.values(plot.cursor.idx)] },
       };
+    }
+
+    // what lies between two quantiles is filled
+    bands() {
+      const [high, low] = ["p90", "p10"].map((name) => this.data.series.findIndex(({ label }) => label === name) + 1);
+      return high && low ? [{ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }] : [];
     }
 
     draw() {
