@@ -20,8 +20,9 @@ from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.evaluations.rollouts import queries as rollout_queries
 from backend.evaluations.rollouts import views
+from backend.evaluations.rollouts.counts import Matching
 from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
-from backend.evaluations.rollouts.queries import Listed, Matching, WrongFilter
+from backend.evaluations.rollouts.queries import Listed, WrongFilter
 from backend.evaluations.rollouts.shortcuts import Shortcut, shortcuts
 from backend.evaluations.rollouts.table_columns import Column, all_columns, shown_columns, value_of
 from backend.events import run_topic
@@ -160,7 +161,7 @@ def _choices(request: Request, wanted: RolloutFilter) -> RolloutFilter | None:
 def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) -> RolloutsPage:
     scope = scope_of(session, run)
     found, matching, wrong = _found(session, scope, wanted)
-    total = rollout_queries.count(session, run)
+    total = rollout_queries.total_of(session, scope)
     return RolloutsPage(
         head=run_header(session, run),
         run=run,

@@ -15,6 +15,7 @@ from backend.domain.filters import parse
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import RolloutFilter
+from backend.evaluations.rollouts.counts import Matching, keep, kept, key_of
 from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
 from backend.evaluations.rollouts.filter_sql import condition_of, is_dear
 from backend.evaluations.rollouts.order import END, Order, order_of
@@ -83,15 +84,6 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSco
     return _slice(session, run, session.execute(found.limit(wanted.limit + 1)).all(), wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class Matching:
-    """How many rollouts pass a filter."""
-
-    count: int
-    is_more: bool = False
-    """There are more: counting ended there, because it reads what was said."""
-
-
 def counted_rollouts(
     session: Session, run: Run, wanted: RolloutFilter, scope: FilterScope
 ) -> tuple[Slice[Listed], Matching | None]:
@@ -99,11 +91,25 @@ def counted_rollouts(
     if not wanted.where:
         return rollouts(session, run, wanted, scope), None
     tree = condition_tree(scope, wanted.where)
+    key = key_of(session, scope, wanted.where, tree)
+    if known := kept(key):
+        return rollouts(session, run, wanted, scope), known
     if any(leaf.field.name == "text" for leaf in leaves_of(tree)):
-        return rollouts(session, run, wanted, scope), _count_some(session, scope, wanted.where)
-    if not is_dear(tree, scope):
-        return rollouts(session, run, wanted, scope), Matching(count(session, run, wanted.where, scope))
-    return _found_at_once(session, scope, wanted)
+        found, matching = rollouts(session, run, wanted, scope), _count_some(session, scope, wanted.where)
+    elif is_dear(tree, scope):
+        found, matching = _found_at_once(session, scope, wanted)
+    else:
+        found, matching = (
+            rollouts(session, run, wanted, scope),
+            Matching(count(session, run, wanted.where, scope)),
+        )
+    return found, keep(key, matching)
+
+
+def total_of(session: Session, scope: FilterScope) -> int:
+    """All rollouts of the run."""
+    key = key_of(session, scope, "", None)
+    return (kept(key) or keep(key, Matching(count(session, scope.run)))).count
 
 
 def _count_some(session: Session, scope: FilterScope, expression: str) -> Matching:
