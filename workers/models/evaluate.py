@@ -20,6 +20,7 @@ from backend.domain.plans import EvaluationPlan, Sampling
 from backend.logs import configure_logging
 from workers.jobs.evaluation import evaluate
 from workers.models import vllm
+from workers.models.adapter import is_adapter
 from workers.models.load import ModelUnusable, check_weight_files, load_base, load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
@@ -42,8 +43,9 @@ def main() -> int:
 
 @contextmanager
 def _policy(source: Path | str, sampling: Sampling) -> Iterator[Policy]:
-    """vLLM plays where this worker has it and a GPU; elsewhere the model is sampled in this process."""
-    if vllm.is_offered():
+    """vLLM plays where this worker has it and a GPU; elsewhere the model is sampled in this process. So is an adapter:
+    it plays beside its base as it was trained."""
+    if vllm.is_offered() and not (isinstance(source, Path) and is_adapter(source)):
         if isinstance(source, Path):
             check_weight_files(source)
         with vllm.serving(str(source)) as endpoint:
