@@ -1,4 +1,4 @@
-"""Episodes that people marked become lessons of the warm-up."""
+"""Stored conversations become lessons of the warm-up: what is imitated of them, what is left out, how sources mix."""
 
 import uuid
 from collections.abc import Callable
@@ -8,14 +8,16 @@ import pytest
 
 from backend.db.models import Run
 from backend.db.session import transaction
+from backend.domain.lessons import Conversation
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.settings import get_settings
+from backend.training.lessons.sources import demonstrated_rollouts
 from tests import factories
 from tests.training.conftest import run_of
 from tests.training.game import make_tiny
 from workers.models.chat import ChatTokens
-from workers.training.demonstrations import demonstration_lessons, lesson_of_episode, mixed
-from workers.training.lessons import BrokenStep, Lesson
+from workers.training.demonstrations import lesson_of_conversation, mixed
+from workers.training.lessons import Lesson
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
@@ -26,7 +28,6 @@ MESSAGES = [
     {"role": "user", "content": "Invalid."},
     {"role": "assistant", "content": "<move>4</move>"},
 ]
-STEPS: list[dict[str, Any]] = [{"action": None}, {"action": {"cell": 4}}]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def chat() -> ChatTokens:
 
 
 def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> None:
-    lesson = lesson_of_episode(MESSAGES, STEPS, chat)
+    lesson = lesson_of_conversation(Conversation(MESSAGES, (False, True)), chat)
     assert lesson is not None
     learned = [token for token, counts in zip(lesson.completion, lesson.mask, strict=True) if counts]
     assert learned == chat.reply("<move>4</move>")
@@ -43,27 +44,35 @@ def test_only_replies_that_were_understood_are_imitated(chat: ChatTokens) -> Non
     assert lesson.prompt == list(chat.opening(MESSAGES[:2]))
 
 
-def test_an_episode_without_a_reply_that_was_understood_teaches_nothing(chat: ChatTokens) -> None:
-    assert lesson_of_episode(MESSAGES[:3], STEPS[:1], chat) is None
+def test_a_conversation_without_a_reply_that_was_understood_teaches_nothing(chat: ChatTokens) -> None:
+    assert lesson_of_conversation(Conversation(MESSAGES[:3], (False,)), chat) is None
+    assert lesson_of_conversation(Conversation(MESSAGES[:2], ()), chat) is None
 
 
-def test_few_episodes_are_repeated_up_to_their_share() -> None:
-    scripted, shown = [Lesson([n], [n], [1]) for n in range(10)], [Lesson([77], [77], [1])]
-    made = mixed(scripted, shown, 0.3)
+def test_a_lesson_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -> None:
+    lesson = lesson_of_conversation(Conversation(MESSAGES, (True, True)), chat)
+    assert lesson is not None
+    rendered = chat.tokenizer.apply_chat_template(MESSAGES, tokenize=True, return_dict=False)
+    assert lesson.tokens == rendered
+
+
+def test_few_lessons_are_repeated_up_to_their_share() -> None:
+    main, shown, more = [[Lesson([n], [n], [1]) for n in numbers] for numbers in (range(10), [77], [88])]
+    made = mixed(main, [(shown, 0.3)])
     assert (len(made), [lesson.prompt[0] for lesson in made[-3:]]) == (10, [77, 77, 77])
-    with pytest.raises(BrokenStep, match="mark some"):
-        mixed(scripted, [], 0.3)
+    both = [lesson.prompt[0] for lesson in mixed(main, [(shown, 0.2), (more, 0.5)])]
+    assert both == [0, 1, 2, 77, 77, 88, 88, 88, 88, 88]
+    assert mixed(main, []) == main
 
 
-def test_only_marked_training_tasks_of_this_version_count(new_run: Callable[..., uuid.UUID], chat: ChatTokens) -> None:
+def test_only_marked_training_tasks_of_this_version_count(new_run: Callable[..., uuid.UUID]) -> None:
     with transaction() as session:
         run = session.get_one(Run, new_run())
         _mark(session, run, Phase.TRAIN, index=1, is_demonstration=True)
         _mark(session, run, Phase.TRAIN, index=2, is_demonstration=False)
         _mark(session, run, Phase.EVALUATION, index=3, is_demonstration=True)
-        version_id = run.version_id
-    assert len(demonstration_lessons(version_id, chat)) == 1
-    assert demonstration_lessons(uuid.uuid4(), chat) == []
+        assert len(demonstrated_rollouts(session, [run.version_id])) == 1
+        assert demonstrated_rollouts(session, [uuid.uuid4()]) == []
 
 
 def test_a_warm_up_learns_from_them(new_run: Callable[..., uuid.UUID]) -> None:
@@ -73,6 +82,7 @@ def test_a_warm_up_learns_from_them(new_run: Callable[..., uuid.UUID]) -> None:
     with transaction() as session:
         _mark(session, session.get_one(Run, run_id), Phase.PLAY, index=1, is_demonstration=True)
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert run_of(run_id).summary["lessons"]["demonstrations"]["lessons"] == 1
     assert not (get_settings().data / "training" / str(run_id) / "sft").exists()
 
 
