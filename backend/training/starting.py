@@ -21,6 +21,7 @@ from backend.events import RUNS, announce
 from backend.queue import enqueue
 from backend.training.forms import TrainingRequest, resolve_configuration
 from backend.training.launch_queries import find_training_run, find_version, get_preflight
+from backend.training.lessons.checking import check_sources
 from backend.training.mixing import pinned
 from backend.training.queries import find_certificate
 from backend.training.workers import offers
@@ -37,10 +38,8 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     run_id = stable_id("training", actor.person_id, request.key) if request.key else new_id()
     if request.key and (known := session.get(Run, run_id)):
         return known
-    version = version_of_request(session, request)
-    configuration, versions = pinned(session, version, configuration_of_request(session, request))
-    manifests = [Manifest.model_validate(each.manifest) for each in versions]
-    _check_choices(session, configuration, manifests)
+    configuration, versions = choices_of_request(session, request)
+    version, manifests = versions[0], [Manifest.model_validate(each.manifest) for each in versions]
     reason = _reason_without_certificate(session, versions, request)
     policy = _policy(session, actor, request, version, configuration, run_id)
     run = _run(actor, request, version, policy, configuration, run_id)
@@ -63,6 +62,17 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
     return run
 
 
+def choices_of_request(
+    session: Session, request: TrainingRequest
+) -> tuple[TrainingConfiguration, list[EnvironmentVersion]]:
+    """The configuration with its mix pinned, and all versions, the run's own first. Refuses what cannot work."""
+    own = version_of_request(session, request)
+    configuration, versions = pinned(session, own, _configuration(session, request))
+    _check_choices(session, configuration, [Manifest.model_validate(each.manifest) for each in versions])
+    check_sources(session, configuration, [each.id for each in versions])
+    return configuration, versions
+
+
 def version_of_request(session: Session, request: TrainingRequest) -> EnvironmentVersion:
     version = find_version(session, request.version_id)
     if version is None:
@@ -73,7 +83,7 @@ def version_of_request(session: Session, request: TrainingRequest) -> Environmen
     return version
 
 
-def configuration_of_request(session: Session, request: TrainingRequest) -> TrainingConfiguration:
+def _configuration(session: Session, request: TrainingRequest) -> TrainingConfiguration:
     """What was asked for over the pre-flight's choices. Raises InvalidInput where no worker could carry it out."""
     preflight = get_preflight(session, request.preflight_id) if request.preflight_id else None
     base = preflight.configuration if preflight else None
