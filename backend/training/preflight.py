@@ -9,7 +9,7 @@ from backend.domain.training import TrainingConfiguration
 from backend.queue import enqueue
 from backend.training.forms import TrainingRequest
 from backend.training.planning import findings_at_once
-from backend.training.starting import configuration_of_request, version_of_request
+from backend.training.starting import choices_of_request
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -17,9 +17,8 @@ JOB = "training.preflight"
 
 
 def start_preflight(session: Session, actor: Actor, request: TrainingRequest) -> Preflight:
-    """Check what needs no worker, and queue what does. Choices that cannot be read are refused as in a run."""
-    version = version_of_request(session, request)
-    configuration = configuration_of_request(session, request)
+    """Check what needs no worker, and queue what does. What a run refuses is refused here too."""
+    configuration, (version, *_) = choices_of_request(session, request)
     preflight = Preflight(
         version_id=version.id,
         version=version,

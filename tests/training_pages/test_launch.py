@@ -1,10 +1,11 @@
 """The launch form shows every choice, and its command and its file say the same."""
 
 import shlex
+from itertools import pairwise
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from backend.cli.starting import nested
 from backend.domain.blocks import Block
@@ -55,7 +56,7 @@ def test_the_command_gives_the_same_configuration_again():
         "quick", {"mix": ["reverse_text@3=0.5"], "grpo": {"levels": [1, 0.5]}, "gate": {"minimum_reward": None}}
     )
     told = shlex.split(launch_command("tictactoe", None, changed_choices(wanted, TrainingConfiguration())))
-    choices = [word for before, word in zip(told, told[1:], strict=False) if before == "--set"]
+    choices = [word for before, word in pairwise(told) if before == "--set"]
     assert resolve_configuration(None, nested(choices)) == wanted
 
 
@@ -75,11 +76,11 @@ def test_an_emptied_field_that_may_be_empty_is_nothing_and_any_other_the_preset(
 def test_lists_mappings_boxes_and_nested_blocks_are_read():
     class Inner(Block):
         is_on: bool = False
-        weights: dict[str, float] = {}
+        weights: dict[str, float] = Field(default_factory=dict)
 
     class Outer(Block):
         kind: Literal["a", "b"] = "a"
-        names: list[str] = []
+        names: list[str] = Field(default_factory=list)
         inner: Inner = Inner()
 
     sent = nest({"kind": "b", "names": "x, y", "inner.is_on": "true", "inner.weights": "win=1, format=0.5"})

@@ -86,7 +86,7 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
             run_id=run_id,
             policy_id=run.policy_id,
             configuration=configuration,
-            venues=_venues(session, run.version_id, configuration.mix),
+            venues=venues_of(session, run.version_id, configuration.mix),
             folder=get_settings().data / "training" / str(run_id),
             was_gate_closed=run.summary.get("gate", {}).get("is_open") is False,
             branch=_branch_point(run),
@@ -101,7 +101,7 @@ def _branch_point(run: Run) -> BranchPoint | None:
     return BranchPoint.of(run.configuration[BRANCH], source_id, run.branch_step, folder)
 
 
-def _venues(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[Venue, ...]:
+def venues_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[Venue, ...]:
     options = (undefer(EnvironmentVersion.files), joinedload(EnvironmentVersion.environment))
     versions = [session.get_one(EnvironmentVersion, version_id, options=options)]
     for part in mix:

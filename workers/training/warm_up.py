@@ -25,7 +25,7 @@ def begin(bench: Workbench) -> Checkpoint:
     """The policy before training, as a checkpoint with its examination."""
     row = bench.store.find(Stage.UNTRAINED, 0)
     if row is None:
-        model, tokenizer = _starting_weights(bench)
+        model, tokenizer = starting_weights(bench)
         ChatTokens(tokenizer)  # a template that cannot carry a conversation is refused here
         bench.store.save(Stage.UNTRAINED, 0, model, tokenizer)
         row = bench.store.find(Stage.UNTRAINED, 0)
@@ -36,7 +36,7 @@ def begin(bench: Workbench) -> Checkpoint:
     return row
 
 
-def _starting_weights(bench: Workbench) -> tuple[Any, Any]:
+def starting_weights(bench: Workbench) -> tuple[Any, Any]:
     choice = bench.configuration.model
     match choice.source:
         case "base":

@@ -1,0 +1,153 @@
+"""What a pre-flight asks on a worker, one question after the other; each answer is written down at once."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from backend.domain.memory import estimate_memory
+from backend.domain.preflight.at_once import in_mb, load_of, memory_finding
+from backend.domain.preflight.findings import ok, problem, warning
+from backend.domain.preflight.measured import (
+    Speed,
+    conversation_finding,
+    gradient_finding,
+    success_finding,
+    time_finding,
+)
+from workers.models.chat import ChatTokens, ChatUnusable
+from workers.models.load import ModelUnusable
+from workers.training.preflight.effort import (
+    DoesNotFit,
+    Effort,
+    measure_effort,
+    measures_of,
+    memory_mb,
+    trained_count,
+)
+from workers.training.preflight.notebook import Notebook
+from workers.training.preflight.play import Played, play_policy, play_script, successes
+from workers.training.warm_up import starting_weights
+from workers.training.workbench import Workbench
+
+
+@dataclass(slots=True)
+class _Subject:
+    """The policy as it would begin."""
+
+    model: Any
+    tokenizer: Any
+    chat: ChatTokens
+
+
+def look(bench: Workbench, notebook: Notebook) -> None:
+    """Ends early where a problem makes the next questions pointless."""
+    subject = _load(bench, notebook)
+    if subject is None:
+        return
+    scripted = _ask_script(bench, notebook, subject)
+    played = _ask_policy(bench, notebook, subject)
+    conversations = scripted if scripted and scripted.lessons else played
+    if conversations.lessons:
+        _ask_effort(bench, notebook, subject, conversations, (scripted, played))
+
+
+def _load(bench: Workbench, notebook: Notebook) -> _Subject | None:
+    notebook.progress(phase="loading the model", done=0, total=1)
+    try:
+        model, tokenizer = starting_weights(bench)
+    except ModelUnusable as error:
+        notebook.find(problem("model", f"The model cannot be used: {error}.", "Choose another one."))
+        return None
+    count = sum(parameter.numel() for parameter in model.parameters())
+    notebook.find(ok("model", f"The model has {count / 1e6:,.2f} million weights.", parameters=count))
+    try:
+        chat = ChatTokens(tokenizer)
+    except ChatUnusable as error:
+        advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
+        notebook.find(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
+        return None
+    notebook.find(_template(tokenizer, chat))
+    return _Subject(model, tokenizer, chat)
+
+
+def _template(tokenizer: Any, chat: ChatTokens) -> Any:
+    """Does it leave earlier turns alone? Asked of two turns: a conversation must be a beginning of the longer one."""
+    try:
+        chat.continuation([{"role": "user", "content": "b"}])
+    except ChatUnusable as error:
+        return problem("chat_template", f"Its chat template cannot be used: {error}.", "Choose another model.")
+    end = tokenizer.convert_ids_to_tokens(chat.end)
+    marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
+    told = "it marks what the assistant writes" if marks else "it does not mark what the assistant writes"
+    sentence = f"The chat template leaves earlier turns as they are and ends replies with {end}; {told}"
+    why = "" if marks else ", which Proctor does itself from the tokens that were sampled"
+    return ok("chat_template", f"{sentence}{why}.", generation_markers=marks, stop_token=str(end))
+
+
+def _ask_script(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played | None:
+    played = play_script(bench, subject.chat)
+    if played is None:
+        notebook.find(
+            warning("conversation", "The environment offers no script: how long conversations are is unknown.")
+        )
+        return None
+    if not played.lessons:
+        advice = "Read the environment's log; its checks tell more."
+        notebook.find(problem("conversation", f"The script could not be played. {played.failure}".strip(), advice))
+        return None
+    lengths = [len(lesson.tokens) for lesson in played.lessons]
+    context = getattr(subject.model.config, "max_position_embeddings", None) or 10**9
+    notebook.find(conversation_finding(max(lengths), sum(lengths) / len(lengths), context, played=len(lengths)))
+    tasks = successes(bench, played)
+    share = sum(task.successes for task in tasks) / len(tasks)
+    notebook.find(ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share))
+    return played
+
+
+def _ask_policy(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played:
+    played = play_policy(bench, subject.model, subject.tokenizer, subject.chat)
+    tasks = successes(bench, played)
+    if not tasks:
+        advice = "Read the worker's log: an episode that fails is no zero, it is lost."
+        notebook.find(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
+        return played
+    rule = bench.configuration.curriculum.rule(bench.assignment.manifest)
+    notebook.find(success_finding(tasks, bench.configuration, rule.expression))
+    if bench.configuration.recipe.has_grpo:
+        notebook.find(gradient_finding(tasks, bench.configuration))
+    return played
+
+
+def _ask_effort(
+    bench: Workbench,
+    notebook: Notebook,
+    subject: _Subject,
+    conversations: Played,
+    played: tuple[Played | None, Played],
+) -> None:
+    notebook.progress(phase="measuring a step", done=0, total=1)
+    configuration = bench.configuration
+    longest = max(len(lesson.tokens) for lesson in conversations.lessons)
+    load = load_of(configuration, tokens=longest, trained=trained_count(subject.model))
+    estimate = estimate_memory(measures_of(subject.model), load)
+    try:
+        effort = measure_effort(subject.model, subject.chat.tokenizer.pad_token_id, conversations.lessons, load.rows)
+    except DoesNotFit:
+        advice = "Compute the gradient in more parts: raise grpo.micro_batches."
+        notebook.find(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
+        return
+    memory = memory_finding(estimate, memory_mb())
+    peak = (
+        f" One pass over {effort.rows} episodes took {in_mb(effort.peak_bytes)} at its peak."
+        if effort.peak_bytes
+        else ""
+    )
+    notebook.find(memory.model_copy(update={"sentence": memory.sentence + peak}))
+    notebook.find(time_finding(_speed(bench, effort, *played), configuration))
+
+
+def _speed(bench: Workbench, effort: Effort, scripted: Played | None, played: Played) -> Speed:
+    """An untrained policy rambles to its limit; after the warm-up it writes about as much as the script."""
+    rollout = played.seconds_each
+    if bench.configuration.recipe.has_sft and scripted and 0 < scripted.sampled_tokens < played.sampled_tokens:
+        rollout *= scripted.sampled_tokens / played.sampled_tokens
+    return Speed(rollout, scripted.seconds_each if scripted else 0.0, effort.seconds, effort.rows)

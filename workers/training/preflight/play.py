@@ -1,0 +1,129 @@
+"""A little play before a training run: the script's conversations, and what the policy reaches as it is."""
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.domain.passes import REWARD, SuccessRule
+from backend.domain.preflight.measured import TaskSuccess
+from backend.domain.rollouts import Rollout
+from backend.domain.vocabulary import Phase
+from workers.models.chat import ChatTokens
+from workers.models.policy import LocalPolicy
+from workers.policies.base import Policy
+from workers.rollouts.engine import GroupPlan, TooManyFailures
+from workers.training.lessons import Lesson, lesson_of
+from workers.training.planning.planner import Planner
+from workers.training.teacher import Teacher
+from workers.training.workbench import Workbench
+
+TASKS = 32
+SCRIPTED_EPISODES = 64
+MOST_SECONDS = 180.0
+"""Then what was played has to suffice."""
+_HAIR = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Rollouts and how long they took altogether."""
+
+    rollouts: Sequence[Rollout]
+    seconds: float
+    failure: str = ""
+    """Why there are none."""
+    lessons: Sequence[Lesson] = field(default=())
+    """The completed ones as tokens."""
+
+    @property
+    def completed(self) -> list[Rollout]:
+        return [rollout for rollout in self.rollouts if rollout.is_completed]
+
+    @property
+    def seconds_each(self) -> float:
+        return self.seconds / len(self.rollouts) if self.rollouts else 0.0
+
+    @property
+    def sampled_tokens(self) -> float:
+        """Mean tokens that the policy wrote in an episode."""
+        return sum(sum(lesson.mask) for lesson in self.lessons) / len(self.lessons) if self.lessons else 0.0
+
+
+def play_script(bench: Workbench, chat: ChatTokens) -> Played | None:
+    """Conversations of the script that the warm-up would imitate; None where an environment offers none."""
+    script = _script_of(bench)
+    if script is None:
+        return None
+    return _play(bench, bench.warm_up_plans(SCRIPTED_EPISODES), Teacher(script, chat), chat, "scripted play")
+
+
+def _script_of(bench: Workbench) -> str | None:
+    """The chosen one where all environments have it, else one that they share."""
+    offered = [set(venue.manifest.proctor.scripts) for venue in bench.assignment.venues]
+    shared = set.intersection(*offered)
+    for name in (bench.configuration.sft.script, "teacher", "gold", *sorted(shared)):
+        if name in shared:
+            return name
+    return None
+
+
+def play_policy(bench: Workbench, model: Any, tokenizer: Any, chat: ChatTokens) -> Played:
+    """The groups that GRPO would play first, as the policy plays before training."""
+    choice = bench.configuration.grpo
+    policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k)
+    return _play(bench, _first_groups(bench), policy, chat, "the policy before training")
+
+
+def _first_groups(bench: Workbench) -> list[GroupPlan]:
+    configuration = bench.configuration
+    update: dict[str, Any] = {"tasks_per_step": TASKS}
+    if not configuration.recipe.has_grpo:
+        update["group_size"] = 2  # only success is asked for
+    grpo = configuration.grpo.model_copy(update=update)
+    return Planner(bench.assignment.venues, configuration.model_copy(update={"grpo": grpo})).plans(1)
+
+
+def _play(bench: Workbench, plans: Sequence[GroupPlan], policy: Policy, chat: ChatTokens, phase: str) -> Played:
+    rollouts: list[Rollout] = []
+    total = sum(len(plan.members) for plan in plans)
+    began = time.monotonic()
+
+    def take(rollout: Rollout) -> None:
+        rollouts.append(rollout)
+        bench.recorder.progress(phase=phase, done=len(rollouts), total=total)
+
+    failure = ""
+    try:
+        bench.arena.play(
+            plans,
+            policy,
+            phase=Phase.CHECK,
+            seed=bench.configuration.seed,
+            on_rollout=take,
+            should_stop=lambda: time.monotonic() - began > MOST_SECONDS,
+        )
+    except TooManyFailures as error:
+        failure = str(error)
+    finally:
+        bench.arena.close_policy(policy)
+    seconds = time.monotonic() - began
+    lessons = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
+    return Played(rollouts, seconds, failure, lessons)
+
+
+def successes(bench: Workbench, played: Played) -> list[TaskSuccess]:
+    """By task. Each environment of a mix has its own rule of what success is."""
+    rules = {venue.tag: bench.configuration.curriculum.rule(venue.manifest) for venue in bench.assignment.venues}
+    groups: dict[int, list[Rollout]] = defaultdict(list)
+    for rollout in played.completed:
+        groups[rollout.group].append(rollout)
+    return [_success(group, rules[group[0].task.version_id]) for group in groups.values()]
+
+
+def _success(group: Sequence[Rollout], rule: SuccessRule) -> TaskSuccess:
+    values = [rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column) for rollout in group]
+    reached = sum(value is not None and value >= rule.at_least - _HAIR for value in values)
+    rewards = [rollout.reward or 0.0 for rollout in group]
+    return TaskSuccess(group[0].task.level, reached, len(group), max(rewards) - min(rewards) < _HAIR)
