@@ -25,6 +25,7 @@ def init(
     name: Annotated[str, typer.Argument(help="Lower case letters, digits and `_`.")],
     template: Annotated[str, typer.Option(help=TEMPLATES)] = "single_turn",
     folder: Annotated[Path | None, typer.Option(help="Where to write it; left out: a folder of that name.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Write a new package from a template. Needs no server."""
     from backend.cli import packages  # reads manifests, which `up` need not
@@ -32,6 +33,9 @@ def init(
     target = folder or Path(name)
     files = packages.new_package(name, template)
     packages.write_folder(target, files)
+    if as_json:
+        write_json({"folder": str(target), "files": sorted(files)})
+        return
     say(f"{len(files)} files in {target}. `proctor env push {target}` sends them.")
 
 
@@ -82,6 +86,7 @@ def pull(
     version: Annotated[int | None, typer.Option("--version", min=1, help="A version instead of the draft.")] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Of a version: only the files that it has itself.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write an environment to disk: its draft, to be edited and pushed; or a version, as a package that runs by itself.
 
@@ -97,16 +102,23 @@ def pull(
         files = pushing.pull_version(client, name, str(version or number), target, is_bare=bare, force=force)
     else:
         files = pushing.pull_draft(client, name, target, force=force)
+    if as_json:
+        write_json({"folder": str(target), "files": sorted(files)})
+        return
     say(f"{len(files)} files in {target}")
 
 
 @app.command("diff")
-def diff(folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path()) -> None:
+def diff(
+    folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(), as_json: AsJson = False
+) -> None:
     """How a folder differs from the draft on the server; ends with 1 when it does."""
     from backend.cli import pushing
 
     lines = list(pushing.differences(connect(), folder))
-    for line in lines:
+    if as_json:
+        write_json({"differences": lines})
+    for line in () if as_json else lines:
         say(line)
     raise typer.Exit(BAD_RESULT if lines else OK)
 

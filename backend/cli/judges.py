@@ -97,11 +97,14 @@ def show(judge: JudgeName, as_json: AsJson = False) -> None:
 
 
 @app.command("delete")
-def delete(judge: JudgeName) -> None:
+def delete(judge: JudgeName, as_json: AsJson = False) -> None:
     """Take a judge out of all choices. What it said stays with the rollouts."""
     client = connect()
     found = judge_of(client, judge)
     client.delete(f"/judges/{found['id']}")
+    if as_json:
+        write_json({"deleted": found["id"]})
+        return
     say(f"judge {found['name']} deleted")
 
 
@@ -148,10 +151,13 @@ def judge_run(
 
 
 @app.command("stop")
-def stop(judge: JudgeName, run: RunName) -> None:
+def stop(judge: JudgeName, run: RunName, as_json: AsJson = False) -> None:
     """Ask a judge to stop after what is in flight. What was judged stays."""
     client = connect()
     work = client.post(f"/runs/{run_of(client, run)['id']}/judges/{judge_of(client, judge)['id']}/stop")
+    if as_json:
+        write_json(work)
+        return
     say(f"{work['judge']} stops; {work['judged']} of {work['total']} are judged")
 
 

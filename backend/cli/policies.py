@@ -152,11 +152,14 @@ def edit(
 
 
 @app.command("delete")
-def delete(policy: Name) -> None:
+def delete(policy: Name, as_json: AsJson = False) -> None:
     """Take a policy out of all choices. What it played stays; its key is forgotten."""
     client = connect()
     found = policy_of(client, policy)
     client.delete(f"/policies/{found['id']}")
+    if as_json:
+        write_json({"deleted": found["id"]})
+        return
     say(f"policy {found['name']} deleted")
 
 

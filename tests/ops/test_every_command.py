@@ -1,0 +1,32 @@
+"""What holds for every command of `proctor`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+from typer.core import TyperGroup
+
+from backend.cli.main import app
+
+FOR_PEOPLE = {("demo",), ("env", "play")}
+"""They show something as it goes on, and give nothing back."""
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if isinstance(command, TyperGroup):
+        for name, part in command.commands.items():
+            yield from commands(part, (*path, name))
+    else:
+        yield path, command
+
+
+EVERY = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", EVERY, ids=" ".join)
+def test_it_says_what_it_does_and_speaks_json(path: tuple[str, ...]) -> None:
+    command = EVERY[path]
+    assert command.help
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options or path in FOR_PEOPLE
