@@ -1,5 +1,6 @@
 """The environments that come with Proctor."""
 
+import pytest
 from sqlalchemy.orm import Session
 
 from backend.environments.drafts import save_draft
@@ -9,6 +10,7 @@ from backend.environments.service import import_builtins, import_package
 from tests.environments.packages import make_files
 
 
+@pytest.mark.slow
 def test_it_publishes_each_once(session: Session):
     first = import_builtins(session)
     assert first == [f"{name} v1" for name in library_names()]

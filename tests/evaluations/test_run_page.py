@@ -160,6 +160,7 @@ def test_the_list_filters_and_pages(session: Session, viewer: TestClient) -> Non
     assert viewer.get("/api/v1/runs?kind=nonsense").status_code == 422
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "most"), [("", 8), ("/rollouts", 7), ("/groups", 3), ("/flags", 3), ("/configuration", 2), ("/log", 3)]
 )

@@ -218,6 +218,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", [what for what in BAD if what != "the same place twice"])
 def test_a_bad_file_is_refused_with_the_line_and_leaves_nothing(
     version: EnvironmentVersion, api: TestClient, what: str

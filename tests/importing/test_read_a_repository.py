@@ -127,6 +127,7 @@ def test_a_redirect_is_not_followed(repository: Repository):
     assert all(path.startswith("/elsewhere/") for path in repository.asked)
 
 
+@pytest.mark.slow
 def test_a_server_that_sends_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(importing_git, "CLONE_SECONDS", 1.0)
     with served(tmp_path, "slow") as repository:

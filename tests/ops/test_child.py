@@ -69,6 +69,7 @@ def test_one_that_never_came_up_is_given_up_with_its_last_words(make_child: Make
         _until(lambda: child.watch() and None)
 
 
+@pytest.mark.slow
 def test_one_that_keeps_dying_is_given_up(make_child: MakeChild, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(children, "SETTLED_SECONDS", 0.0)
     monkeypatch.setattr(children, "MAX_DEATHS", 3)

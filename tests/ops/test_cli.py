@@ -151,6 +151,7 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
     assert "quick" in proctor("train", "tictactoe", "--preset", "list").json
 
 
+@pytest.mark.slow
 def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
     with transaction() as session:
         before = make_run(session, name="before")

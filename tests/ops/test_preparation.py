@@ -85,6 +85,7 @@ def test_the_token_of_an_earlier_start_goes_on_working(
     preparation.get_settings.cache_clear()
 
 
+@pytest.mark.slow
 def test_only_a_local_start_leaves_a_token(installation: None) -> None:
     assert furnish(is_local=False)["token"] is None
 

@@ -82,6 +82,7 @@ def test_an_open_episode_is_listed_and_can_be_played_on(ada: TestClient):
     assert f"{PAGE}/{run_id}" in ada.get(PAGE).text
 
 
+@pytest.mark.slow
 def test_nothing_is_left_for_a_second_worker(ada: TestClient):
     begin(ada)
     assert work() == 0

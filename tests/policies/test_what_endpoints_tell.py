@@ -105,6 +105,7 @@ async def test_without_a_price_there_is_no_cost() -> None:
     assert (await episode(told(), told("<move>1</move>"))).cost is None
 
 
+@pytest.mark.slow
 async def test_waiting_between_tries_is_no_time_of_the_policy() -> None:
     manifest = make_manifest(episode={"episode_timeout_seconds": 0.6, "step_timeout_seconds": 0.5})
     busy = error(429, **{"Retry-After": "1"})

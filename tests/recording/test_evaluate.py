@@ -130,6 +130,7 @@ def test_what_is_over_is_left_alone(plan_run: Callable[..., uuid.UUID]) -> None:
     assert len(_rollouts(run_id)) == 12
 
 
+@pytest.mark.slow
 def test_a_stop_is_obeyed_and_the_rest_played_later(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "slow", "in_step": "import time; time.sleep(0.2)"}, tasks=60, concurrency=4)
     player = threading.Thread(target=evaluate, args=(run_id, GOLD))
@@ -189,6 +190,7 @@ def test_a_killed_worker_loses_and_doubles_nothing(plan_run: Callable[..., uuid.
     assert run_of(run_id).attempt == 2
 
 
+@pytest.mark.slow
 def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=200)
     assert evaluate(run_id, GOLD) is RunStatus.PAUSED
@@ -200,6 +202,7 @@ def test_an_environment_that_always_fails_pauses_the_run(plan_run: Callable[...,
     assert row.summary["reward"] is None
 
 
+@pytest.mark.slow
 def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(package={"name": "broken", "in_reset": "raise RuntimeError('no board')"}, tasks=2)
     assert evaluate(run_id, GOLD) is RunStatus.FAILED
@@ -211,6 +214,7 @@ def test_a_few_rollouts_that_all_fail_fail_the_run(plan_run: Callable[..., uuid.
     assert "failed after 3 attempts. environment: reset: no board" in lines[0]
 
 
+@pytest.mark.slow
 def test_some_failures_are_counted_and_never_averaged_in(plan_run: Callable[..., uuid.UUID]) -> None:
     run_id = plan_run(
         package={"name": "moody", "in_reset": "if arguments['index'] in (3, 4): raise RuntimeError('no board')"}
@@ -222,6 +226,7 @@ def test_some_failures_are_counted_and_never_averaged_in(plan_run: Callable[...,
     assert summary["reward"]["count"] == 10
 
 
+@pytest.mark.slow
 def test_what_failed_is_tried_once_more_at_the_end(plan_run: Callable[..., uuid.UUID]) -> None:
     mark = "import time, __main__; began = getattr(__main__, 'began', None) or setattr(__main__, 'began', time.time())"
     fails = (
@@ -237,6 +242,7 @@ def test_what_failed_is_tried_once_more_at_the_end(plan_run: Callable[..., uuid.
     assert "2 rollouts failed; each is tried once more" in lines
 
 
+@pytest.mark.slow
 def test_many_sessions_stop_within_two_seconds(plan_run: Callable[..., uuid.UUID]) -> None:
     package = {"name": "slow", "in_step": "import time; time.sleep(0.5)", "sessions": 64}
     run_id = plan_run(package=package, tasks=2000, concurrency=64)

@@ -111,6 +111,7 @@ def test_steps_of_training_are_different_groups(recorder: RunRecorder) -> None:
         assert session.scalar(select(func.count(Task.id))) == 1
 
 
+@pytest.mark.slow
 def test_a_follower_of_the_sequence_misses_nothing_beside_concurrent_writers(recorder: RunRecorder) -> None:
     writers = [
         threading.Thread(target=_store_one_by_one, args=(recorder.run_id, range(first, first + 40)))

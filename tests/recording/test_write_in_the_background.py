@@ -71,6 +71,7 @@ async def _put_all(rollouts: RolloutWriter, count: int) -> None:
         await rollouts.put(make_rollout(group))
 
 
+@pytest.mark.slow
 async def test_a_lost_connection_is_survived(recorder: RunRecorder) -> None:
     async with RolloutWriter(recorder, after_batch=_cut_all_connections) as rollouts:
         for group in range(3):

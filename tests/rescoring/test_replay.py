@@ -22,6 +22,7 @@ def test_the_same_version_answers_the_same(world: World) -> None:
     assert (after[0].cost, after[0].policy_seconds, after[0].tokens_in) == (None, 0.0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("other", "step"), [(TIDIER, 1), (SHOWS_MORE, 1), (EARLIER, 2), (LATER, 3)])
 def test_the_first_step_that_goes_another_way_is_stored(world: World, other: str, step: int) -> None:
     run = world.replay(world.played(world.version()), version_id=world.version(other))
@@ -42,6 +43,7 @@ def test_replies_that_are_left_over_are_counted(world: World) -> None:
     assert [(each.turns, each.metrics["replies_left"]) for each in rollouts_of(run.id)] == [(2, 1)] * 4
 
 
+@pytest.mark.slow
 def test_a_version_that_breaks_leaves_failed_rows(world: World) -> None:
     run = world.replay(world.played(world.version()), version_id=world.version(BREAKS))
     assert {(each.status, each.reward) for each in rollouts_of(run.id)} == {(RolloutStatus.FAILED, None)}

@@ -52,6 +52,7 @@ def test_what_had_failed_stays_failed_and_says_why(world: World, source_id: uuid
     assert (run.summary["completed"], run.summary["failed"]) == (5, 1)
 
 
+@pytest.mark.slow
 def test_a_metric_becomes_a_column_when_it_is_given_a_weight(world: World, source_id: uuid.UUID) -> None:
     run = world.rescore(source_id, weights={"effort": -1.0})
     assert run.columns == ["gain", "tidy", "effort"]

@@ -67,6 +67,7 @@ async def test_a_refused_action_is_told_to_the_policy_and_the_episode_goes_on(en
     assert rollout.metrics["format"] == 1 / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("in_step", "kind", "message"),
     [

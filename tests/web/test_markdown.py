@@ -33,6 +33,7 @@ def test_nothing_foreign_comes_through(text: str):
     assert 'onmouseover="' not in html
 
 
+@pytest.mark.slow
 def test_a_text_that_nests_without_end_is_drawn():
     assert markdown("> " * 10_000 + "a")
     assert markdown("[" * 50_000)

@@ -100,6 +100,7 @@ async def test_other_topics_do_not_draw(start: Start, board: Board, hub: Hub) ->
     waiting.cancel()
 
 
+@pytest.mark.slow
 async def test_a_flood_of_news_draws_at_most_four_times_a_second(start: Start, board: Board, hub: Hub) -> None:
     async def read() -> None:
         async for _ in start():
