@@ -12,6 +12,7 @@ from backend.cli import (
     importing,
     judges,
     judging,
+    lessons,
     network,
     policies,
     rescoring,
@@ -20,6 +21,8 @@ from backend.cli import (
     runs,
     starting,
     tokens,
+    training,
+    workers,
 )
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
@@ -40,13 +43,16 @@ environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
 app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
-app.command("train")(starting.train)
+app.command("train")(training.train)
 app.command("runs")(runs.runs)
 app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
+runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
+exchange.data_app.add_typer(lessons.app, name="lessons")
+app.command("workers")(workers.workers)
 app.command("serve")(serve)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)

@@ -45,11 +45,11 @@ def check_gate(bench: Workbench, row: Checkpoint) -> None:
         bench.recorder.log("the gate is closed, but the run was resumed: going on", "warning")
         return
     raise GateClosed(
-        f"After the warm-up {' and '.join(problems)}. {_advice(gate, row)} Or resume this run to go on all the same."
+        f"After the warm-up {' and '.join(problems)}. {advice(gate, row)} Or resume this run to go on all the same."
     )
 
 
-def _advice(gate: GateChoice, row: Checkpoint) -> str:
+def advice(gate: GateChoice, row: Checkpoint) -> str:
     """What usually helps against what was seen."""
     again = "" if gate.retries else ", or let it try again by itself (gate.retries)"
     if row.heldout["format"] < gate.minimum_format:

@@ -57,7 +57,7 @@ def gathered_lessons(bench: Workbench, model: Any, tokenizer: Any) -> list[Lesso
     choice, context = bench.configuration.sft, context_of(model, tokenizer)
     chat = ChatTokens(tokenizer)
     main = _fitting(_gather(bench, chat, choice.source, choice.scripted_episodes), context)
-    parts = {choice.source: main}
+    parts: dict[str, Gathered] = {choice.source: main}
     for source, share in choice.shares.items():
         if source != choice.source and share > 0:
             wanted = min(choice.scripted_episodes, max(1, round(len(main.lessons) * share)))

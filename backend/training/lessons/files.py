@@ -170,7 +170,7 @@ def runs_that_learned(session: Session, row: LessonFile) -> Sequence[Run]:
     return session.scalars(_told_to_learn(row).order_by(Run.id.desc()).limit(20)).all()
 
 
-def _told_to_learn(row: LessonFile) -> Select[tuple[Run]]:
+def _told_to_learn(row: LessonFile) -> Select[Run]:
     return select(Run).where(Run.configuration["sft"]["file"].astext == str(row.id))
 
 
@@ -180,7 +180,8 @@ def _learning(session: Session, row: LessonFile) -> bool:
 
 
 def _is_deleted() -> ColumnElement[bool]:
-    return LessonFile.statistics[_DELETED].astext.is_not(None)
+    is_there: ColumnElement[bool] = LessonFile.statistics[_DELETED].astext.is_not(None)
+    return is_there
 
 
 def _forget_deleted(session: Session) -> None:

@@ -13,6 +13,7 @@ from backend.domain.lessons import Conversation
 from backend.errors import AppError, InvalidInput
 from backend.training.forms import TrainingRequest, read_training_form, read_training_query
 from backend.training.lessons import files, looking
+from backend.training.lessons.files import MAX_UPLOAD_BYTES
 from backend.training.lessons.forms import LessonFileForm
 from backend.training.lessons.preview import LessonPreview
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -36,7 +37,7 @@ class FilesPage:
     message: str = ""
     deleted: LessonFile | None = None
     """It was just deleted and can be taken back."""
-    most_bytes: int = files.MAX_UPLOAD_BYTES
+    most_bytes: int = MAX_UPLOAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def list_files(
     )
 
 
-@router.post("", response_class=HTMLResponse, max_body_size=files.MAX_UPLOAD_BYTES + 2**20)
+@router.post("", response_class=HTMLResponse, max_body_size=MAX_UPLOAD_BYTES + 2**20)
 def add_file(
     request: Request,
     session: SessionDep,
