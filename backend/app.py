@@ -27,7 +27,9 @@ from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
 from backend.judging import judges_api, judges_routes
 from backend.judging import routes as judging_routes
+from backend.overview import api as overview_api
 from backend.overview import routes as overview_routes
+from backend.overview import worker_routes
 from backend.rescoring import api as rescoring_api
 from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
@@ -47,6 +49,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 PAGES = (
     exchange_routes,
     overview_routes,
+    worker_routes,
     judging_routes,
     judges_routes,
     team_routes,
@@ -73,6 +76,7 @@ JSON = (
     training_api,
     lessons_api,
     launch_api,
+    overview_api,
     checkpoint_api,
     exchange_api,
     rescoring_api,

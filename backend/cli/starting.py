@@ -1,5 +1,7 @@
-"""`proctor eval` and `proctor train`: start a run, watch it, tell how it ended."""
+"""`proctor eval`: start a run, watch it, tell how it ended."""
 
+import copy
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -85,33 +87,6 @@ def _context(written: str | None) -> dict[str, Any] | None:
     return {"kind": "last", "turns": int(turns)} if colon else {"kind": "last"}
 
 
-def train(
-    environment: EnvironmentName,
-    preset: Annotated[str | None, typer.Option(help="A tried configuration; `--preset list` shows them.")] = None,
-    choices: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A choice, e.g. grpo.steps=200; repeatable.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run and of the policy that it trains.")] = None,
-    without_certificate: Annotated[str | None, typer.Option(help="Why to train on an unchecked version.")] = None,
-    no_wait: NoWait = False,
-    as_json: AsJson = False,
-) -> None:
-    """Train a small model: SFT warm-up, then GRPO. Ctrl-C leaves it running; a stopped run can be resumed."""
-    client = connect()
-    if preset == "list":
-        write_json(client.get("/training/presets"))
-        return
-    body = {
-        "version_id": version_of(client, environment)["id"],
-        "configuration": nested(choices or []),
-        "preset": preset,
-        "name": name,
-        "without_certificate": without_certificate,
-    }
-    started = client.post("/training", {field: value for field, value in body.items() if value is not None})
-    finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
-
-
 def finish(client: Client, run: dict[str, Any], *, no_wait: bool, as_json: bool) -> None:
     if no_wait:
         if as_json:
@@ -128,9 +103,9 @@ def finish(client: Client, run: dict[str, Any], *, no_wait: bool, as_json: bool)
     raise typer.Exit(status_of(over))
 
 
-def nested(choices: list[str]) -> dict[str, Any]:
-    """`["grpo.steps=200"]` as `{"grpo": {"steps": "200"}}`; the server reads the values."""
-    found: dict[str, Any] = {}
+def nested(choices: list[str], over: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """`["grpo.steps=200"]` as `{"grpo": {"steps": "200"}}`, over what is there already; the server reads the values."""
+    found: dict[str, Any] = copy.deepcopy(dict(over or {}))
     for choice in choices:
         name, equals, value = choice.partition("=")
         if not equals or not name:
@@ -138,6 +113,8 @@ def nested(choices: list[str]) -> dict[str, Any]:
         *blocks, last = name.split(".")
         target = found
         for block in blocks:
-            target = target.setdefault(block, {})
+            below = target.get(block)
+            target[block] = below if isinstance(below, dict) else {}
+            target = target[block]
         target[last] = value
     return found

@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Environment, EnvironmentVersion, Job, Policy, Run, Worker
+from backend.db.models import Environment, EnvironmentVersion, Job, Policy, Run
 from backend.domain.vocabulary import JobStatus, Queue, RunKind, RunStatus
-
-SILENT_AFTER = timedelta(seconds=45)
-"""A worker reports every 10 s; after this long it is shown as silent."""
 
 _WITH_NAMES = (joinedload(Run.version).joinedload(EnvironmentVersion.environment), joinedload(Run.policy))
 
@@ -55,14 +51,6 @@ def newest_over(session: Session, kind: RunKind, limit: int = 6) -> Sequence[Run
     over = [status for status in RunStatus if status.is_over]
     statement = select(Run).where(Run.kind == kind, Run.status.in_(over)).options(*_WITH_NAMES)
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(limit)).all()
-
-
-def workers(session: Session) -> Sequence[Worker]:
-    return session.scalars(select(Worker).order_by(Worker.name)).all()
-
-
-def is_silent(worker: Worker) -> bool:
-    return datetime.now(UTC) - worker.seen_at > SILENT_AFTER
 
 
 def waiting_jobs(session: Session) -> dict[Queue, int]:

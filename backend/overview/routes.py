@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.db.models import Run, Worker
+from backend.db.models import Run
 from backend.domain.vocabulary import Queue, RunKind
 from backend.events import REVIEW, RUNS, run_topic
 from backend.judging.forms import FlagFilter
@@ -20,6 +20,7 @@ from backend.judging.queries import queue as review_queue
 from backend.overview import queries
 from backend.overview.queries import Stock
 from backend.settings import get_settings
+from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.pages import page, render_block
 from backend.web.streams import live
@@ -43,8 +44,9 @@ class OverviewPage:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    workers: list[tuple[Worker, bool]]
-    """(worker, is it silent)"""
+    workers: int
+    """How many answer."""
+    silent: int
     launchers: list[str]
     allow_unsandboxed: bool
     waiting: dict[Queue, int]
@@ -70,7 +72,7 @@ def _overview(session: Session) -> OverviewPage:
 
 
 def _silent_queues(session: Session) -> list[str]:
-    served = {name for worker in queries.workers(session) if not queries.is_silent(worker) for name in worker.queues}
+    served = {name for offer in offers(session) for name in offer.queues}
     return [str(queue) for queue in queries.waiting_jobs(session) if str(queue) not in served]
 
 
@@ -92,16 +94,16 @@ async def follow_overview(request: Request, session: SessionDep, _: Viewer) -> A
 
 @router.get("/settings")
 def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
-    found = [(worker, queries.is_silent(worker)) for worker in queries.workers(session)]
-    launchers = sorted({str(worker.capabilities["launcher"]) for worker, silent in found if _tells(worker, silent)})
+    answering = offers(session)
     context = SettingsPage(
-        found, launchers, get_settings().allow_unsandboxed, queries.waiting_jobs(session), _facts(session)
+        workers=len(answering),
+        silent=len(workers(session)) - len(answering),
+        launchers=sorted({offer.can.launcher for offer in answering if offer.can.launcher}),
+        allow_unsandboxed=get_settings().allow_unsandboxed,
+        waiting=queries.waiting_jobs(session),
+        facts=_facts(session),
     )
     return page(request, "settings/settings.html", context)
-
-
-def _tells(worker: Worker, is_silent: bool) -> bool:
-    return not is_silent and bool(worker.capabilities.get("launcher"))
 
 
 def _facts(session: Session) -> list[tuple[str, Any]]:

@@ -41,7 +41,7 @@ def file_of_plan(version: EnvironmentVersion, configuration: TrainingConfigurati
         environment=f"{version.environment.name}@{version.number}",
         content_hash=version.content_hash,
         configuration=configuration.resolved(),
-        **{name: text for name, text in told.items() if text},  # type: ignore[arg-type]
+        **{name: text for name, text in told.items() if text},
     )
 
 

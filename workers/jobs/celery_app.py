@@ -30,9 +30,9 @@ app.conf.update(
 _presence: list[Presence] = []
 
 
-@app.task(name=EXECUTE)
-def execute_job(job_id: str) -> None:
-    execute(uuid.UUID(job_id))
+@app.task(name=EXECUTE, bind=True)
+def execute_job(self: Any, job_id: str) -> None:
+    execute(uuid.UUID(job_id), str(self.request.hostname or ""))
 
 
 @signals.setup_logging.connect

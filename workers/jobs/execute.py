@@ -29,9 +29,10 @@ class Interrupted(BaseException):
     """The worker ends or the lease was lost. Bodies let it pass; their `finally` blocks run."""
 
 
-def execute(job_id: uuid.UUID) -> None:
-    """The one entry for all jobs. A message for a job that is over, taken or unknown is no error."""
-    taken = leases.take(job_id, _worker_name())
+def execute(job_id: uuid.UUID, worker: str = "") -> None:
+    """The one entry for all jobs. A message for a job that is over, taken or unknown is no error. `worker` is the name
+    under which this one reports, so that a page can say what it works on."""
+    taken = leases.take(job_id, f"{worker or _machine_name()}/{os.getpid()}")
     if taken is None:
         logger.info("nothing to do for this wake-up", job_id=str(job_id))
         return
@@ -113,8 +114,8 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     raise Interrupted
 
 
-def _worker_name() -> str:
-    return f"{get_settings().worker_name or os.uname().nodename}/{os.getpid()}"
+def _machine_name() -> str:
+    return get_settings().worker_name or os.uname().nodename
 
 
 def _describe(error: Exception) -> str:

@@ -40,8 +40,8 @@ class Plan:
 def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     """In the order in which a person would ask."""
     found = [_certificate(plan), *_workers(plan), _batch(plan.configuration), _tasks(plan), _heldout(plan)]
-    found += [_context(plan), memory_at_once(plan)]
-    return [finding for finding in found if finding is not None]
+    further = (_context(plan), memory_at_once(plan))
+    return found + [finding for finding in further if finding is not None]
 
 
 def _certificate(plan: Plan) -> PreflightFinding:
