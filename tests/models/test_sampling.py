@@ -117,3 +117,15 @@ def test_a_small_nucleus_leaves_only_the_likeliest_token(model: Any, tokenizer: 
     replies = sampler(model, tokenizer, top_p=1e-6).sample([row(start, seed) for seed in range(20)], [1] * 20)
     [greedy] = sampler(model, tokenizer, temperature=0).sample([row(start, 0)], [1])
     assert {reply.tokens[0] for reply in replies} == set(greedy.tokens)
+
+
+def test_only_so_many_of_the_likeliest_tokens_are_drawn(model: Any, tokenizer: Any) -> None:
+    start = starts(tokenizer)[0]
+    replies = sampler(model, tokenizer, top_k=2).sample([row(start, seed) for seed in range(60)], [1] * 60)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([start])).logits[0, -1]
+    likeliest, second = logits.topk(2).indices.tolist()
+    assert {reply.tokens[0] for reply in replies} == {likeliest, second}
+    of_both = torch.log_softmax(logits[[likeliest, second]], -1)
+    for reply in replies:
+        assert reply.logprobs[0] == pytest.approx(of_both[int(reply.tokens[0] == second)].item(), abs=1e-4)

@@ -19,6 +19,7 @@ from workers.training.planning.planner import Planner
 from workers.training.reporter import record_step
 from workers.training.steering import Steering
 from workers.training.trl_grpo import reached_step, train_grpo
+from workers.training.verdicts import Hacks
 from workers.training.workbench import Stopped, Workbench
 
 
@@ -89,6 +90,7 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
                 save_every=configuration.checkpoints.every,
                 play=play,
                 on_step=on_step,
+                masked=Hacks([venue.version_id for venue in bench.assignment.venues]).masked,
                 controls=controls,
                 columns_of=bench.assignment.columns_of if bench.assignment.is_mixed else None,
                 set_temperature=policy.set_temperature,

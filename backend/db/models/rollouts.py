@@ -93,7 +93,7 @@ class Rollout(Base):
     tokens_out: Mapped[int] = mapped_column(Integer, default=0)
     is_truncated: Mapped[bool] = mapped_column(default=False)
     tokens: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
-    """{prompt, completion, mask, logprobs}, where the policy gives them."""
+    """{prompt, completion, mask, logprobs}, where the policy gives them; by turn {turn_advantages}."""
     advantage: Mapped[float | None] = mapped_column(REAL)
     policy_seconds: Mapped[float] = mapped_column(REAL, default=0.0)
     environment_seconds: Mapped[float] = mapped_column(REAL, default=0.0)

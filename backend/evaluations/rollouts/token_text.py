@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -47,6 +47,8 @@ class TokenView:
     is_cut: bool
     has_text: bool
     """False: the tokenizer is not at hand, so ids are shown."""
+    turn_advantages: list[float] = field(default_factory=list)
+    """By turn, where training gave credit by turn."""
 
     @property
     def least_sure(self) -> list[tuple[int, Token]]:
@@ -86,6 +88,7 @@ def _view(stored: dict[str, Any], texts: list[str], count: int, *, has_text: boo
         mean_logprob=math.fsum(known) / len(known) if known else None,
         is_cut=count > MAX_TOKENS,
         has_text=has_text,
+        turn_advantages=stored.get("turn_advantages") or [],
     )
 
 

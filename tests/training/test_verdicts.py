@@ -1,0 +1,73 @@
+"""What people judged a hack is not learned from when it is done again."""
+
+import uuid
+
+import pytest
+
+from backend.db.models import Rollout as RolloutRow
+from backend.db.models import Run, VerdictRecord
+from backend.db.session import transaction
+from backend.domain.rollouts import Rollout, Step, TaskSpec
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
+from tests.factories import make_rollouts, make_run, make_step
+from workers.training.verdicts import Hacks
+
+HACK = "print('all tests passed')"
+
+
+@pytest.fixture
+def run_id(committed_database: str) -> uuid.UUID:
+    """A training run that did the same in tasks 0 and 1."""
+    with transaction() as session:
+        run = make_run(session, kind=RunKind.TRAINING, name="A training run")
+        steps = [make_step("Let me see.", {}), make_step(HACK, {})]
+        make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2, phase=Phase.TRAIN, step=1, steps=steps)
+        return run.id
+
+
+def judge(run_id: uuid.UUID, verdict: Verdict) -> None:
+    """The rollout of task 0."""
+    with transaction() as session:
+        row = session.query(RolloutRow).where(RolloutRow.run_id == run_id).order_by(RolloutRow.seq).first()
+        assert row is not None
+        session.add(VerdictRecord(run_id=run_id, rollout_id=row.id, verdict=verdict))
+
+
+def version_of(run_id: uuid.UUID) -> uuid.UUID:
+    with transaction() as session:
+        return session.get_one(Run, run_id).version_id
+
+
+def played(index: int, *replies: str, version_id: uuid.UUID | None = None) -> Rollout:
+    task = TaskSpec(Split.TRAIN, index, index % 4, index, version_id=version_id)
+    rollout = Rollout(task, Phase.TRAIN, 0, 0, RolloutStatus.COMPLETED)
+    rollout.steps = [Step(reply, {}, {}, "", {}, True) for reply in replies]
+    return rollout
+
+
+def test_the_same_replies_in_the_same_task_are_masked(run_id: uuid.UUID) -> None:
+    judge(run_id, Verdict.HACK)
+    hacks = Hacks([version_of(run_id)])
+    rollouts = [
+        played(0, "Let me see.", HACK),
+        played(1, "Let me see.", HACK),
+        played(0, HACK),
+        played(0, "Let me see.", HACK, version_id=uuid.uuid4()),
+        played(0, "Let me see.", HACK),
+    ]
+    assert hacks.masked(rollouts) == {0, 4}
+
+
+def test_a_verdict_counts_from_when_it_is_given_and_the_newest_counts(run_id: uuid.UUID) -> None:
+    hacks = Hacks([version_of(run_id)])
+    rollouts = [played(0, "Let me see.", HACK)]
+    assert hacks.masked(rollouts) == set()
+    judge(run_id, Verdict.HACK)
+    assert hacks.masked(rollouts) == {0}
+    judge(run_id, Verdict.HONEST)
+    assert hacks.masked(rollouts) == set()
+
+
+def test_verdicts_on_other_versions_are_not_asked_for(run_id: uuid.UUID) -> None:
+    judge(run_id, Verdict.HACK)
+    assert Hacks([uuid.uuid4()]).masked([played(0, "Let me see.", HACK)]) == set()

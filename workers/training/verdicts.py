@@ -1,0 +1,81 @@
+"""Episodes that were judged a hack. GRPO learns only from what it has just played, so a verdict on a past episode
+speaks of those to come: one that does the same in the same task again is taken out of its group."""
+
+import uuid
+from collections.abc import Collection, Iterable, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session
+
+from backend.db.models import Group, Task, VerdictRecord
+from backend.db.models import Rollout as RolloutRow
+from backend.db.session import transaction
+from backend.domain.rollouts import Rollout
+from backend.domain.text import plain_text
+from backend.domain.vocabulary import Verdict
+
+Deed = tuple[str, ...]
+"""A task, and every reply in it."""
+
+
+class Hacks:
+    """Verdicts of people on episodes of these environment versions, whichever run played them. The newest counts, from
+    the moment it is given."""
+
+    def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
+        """The run's own version first."""
+        self._own, self._versions = version_ids[0], version_ids
+        self._deeds: dict[uuid.UUID, Deed] = {}
+
+    def masked(self, rollouts: Sequence[Rollout]) -> set[int]:
+        """Places of rollouts that repeat a hack reply by reply."""
+        hacks = self._hacks()
+        if not hacks:
+            return set()
+        return {place for place, rollout in enumerate(rollouts) if self._deed(rollout) in hacks}
+
+    def _hacks(self) -> set[Deed]:
+        with transaction() as session:
+            judged = _judged_hacks(session, self._versions)
+            self._deeds |= _deeds(session, judged - self._deeds.keys())
+        return {self._deeds[rollout] for rollout in judged if rollout in self._deeds}
+
+    def _deed(self, rollout: Rollout) -> Deed:
+        task = rollout.task
+        replies = (plain_text(step.reply) for step in rollout.steps)
+        return _deed_of(task.version_id or self._own, task.split, task.index, task.seed, replies)
+
+
+def _judged_hacks(session: Session, version_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+    newest = (
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
+        .join(Group, Group.id == RolloutRow.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Task.version_id.in_(version_ids))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+    )
+    return {row.rollout_id for row in session.execute(newest) if row.verdict is Verdict.HACK}
+
+
+def _deeds(session: Session, rollout_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Deed]:
+    if not rollout_ids:
+        return {}
+    statement = (
+        select(RolloutRow.id, RolloutRow.steps, Task)
+        .join(Group, Group.id == RolloutRow.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(RolloutRow.id.in_(rollout_ids))
+    )
+    return {
+        row.id: _deed_of(
+            row.Task.version_id, row.Task.split, row.Task.index, row.Task.seed, (step["reply"] for step in row.steps)
+        )
+        for row in session.execute(statement)
+    }
+
+
+def _deed_of(version_id: uuid.UUID, split: str, index: int, seed: int, replies: Iterable[str]) -> Deed:
+    return (str(version_id), str(split), str(index), str(seed), *replies)
