@@ -172,7 +172,8 @@ class _Looking:
     def _said_of_texts(self, seen: SourcePreview) -> Iterator[str]:
         found = seen.found
         if seen.too_long:
-            yield f"{seen.too_long:,} are longer than the model's context and will be left out."
+            told = f"{self.measure.context:,} tokens ({self.measure.told})"
+            yield f"{seen.too_long:,} are longer than the model's context of {told} and will be left out."
         if found.silent:
             yield f"{found.silent:,} hold no reply that was understood and will be left out."
         if found.reasoning:

@@ -17,6 +17,7 @@ from backend.domain.training import ModelChoice
 
 _MARKS = 2
 """Tokens that a chat template adds to a message, at least: who speaks, and its end."""
+_ABOUT = "about, 4 characters each"
 _MOST_BYTES = 64 * 1024**2
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
 
@@ -29,7 +30,6 @@ class Measure:
     told: str
     """What the numbers are, for a person."""
     context: int | None = None
-    is_exact: bool = False
 
 
 def measure_of(session: Session, choice: ModelChoice) -> Measure:
@@ -37,21 +37,21 @@ def measure_of(session: Session, choice: ModelChoice) -> Measure:
         case "checkpoint" if choice.checkpoint is not None:
             return _of_checkpoint(session, choice.checkpoint)
         case "scratch":
-            return Measure(about_tokens, "about, at four characters each; the tokenizer is made later", choice.context)
+            return Measure(about_tokens, _ABOUT, choice.context)
         case _:
-            return Measure(about_tokens, "about, at four characters each; the model's tokenizer is at the worker")
+            return Measure(about_tokens, _ABOUT)
 
 
 def _of_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Measure:
     row = session.get(Checkpoint, checkpoint_id)
     if row is None or row.pruned_at is not None or find_spec("tokenizers") is None:
-        return Measure(about_tokens, "about, at four characters each")
+        return Measure(about_tokens, _ABOUT)
     try:
         count = _counter(_read(f"{row.artifact}/tokenizer.json"))
         context = _context(json.loads(_read(f"{row.artifact}/config.json")))
     except (OSError, ValueError):
-        return Measure(about_tokens, "about, at four characters each; its tokenizer cannot be read here")
-    return Measure(count, "by the checkpoint's own tokenizer", context, is_exact=True)
+        return Measure(about_tokens, _ABOUT)
+    return Measure(count, "by the checkpoint's tokenizer", context)
 
 
 def _counter(text: bytes) -> TokenCount:
