@@ -1,0 +1,65 @@
+"""Which curves a training run's page draws beside the main ones."""
+
+from sqlalchemy.orm import Session
+from starlette.testclient import TestClient
+
+from backend.db.models import Run
+from backend.domain.vocabulary import RunKind, RunStatus
+from backend.evaluations.charts import Chart, charts_of
+from backend.evaluations.pages.header import RunHeader
+from tests.factories import make_points, make_run
+
+
+def more(run: Run, *names: str) -> dict[str, Chart]:
+    return {chart.key: chart for chart in charts_of(run, names)[1]}
+
+
+def labels(chart: Chart) -> list[str]:
+    return [series.label for series in chart.series]
+
+
+def test_each_column_has_its_spread(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    for curve in ("columns_p90", "columns", "columns_p50", "columns_p10", "columns_std"):
+        make_points(session, run, f"{curve}/win", {1: 0.5, 2: 0.6})
+    html = viewer.get(f"/runs/{run.id}").text
+    assert f"/runs/{run.id}/points.json?chart=spread/win" in html
+    assert "chart=columns_p10/win" not in html
+    answer = viewer.get(f"/runs/{run.id}/points.json?chart=spread/win").json()
+    assert [series["label"] for series in answer["series"]] == ["p90", "mean", "median", "p10"]
+    assert labels(more(run, "columns_std/win")["deviations"]) == ["win"]
+
+
+def test_columns_are_drawn_by_level_and_by_environment(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    charts = more(run, *(f"columns_level/{level}/win" for level in (0, 2, 10)), "columns_environment/guess/win")
+    assert labels(charts["level/win"]) == ["level 0", "level 2", "level 10"]
+    assert labels(charts["environment/win"]) == ["guess"]
+
+
+def test_time_tokens_and_ratios_have_charts_of_their_own(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    charts = more(run, "seconds/rollouts", "seconds/step", "tokens/in", "ratio/mean", "ratio/low_clip")
+    assert labels(charts["seconds/rollouts"]) == ["rollouts", "reward", "forward", "backward", "other"]
+    assert labels(charts["ratio/mean"]) == ["mean", "max"]
+    assert labels(charts["ratio/low_clip"]) == ["low", "high"]
+    assert "seconds/step" in charts
+
+
+def test_what_replacement_throws_away_is_drawn_where_it_is_on(session: Session) -> None:
+    plain = make_run(session, kind=RunKind.TRAINING)
+    replacing = make_run(session, kind=RunKind.TRAINING, configuration={"grpo": {"replace_uniform": 2}})
+    drawn = [
+        next(chart for chart in charts_of(run, [])[0] if chart.key == "groups/no_variance")
+        for run in (plain, replacing)
+    ]
+    assert [len(chart.series) for chart in drawn] == [1, 2]
+
+
+def test_the_time_left_is_as_the_worker_foresees_it(session: Session) -> None:
+    progress = {"phase": "grpo", "done": 10, "total": 110, "rate": 10.0}
+    run = make_run(session, kind=RunKind.TRAINING, status=RunStatus.RUNNING, progress=progress)
+    head = RunHeader(run, 0, is_settled=False)
+    assert head.seconds_left == 10.0
+    run.progress = {**progress, "seconds_left": 321.5}
+    assert head.seconds_left == 321.5
