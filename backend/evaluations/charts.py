@@ -32,7 +32,9 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
         Chart("columns", "Reward columns", "value", tuple(_columns(run, "columns/"))),
         Chart("heldout", "Held-out reward columns", "value", tuple(_columns(run, "heldout/columns/"))),
+        *_environments(known),
         *_levels(known),
+        *_curriculum(known),
         _single("entropy", "Entropy", "nats a token", low=0),
         _single("completions/mean_length", "Completion length", "tokens", low=0),
         _groups(run),
@@ -116,6 +118,29 @@ def _levels(known: set[str]) -> Iterable[Chart]:
         if found:
             series = tuple(Series(name, f"level {name.removeprefix(prefix)}") for name in found)
             yield Chart(prefix.strip("/").replace("/", "-") + "s", title, "reward", series)
+
+
+def _environments(known: set[str]) -> Iterable[Chart]:
+    """Reward by environment, where the run plays several."""
+    for prefix, title in (
+        ("environment/", "Reward by environment"),
+        ("heldout/environment/", "Held-out reward by environment"),
+    ):
+        found = sorted(name for name in known if name.startswith(prefix))
+        if found:
+            series = tuple(Series(name, name.removeprefix(prefix)) for name in found)
+            yield Chart(prefix.strip("/").replace("/", "-") + "s", title, "reward", series)
+
+
+def _curriculum(known: set[str]) -> Iterable[Chart]:
+    """Where the levels of a run adapt: the window of each environment, and the success that moves it."""
+    names = sorted(name.split("/")[1] for name in known if name.startswith("curriculum/") and name.endswith("/high"))
+    for name in names:
+        series = (Series(f"curriculum/{name}/high", "top level"), Series(f"curriculum/{name}/low", "lowest level"))
+        yield Chart(f"curriculum/{name}", f"Levels played of {name}", "level", series, low=0)
+    if names:
+        series = tuple(Series(f"curriculum/{name}/success", name) for name in names)
+        yield Chart("curriculum-success", "Success at the top level", "share", series, low=0, high=1)
 
 
 def _single(name: str, title: str, unit: str, low: float | None = None, high: float | None = None) -> Chart:

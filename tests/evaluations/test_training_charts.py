@@ -37,6 +37,26 @@ def test_columns_are_drawn_by_level_and_by_environment(session: Session) -> None
     assert labels(charts["environment/win"]) == ["guess"]
 
 
+def test_a_climbing_window_is_drawn_with_the_success_that_moves_it(session: Session, viewer: TestClient) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    for name, value in (("low", 0.0), ("high", 2.0), ("success", 0.7)):
+        make_points(session, run, f"curriculum/ladder/{name}", {1: value, 2: value})
+    main = {chart.key: chart for chart in charts_of(run, ["curriculum/ladder/high", "curriculum/ladder/low"])[0]}
+    assert labels(main["curriculum/ladder"]) == ["top level", "lowest level"]
+    assert labels(main["curriculum-success"]) == ["ladder"]
+    assert "chart=curriculum/ladder" in viewer.get(f"/runs/{run.id}").text
+    answer = viewer.get(f"/runs/{run.id}/points.json?chart=curriculum/ladder").json()
+    assert [series["values"] for series in answer["series"]] == [[2.0, 2.0], [0.0, 0.0]]
+
+
+def test_a_mix_is_drawn_by_environment(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    names = ["environment/guess", "environment/ladder", "heldout/environment/guess"]
+    main = {chart.key: chart for chart in charts_of(run, names)[0]}
+    assert labels(main["environments"]) == ["guess", "ladder"]
+    assert labels(main["heldout-environments"]) == ["guess"]
+
+
 def test_time_tokens_and_ratios_have_charts_of_their_own(session: Session) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     charts = more(run, "seconds/rollouts", "seconds/step", "tokens/in", "ratio/mean", "ratio/low_clip")

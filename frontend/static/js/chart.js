@@ -128,10 +128,13 @@
       };
     }
 
-    // what lies between two quantiles is filled
+    // what lies between two quantiles, or in a window of levels, is filled
     bands() {
-      const [high, low] = ["p90", "p10"].map((name) => this.data.series.findIndex(({ label }) => label === name) + 1);
-      return high && low ? [{ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }] : [];
+      const place = (name) => this.data.series.findIndex(({ label }) => label === name) + 1;
+      return [["p90", "p10"], ["top level", "lowest level"]]
+        .map((ends) => ends.map(place))
+        .filter(([high, low]) => high && low)
+        .map(([high, low]) => ({ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }));
     }
 
     draw() {
