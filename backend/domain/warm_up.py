@@ -27,6 +27,9 @@ class SftChoice(Block):
     noise: Share = 0.1
     """Only a script: chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery
     after it is."""
+    script_where: str = Field(default="", max_length=MAX_LENGTH)
+    """Only a script: a filter that its episodes pass to be imitated, such as `win > 0`; empty: all are. What a weak
+    script did well by chance then teaches without what it did badly; it has to play more for as many lessons."""
     runs: list[uuid.UUID] = Field(default_factory=list, max_length=MAX_RUNS)
     """Only rollouts: ids of the runs, with commas between; empty: every run of this environment. Held-out tasks never
     come in, nor what was judged a hack."""

@@ -21,6 +21,8 @@ TITLES: Mapping[str, str] = {
     "checkpoints": "Checkpoints",
     "budget": "Budget",
     "alarms": "Alarms",
+    "hardware": "Device and precision",
+    "vllm": "Sampling with vLLM",
     MACHINE: "Machine",
 }
 ORDER = tuple(TITLES)
@@ -38,7 +40,16 @@ HELP = {
 BASIC = frozenset(
     {
         *("recipe", "seed", "model.source", "model.size", "model.checkpoint", "model.base"),
-        *("sft.source", "sft.script", "sft.episodes", "sft.runs", "sft.where", "sft.file", "sft.steps"),
+        *(
+            "sft.source",
+            "sft.script",
+            "sft.episodes",
+            "sft.script_where",
+            "sft.runs",
+            "sft.where",
+            "sft.file",
+            "sft.steps",
+        ),
         *("sft.learning_rate", "grpo.steps", "grpo.tasks_per_step", "grpo.group_size", "grpo.learning_rate"),
         *("grpo.loss_type", "grpo.beta", "grpo.temperature", "heldout.every", "heldout.tasks"),
     }
@@ -78,7 +89,7 @@ ONLY: Mapping[str, str] = {
         "adapter.kind=lora|qlora",
     ),
     "adapter.is_double_quantised": "adapter.kind=qlora",
-    **dict.fromkeys((f"sft.{name}" for name in ("script", "episodes", "noise")), "sft.source=script"),
+    **dict.fromkeys((f"sft.{name}" for name in ("script", "episodes", "noise", "script_where")), "sft.source=script"),
     **dict.fromkeys(("sft.runs", "sft.where"), "sft.source=rollouts"),
     "sft.file": "sft.source=file",
     **dict.fromkeys(("sft.most", "sft.system"), "sft.source=rollouts|file"),
@@ -94,9 +105,29 @@ SECTION_ONLY: Mapping[str, str] = {
     "grpo": "recipe=sft_then_grpo|grpo",
     "curriculum": "recipe=sft_then_grpo|grpo",
 }
+NAMES: Mapping[str, str] = {
+    "model.source": "Starts from",
+    "model.base": "Name or folder",
+    "model.context": "Context in tokens",
+    "sft.source": "Imitates",
+    "sft.where": "Which rollouts",
+    "sft.runs": "Of these runs",
+    "grpo.group_size": "Episodes of each task",
+    "grpo.micro_batches": "Parts of a step",
+    "heldout.every": "Steps between examinations",
+    "heldout.tasks": "Held-out tasks",
+    "checkpoints.every": "Steps between saved states",
+    "adapter.kind": "Trained weights",
+    "curriculum.kind": "Levels",
+    "mix": "Environments by weight",
+    "concurrency": "Episodes at once",
+    "servers": "Env servers",
+    "threads": "CPU threads",
+}
+"""Where a choice's own name says too little on a page. The names in the configuration stay as they are."""
 CHOSEN_FROM: Mapping[str, str] = {"model.checkpoint": "checkpoints", "sft.file": "lesson_files"}
 """Ids that are picked from a list."""
-LARGE = frozenset({"sft.where", "sft.runs", "model.base", "mix", "model.checkpoint"})
+LARGE = frozenset({"sft.script_where", "sft.where", "sft.runs", "model.base", "mix", "model.checkpoint"})
 """Fields that need the whole width."""
 WORDS: Mapping[str, str] = {
     "sft": "SFT",

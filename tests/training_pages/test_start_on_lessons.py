@@ -55,6 +55,13 @@ def test_the_file_must_be_there_and_not_deleted(trainer: TestClient, version: En
     assert start(trainer, version, source="file", file=file_id).status_code == 201
 
 
+def test_the_filter_of_scripted_episodes_must_be_understood(trainer: TestClient, version: EnvironmentVersion) -> None:
+    refused = start(trainer, version, script_where="wins > 0")
+    assert refused.status_code == 422
+    assert "wins" in refused.json()["fields"]["sft.script_where"]
+    assert start(trainer, version, script_where="win > 0 and turns < 9").status_code == 201
+
+
 def test_marked_episodes_must_be_there(trainer: TestClient, version: EnvironmentVersion) -> None:
     assert "sft.demonstrations" in start(trainer, version, demonstrations=0.5).json()["fields"]
 

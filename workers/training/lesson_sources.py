@@ -4,7 +4,7 @@ Gathered once and kept in a file, so that a resumed run learns from the same les
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -17,6 +17,7 @@ from backend.domain.prompts import render_system
 from backend.domain.rollouts import Rollout
 from backend.domain.training import Stage
 from backend.domain.vocabulary import Phase
+from backend.training.lessons.scripted import passing_episodes
 from backend.training.lessons.sources import (
     Asked,
     chosen_rollouts,
@@ -198,7 +199,20 @@ def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]
         raise Stopped
     if len(lessons) < episodes / 2:
         raise BrokenStep(f"{failed:,} of {episodes:,} scripted episodes failed")
-    return [lessons[group] for group in sorted(lessons)]
+    return [lessons[group] for group in sorted(_imitated(bench, lessons))]
+
+
+def _imitated(bench: Workbench, lessons: Mapping[int, Lesson]) -> set[int]:
+    """The script's episodes that pass the warm-up's filter."""
+    where = bench.configuration.sft.script_where
+    if not where.strip():
+        return set(lessons)
+    with transaction() as session:
+        passing = passing_episodes(session, bench.assignment.run_id, where) & lessons.keys()
+    if not passing:
+        raise BrokenStep(f"none of {len(lessons):,} scripted episodes passes the filter `{where}` (sft.script_where)")
+    bench.recorder.log(f"{len(passing):,} of {len(lessons):,} scripted episodes pass `{where}`")
+    return passing
 
 
 def texts_to_read(bench: Workbench, count: int) -> list[str]:

@@ -9,6 +9,7 @@ from backend.db.models import LessonFile
 from backend.domain.training import TrainingConfiguration
 from backend.errors import InvalidInput
 from backend.training.lessons.files import deleted_at
+from backend.training.lessons.scripted import check_script_filter
 from backend.training.lessons.sources import Asked, chosen_rollouts, demonstrated_rollouts
 
 
@@ -17,6 +18,8 @@ def check_sources(session: Session, configuration: TrainingConfiguration, versio
     choice = configuration.sft
     if not configuration.recipe.has_sft:
         return
+    if choice.uses("script") and choice.script_where.strip():
+        check_script_filter(session, choice.script_where, version_ids)
     if choice.uses("file"):
         file = session.get(LessonFile, choice.file)
         if file is None or deleted_at(file) is not None:
