@@ -35,7 +35,15 @@ from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
 from backend.training import api as training_api
-from backend.training import checkpoint_api, checkpoint_routes, launch_api, launch_routes, preflight_routes
+from backend.training import (
+    checkpoint_api,
+    checkpoint_routes,
+    launch_api,
+    launch_routes,
+    preflight_routes,
+    steering_api,
+    steering_routes,
+)
 from backend.training import routes as training_routes
 from backend.training.lessons import api as lessons_api
 from backend.training.lessons import routes as lessons_routes
@@ -56,6 +64,7 @@ PAGES = (
     environments_routes,
     evaluations_routes,
     training_routes,
+    steering_routes,
     lessons_routes,
     launch_routes,
     preflight_routes,
@@ -74,6 +83,7 @@ JSON = (
     results_api,
     rollout_api,
     training_api,
+    steering_api,
     lessons_api,
     launch_api,
     overview_api,

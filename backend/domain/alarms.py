@@ -3,7 +3,7 @@
 What each alarm means and what helps is in `alarm_kinds`.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 
@@ -15,6 +15,8 @@ Halting = Literal["off", "note", "pause", "stop"]
 """Where another rate or an earlier checkpoint would not help."""
 Ending = Literal["pause", "stop", "roll_back"]
 """What is broken cannot go on."""
+CLEARED = "cleared_step"
+"""Key of a stored alarm's evidence: the step at which its condition was over."""
 
 
 class AlarmsChoice(Block):
@@ -115,6 +117,12 @@ class AlarmsChoice(Block):
 
     out_of_memory: Literal["pause", "stop"] = "pause"
     """The memory did not suffice. Trying the same again would not either."""
+
+
+def actions_of(name: str) -> tuple[str, ...]:
+    """What may be chosen for an alarm; nothing for one that is always noted."""
+    info = AlarmsChoice.model_fields.get(name)
+    return get_args(info.annotation) if info else ()
 
 
 def action_of(choice: AlarmsChoice, name: str) -> AlarmAction | None:

@@ -89,5 +89,5 @@ def _consequences(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def source_of(session: Session, run: Run) -> Run | None:
-    """The run that this one repeats, re-scores or replays."""
+    """The run that this one repeats, re-scores, replays or branches off."""
     return session.get(Run, run.source_run_id) if isinstance(run.source_run_id, uuid.UUID) else None

@@ -7,6 +7,7 @@ from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.db.models import (
+    Alarm,
     Checkpoint,
     Environment,
     EnvironmentVersion,
@@ -15,7 +16,9 @@ from backend.db.models import (
     Policy,
     Run,
     RunLogLine,
+    SettingChange,
 )
+from backend.domain.alarms import CLEARED
 from backend.domain.vocabulary import JobStatus, PolicyKind
 from backend.errors import NotFound
 from backend.evaluations.forms import RunFilter
@@ -154,6 +157,24 @@ def judging_state(session: Session, run_id: uuid.UUID) -> tuple[int, bool]:
     waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
     count, is_waiting = session.execute(select(flagged, waiting)).one()
     return count, is_waiting
+
+
+def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
+    """Alarms whose condition lasts and that nobody answered, newest first."""
+    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
+    return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
+
+
+def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:
+    """Of a training run, in the order in which they were asked for, each with who asked."""
+    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
+    return session.scalars(statement.order_by(SettingChange.id)).all()
+
+
+def branches_of(session: Session, run_id: uuid.UUID) -> Sequence[Run]:
+    """Training runs that go on from a checkpoint of this one, oldest first."""
+    statement = select(Run).where(Run.source_run_id == run_id, Run.branch_step.is_not(None))
+    return session.scalars(statement.options(defer(Run.configuration)).order_by(Run.created_at)).all()
 
 
 def log_lines(session: Session, run_id: uuid.UUID, *, before: int | None = None) -> list[RunLogLine]:

@@ -18,7 +18,11 @@ from backend.events import RUNS, announce, run_topic
 from backend.judging.judges_service import start_named
 from backend.queue import JUDGING_JOB, enqueue
 
+PAUSE_REQUESTED = "pause_requested"
+"""In a run's summary: its stop is meant as a pause."""
+
 __all__ = [
+    "PAUSE_REQUESTED",
     "add_policy",
     "begin_run",
     "delete_policy",
@@ -73,8 +77,11 @@ def finish_run(
         start_named(session, run, run.configuration.get("judge_ids", ()))
 
 
-def request_stop(session: Session, actor: Asker, run: Run) -> None:
-    """Ask a running run to stop; a queued one stops at once. An evaluation's rollouts in flight become cancelled."""
+def request_stop(session: Session, actor: Asker, run: Run, *, is_pause: bool = False) -> None:
+    """Ask a running run to stop; a queued one stops at once. An evaluation's rollouts in flight become cancelled.
+
+    `is_pause`: training then ends as paused, not as stopped.
+    """
     _may_steer(actor, run)
     _lock(session, run)
     if run.status.is_over:
@@ -84,7 +91,9 @@ def request_stop(session: Session, actor: Asker, run: Run) -> None:
         run.status = RunStatus.STOPPED
         run.reason = "Stopped before it began."
         run.ended_at = datetime.now(UTC)
-    note(session, actor, "run.stop", "run", run.id, name=run.name)
+    elif is_pause:
+        run.summary = {**run.summary, PAUSE_REQUESTED: True}
+    note(session, actor, "run.pause" if is_pause else "run.stop", "run", run.id, name=run.name)
     _changed(session, run)
 
 
@@ -103,6 +112,7 @@ def resume_run(session: Session, actor: Asker, run: Run) -> Job:
         raise RunIsNotOver("This run was not started as a job, so there is nothing to resume.")
     run.status = RunStatus.QUEUED
     run.stop_requested_at = run.reason = run.ended_at = None
+    run.summary = {name: value for name, value in run.summary.items() if name != PAUSE_REQUESTED}
     if run.kind is RunKind.EVALUATION:
         workers = EvaluationPlan.model_validate(run.configuration).workers
         job = enqueue_shares(session, run, last.name, last.queue, workers)

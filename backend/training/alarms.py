@@ -16,9 +16,6 @@ from backend.events import announce, run_topic
 from backend.training.branches import last_good_checkpoint, rate_after, start_branch
 from backend.training.steering import lower_rate, may_steer, request_pause
 
-CLEARED = "cleared_step"
-"""Key of an alarm's evidence: the step at which its condition was over."""
-
 
 class AlreadyAnswered(Conflict):
     """Somebody answered this alarm already."""

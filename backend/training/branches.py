@@ -1,7 +1,7 @@
 """Rolling back: a new run goes on from a checkpoint of another one. Free of the web, because runs do it themselves."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import select
@@ -12,7 +12,7 @@ from backend.domain.ids import new_id
 from backend.domain.steering import with_settings
 from backend.domain.training import Stage, TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
-from backend.errors import Conflict
+from backend.errors import Conflict, InvalidInput
 from backend.evaluations.notes import Asker, note
 from backend.events import RUNS, announce, run_topic
 from backend.queue import enqueue
@@ -58,6 +58,24 @@ def start_branch(
     return branch
 
 
+def checkpoint_for(session: Session, run: Run, checkpoint_id: uuid.UUID | None, step: int | None) -> Checkpoint:
+    """A checkpoint of the run, by its id or by the GRPO step after which it was saved."""
+    if (checkpoint_id is None) == (step is None):
+        raise InvalidInput(fields={"checkpoint_id": "Give either the checkpoint or its step."})
+    if checkpoint_id is not None:
+        found = session.get(Checkpoint, checkpoint_id)
+    elif step == 0:
+        found = _start_of_grpo(session, run)
+    else:
+        of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step == step)
+        found = session.scalars(select(Checkpoint).where(*of_run)).first()
+    if found is None:
+        raise InvalidInput(
+            fields={"step" if checkpoint_id is None else "checkpoint_id": "There is no such checkpoint."}
+        )
+    return found
+
+
 def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint | None:
     """What an alarm rolls back to: of what was saved before the trouble began, the best by held-out reward."""
     statement = select(Checkpoint).where(
@@ -77,12 +95,6 @@ def rate_after(session: Session, run: Run, checkpoint: Checkpoint) -> dict[str, 
     return {LEARNING_RATE: then.grpo.learning_rate * then.alarms.rate_factor}
 
 
-def branches_of(session: Session, run_id: uuid.UUID) -> Sequence[Run]:
-    """Runs that go on from a checkpoint of this one, oldest first."""
-    statement = select(Run).where(Run.source_run_id == run_id, Run.branch_step.is_not(None))
-    return session.scalars(statement.order_by(Run.created_at)).all()
-
-
 def depth_of(session: Session, run: Run) -> int:
     """How many runs it branched off, one after the other, each by an alarm."""
     depth, at = 0, run
@@ -97,7 +109,7 @@ def depth_of(session: Session, run: Run) -> int:
 def _branch_step(run: Run, checkpoint: Checkpoint) -> int:
     """The GRPO step after which the branch goes on; 0 before the first."""
     choices = TrainingConfiguration.of_run(run.configuration)
-    if checkpoint.run_id != run.id:
+    if checkpoint.run_id != run.id and str(checkpoint.id) != run.configuration.get(BRANCH, {}).get("start_id"):
         raise CannotBranch("This checkpoint belongs to another run.")
     if checkpoint.pruned_at is not None:
         raise CannotBranch("The weights of this checkpoint were deleted to save space; choose one that is kept.")

@@ -4,12 +4,11 @@ A change waits as a row until the run takes it up between two steps. Free of the
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
 from backend.db.models import Run, SettingChange
 from backend.domain.steering import NotSafe, safe_settings, setting_of, with_setting, with_settings
@@ -17,11 +16,10 @@ from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.evaluations.notes import Asker, note
+from backend.evaluations.queries import setting_changes
 from backend.evaluations.service import request_stop
 from backend.events import announce, run_topic
 
-PAUSE_REQUESTED = "pause_requested"
-"""In a run's summary: its stop is meant as a pause."""
 LEARNING_RATE = "grpo.learning_rate"
 
 
@@ -33,30 +31,21 @@ class TrainingIsOver(Conflict):
     """This run is completed: nothing would take the change up. Branch off one of its checkpoints instead."""
 
 
-def changes_of(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:
-    """In the order in which they were asked for, each with who asked."""
-    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
-    return session.scalars(statement.order_by(SettingChange.id)).all()
-
-
 def changes_until(session: Session, run_id: uuid.UUID, step: int) -> list[SettingChange]:
     """Those that were in force at a step."""
-    return [change for change in changes_of(session, run_id) if change.step is not None and change.step <= step]
+    return [change for change in setting_changes(session, run_id) if change.step is not None and change.step <= step]
 
 
 def current_settings(session: Session, run: Run) -> TrainingConfiguration:
     """The run's choices with all changes, also those that wait."""
     base = TrainingConfiguration.of_run(run.configuration)
-    return with_settings(base, [(change.name, change.after) for change in changes_of(session, run.id)])
+    return with_settings(base, [(change.name, change.after) for change in setting_changes(session, run.id)])
 
 
 def request_pause(session: Session, actor: Asker, run: Run) -> None:
     """Ask the run to save its state and rest after the step under way."""
-    must_be_training(run)
-    request_stop(session, actor, run)
-    if run.status is RunStatus.RUNNING:
-        run.summary = {**run.summary, PAUSE_REQUESTED: True}
-        session.flush()
+    may_steer(actor, run)
+    request_stop(session, actor, run, is_pause=True)
 
 
 def change_settings(

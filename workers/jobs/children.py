@@ -8,6 +8,7 @@ import sys
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import IO
@@ -33,11 +34,13 @@ class ChildFailed(RuntimeError):
     """A child process ended badly."""
 
 
-def run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None) -> int:
+def run_child(
+    module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_go_on: Callable[[], bool] = lambda: True
+) -> int:
     """Run `python -m module …` until it ends and return its exit status; a negative one is a signal's number.
 
     Its output goes to `logs/<run id>.log` in the data folder. It ends with this process, when the job is interrupted,
-    and some time after a stop of its run was asked for.
+    some time after a stop of its run was asked for, and when `may_go_on`, asked now and then, says no.
     """
     log = _log_file(module, run_id)
     # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
@@ -56,7 +59,7 @@ def run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None) ->
     reader = Thread(target=_forward, args=(process.stdout, log, tail), name="child-log", daemon=True)
     reader.start()
     try:
-        status = _wait(process, run_id)
+        status = _wait(process, run_id, may_go_on)
     finally:
         _end(process)
         reader.join(timeout=5)
@@ -68,9 +71,12 @@ def run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None) ->
 
 def must_run_child(module: str, arguments: list[str], *, run_id: uuid.UUID | None) -> None:
     """`run_child` whose bad end is an error that says the last line which the child wrote."""
-    status = run_child(module, arguments, run_id=run_id)
-    if status:
-        raise ChildFailed(f"{module} ended with {_in_words(status)}: {last_line(_log_file(module, run_id))}")
+    if status := run_child(module, arguments, run_id=run_id):
+        raise bad_end(module, status, run_id)
+
+
+def bad_end(module: str, status: int, run_id: uuid.UUID | None) -> ChildFailed:
+    return ChildFailed(f"{module} ended with {_in_words(status)}: {last_line(_log_file(module, run_id))}")
 
 
 def last_line(log: Path) -> str:
@@ -78,7 +84,7 @@ def last_line(log: Path) -> str:
     return lines[-1][-1000:] if lines else "it wrote nothing"
 
 
-def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None) -> int:
+def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None, may_go_on: Callable[[], bool]) -> int:
     asked_at: float | None = None
     next_check = time.monotonic() + _STOP_CHECK_SECONDS
     while True:
@@ -88,6 +94,8 @@ def _wait(process: subprocess.Popen[bytes], run_id: uuid.UUID | None) -> int:
         if run_id is None or now < next_check:
             continue
         next_check = now + _STOP_CHECK_SECONDS
+        if not may_go_on():
+            _end(process)
         if asked_at is None and _is_stop_requested(run_id):
             asked_at = now
         if asked_at is not None and now - asked_at > STOP_GRACE_SECONDS:

@@ -3,16 +3,21 @@
 from backend.db.models import Run
 from backend.db.session import transaction
 from backend.evaluations.service import begin_run
-from workers.jobs.children import must_run_child
+from workers.jobs.children import bad_end, run_child
 from workers.jobs.registry import JobContext
+from workers.jobs.training_vitals import Vitals
 
 MODULE = "workers.training.run"
 
 
 def run(context: JobContext) -> None:
-    """The job's body. The child records how the run ended; a bad end of the child is another attempt."""
+    """The job's body. The child records how the run ended; a bad end of the child is another attempt, unless it would
+    end the same way."""
     run_id = context.need_run()
     with transaction() as session:
         if not begin_run(session, session.get_one(Run, run_id)):
             return
-    must_run_child(MODULE, [str(run_id)], run_id=run_id)
+    vitals = Vitals(run_id)
+    status = run_child(MODULE, [str(run_id)], run_id=run_id, may_go_on=vitals.may_go_on)
+    if status and not vitals.after_bad_end(status):
+        raise bad_end(MODULE, status, run_id)

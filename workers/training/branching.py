@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerState
+from transformers import TrainerControl, TrainerState
 
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint
@@ -77,6 +77,10 @@ def _copy_plan(point: BranchPoint, folder: Path) -> None:
 def _write_state(target: Path, step: int, choice: GrpoChoice) -> None:
     """The trainer then counts on from this step."""
     state = TrainerState(
-        epoch=step / choice.steps, global_step=step * choice.updates, max_steps=choice.steps * choice.updates
+        epoch=step / choice.steps,
+        global_step=step * choice.updates,
+        max_steps=choice.steps * choice.updates,
+        train_batch_size=choice.episodes_per_step // choice.micro_batches,
+        stateful_callbacks=[TrainerControl()],
     )
     state.save_to_json(str(target / "trainer_state.json"))

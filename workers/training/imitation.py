@@ -14,8 +14,10 @@ from backend.db.session import transaction
 from backend.domain.training import Stage, TrainingConfiguration
 from workers.models.build import build_model
 from workers.training.gate import gate_problems, success_of
+from workers.training.hardware import settle
 from workers.training.lesson_sources import gathered_lessons
 from workers.training.resume import newest_complete, step_of
+from workers.training.steering import WarmUpSteering
 from workers.training.trl_sft import SftRun, train_sft
 from workers.training.workbench import Stopped, Workbench
 
@@ -111,6 +113,7 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
     lessons = gathered_lessons(bench, model, tokenizer)
     folder = _states(bench, attempt)
     reached = step_of(newest_complete(folder))
+    steering = WarmUpSteering(bench, before=attempt.before, reached=reached, steps=attempt.steps)
 
     def on_step(step: int, figures: dict[str, float]) -> bool:
         nonlocal reached
@@ -118,6 +121,7 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
         at = attempt.before + step
         if figures:
             bench.recorder.metrics(at, {f"sft/{name}": value for name, value in figures.items()})
+            steering.after_step(step, figures)
         elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
             _examine_on_the_way(bench, at, model, tokenizer)
         bench.recorder.progress(phase="sft", done=step, total=attempt.steps, message=_which(attempt))
@@ -137,6 +141,7 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
             folder=folder,
             save_every=max(bench.configuration.checkpoints.every, attempt.steps // 10),
             on_step=on_step,
+            hardware=settle(bench.configuration.hardware),
         )
     )
     if reached < attempt.steps:

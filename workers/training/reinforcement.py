@@ -13,6 +13,7 @@ from workers.judging.detectors.view import row_of
 from workers.judging.detectors.watch import Watch
 from workers.models.policy import LocalPolicy
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
+from workers.training.hardware import settle
 from workers.training.pace import Pace
 from workers.training.planning.memory import PlanMemory
 from workers.training.planning.planner import Planner
@@ -36,9 +37,11 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
     if not reached and bench.is_used_up():
         return
     model, tokenizer = bench.store.load(start)
+    hardware = settle(configuration.hardware)
     policy = LocalPolicy(
         model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k, lockstep=True
     )
+    policy.set_precision(is_bf16=hardware.is_bf16)
     watch = resume_watch(bench.assignment.run_id, before_step=reached + 1)
     environments = {venue.tag: venue.name for venue in bench.assignment.venues}
     pace = Pace(reached)
@@ -94,6 +97,9 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
                 controls=controls,
                 columns_of=bench.assignment.columns_of if bench.assignment.is_mixed else None,
                 set_temperature=policy.set_temperature,
+                hardware=hardware,
+                vllm=configuration.vllm if configuration.engine == "vllm" else None,
+                set_generation=policy.sample_with,
             )
         )
     finally:

@@ -21,9 +21,13 @@ def newest_complete(folder: Path) -> Path | None:
     found = [
         (int(match[1]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())
-        if (match := _NAME.match(path.name)) and (path / _MARK).exists()
+        if (match := _NAME.match(path.name)) and is_complete(path)
     ]
     return max(found)[1] if found else None
+
+
+def is_complete(state: Path) -> bool:
+    return (state / _MARK).exists()
 
 
 def step_of(state: Path | None) -> int:

@@ -28,6 +28,7 @@ from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
 from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
 from workers.training.gate import GateClosed, check_gate
+from workers.training.hardware import take_device
 from workers.training.imitation import imitate
 from workers.training.reinforcement import reinforce
 from workers.training.warm_up import begin
@@ -62,6 +63,7 @@ def train(run_id: uuid.UUID) -> Outcome:
 
 
 def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, Any]) -> Outcome:
+    take_device(assignment.configuration.hardware)
     recorder.progress(phase="preparing the environment", done=0, total=1)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:

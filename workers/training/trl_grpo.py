@@ -51,6 +51,8 @@ def train_grpo(run: GrpoRun) -> None:
             )
         trainer.remove_callback(PrinterCallback)
         bridge.trainer = trainer
+        if run.vllm is not None:
+            run.set_generation(trainer.vllm_generation)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 

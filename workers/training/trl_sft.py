@@ -13,6 +13,7 @@ from trl import SFTConfig, SFTTrainer
 
 from backend.domain.warm_up import SftChoice
 from workers.models.adapter import unrounded
+from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.resume import mark_complete, newest_complete
 
@@ -36,6 +37,7 @@ class SftRun:
     """Where the trainer's own states are kept."""
     save_every: int
     on_step: OnStep
+    hardware: Hardware = FLOAT32
 
 
 def train_sft(run: SftRun) -> None:
@@ -86,8 +88,8 @@ def _arguments(run: SftRun) -> SFTConfig:
         train_sampling_strategy="sequential",  # the lessons are laid out in order
         dataset_kwargs={"skip_prepare_dataset": True},
         # TRL turns these on unasked, also on a CPU
-        bf16=False,
-        gradient_checkpointing=False,
+        bf16=run.hardware.is_bf16,
+        gradient_checkpointing=run.hardware.checkpoints_gradients,
         use_cpu=on_cpu,
         report_to="none",
         logging_steps=LOG_EVERY,

@@ -51,7 +51,9 @@ class RunAnswer(BaseModel):
     policy_id: uuid.UUID | None
     checkpoint_id: uuid.UUID | None
     source_run_id: uuid.UUID | None
-    """The run that this one re-scores, replays or does again."""
+    """The run that this one re-scores, replays, does again or branches off."""
+    branch_step: int | None
+    """Of a training run that branches off another: the step whose weights it goes on from."""
     columns: list[str]
     weights: list[float]
     seed: int

@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Run, RunLogLine
-from backend.domain.vocabulary import Phase
+from backend.db.models import Flag, Run, RunLogLine, SettingChange
+from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.evaluations import queries
 from backend.evaluations.again import drift
 from backend.evaluations.forms import GroupFilter
@@ -66,6 +66,10 @@ class ConfigurationPage:
     """Reward column and weight."""
     drift: Sequence[str] = ()
     """Settings of the policy that are no longer as they were."""
+    changes: Sequence[SettingChange] = ()
+    """Of a training run: settings that were changed while it trained, newest first."""
+    can_change: bool = False
+    """A change can be undone: something would still take it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +136,8 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
         sorted(_flat(run.configuration), key=itemgetter(0)),
         weights,
         drift(run, run.policy),
+        queries.setting_changes(session, run.id)[::-1],
+        can_change=run.kind is RunKind.TRAINING and run.status is not RunStatus.COMPLETED,
     )
     return page(request, "runs/configuration.html", context)
 

@@ -74,5 +74,4 @@ class AlarmWatch:
 
 def name_of(look: Look) -> str:
     """A look is named as its alarm."""
-    name: str = look.__name__  # type: ignore[attr-defined]
-    return name
+    return look.__name__

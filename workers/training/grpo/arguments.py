@@ -1,5 +1,7 @@
 """Our choices in TRL's words."""
 
+from typing import Any
+
 from trl import GRPOConfig
 
 from workers.training.grpo.stage import GrpoRun
@@ -38,8 +40,8 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
         max_completion_length=run.longest_completion,
         seed=run.seed,
         # TRL turns these on unasked, also on a CPU
-        bf16=False,
-        gradient_checkpointing=False,
+        bf16=run.hardware.is_bf16,
+        gradient_checkpointing=run.hardware.checkpoints_gradients,
         use_cpu=on_cpu,
         report_to="none",
         logging_steps=1,
@@ -50,4 +52,15 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
         save_strategy="steps",
         save_steps=run.save_every * choice.updates,
         save_total_limit=2,
+        **_sampling(run),
     )
+
+
+def _sampling(run: GrpoRun) -> dict[str, Any]:
+    """TRL brings vLLM up and gives it the newest weights before each step; without it sampling is ours alone."""
+    if run.vllm is None:
+        return {}
+    shared = {"use_vllm": True, "vllm_mode": run.vllm.mode, "top_p": run.choice.top_p, "top_k": run.choice.top_k}
+    if run.vllm.mode == "server":
+        return {**shared, "vllm_server_base_url": run.vllm.server}
+    return {**shared, "vllm_gpu_memory_utilization": run.vllm.memory}

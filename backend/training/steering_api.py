@@ -1,0 +1,177 @@
+"""Alarms, settings and branches of training runs for scripts."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from backend.db.models import Alarm, Run, SettingChange
+from backend.domain.alarm_kinds import ALARM_KINDS
+from backend.domain.alarms import CLEARED
+from backend.domain.steering import safe_settings
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
+from backend.evaluations import queries as run_queries
+from backend.evaluations.api.answers import RunAnswer
+from backend.training import alarms, branches, steering
+from backend.training.steering_forms import AnswerRequest, BranchRequest, ChangesRequest
+from backend.web.dependencies import SessionDep, Trainer, Viewer
+
+router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["training"])
+
+
+class AlarmOut(BaseModel):
+    """Something in a training run that looks unhealthy."""
+
+    id: uuid.UUID
+    name: str
+    title: str
+    step: int
+    sentence: str
+    """What was seen."""
+    cause: str
+    """What it usually means."""
+    advice: str
+    evidence: dict[str, Any]
+    action: AlarmAction
+    """What the run did by itself."""
+    answer: AlarmAnswer | None
+    """What a person did about it."""
+    answered_by: uuid.UUID | None
+    answered_at: datetime | None
+    is_open: bool
+    """Its condition lasts and nobody answered."""
+    created_at: datetime
+
+    @classmethod
+    def of(cls, alarm: Alarm) -> "AlarmOut":
+        kind = ALARM_KINDS[alarm.name]
+        stored = {name: getattr(alarm, name) for name in cls.model_fields if hasattr(alarm, name)}
+        is_open = alarm.answer is None and CLEARED not in alarm.evidence
+        return cls(**stored, title=kind.title, cause=kind.cause, advice=kind.advice, is_open=is_open)
+
+
+class AlarmsOut(BaseModel):
+    """A run's alarms, newest first, and what it looks out for."""
+
+    items: list[AlarmOut]
+    thresholds: dict[str, Any]
+    """The run's choices about alarms, with what was changed since."""
+
+
+class ChangeOut(BaseModel):
+    """A setting that was changed while the run trained."""
+
+    id: uuid.UUID
+    name: str
+    before: Any
+    after: Any
+    step: int | None
+    """The first step that used it; null while it waits for the run."""
+    alarm_id: uuid.UUID | None
+    asked_by: uuid.UUID | None
+    """Null: the run itself, because of an alarm."""
+    created_at: datetime
+
+    @classmethod
+    def of(cls, change: SettingChange) -> "ChangeOut":
+        return cls(**{name: getattr(change, name) for name in cls.model_fields})
+
+
+class SettingsOut(BaseModel):
+    """What may be changed while a run trains, as it is now, and what was."""
+
+    settings: dict[str, Any]
+    changes: list[ChangeOut]
+
+
+class AnsweredOut(BaseModel):
+    """An alarm, and the branch that its answer started."""
+
+    alarm: AlarmOut
+    branch_run_id: uuid.UUID | None
+
+
+class BranchOut(BaseModel):
+    """A training run that goes on from a checkpoint of another."""
+
+    id: uuid.UUID
+    name: str
+    status: RunStatus
+    source_run_id: uuid.UUID | None
+    branch_step: int | None
+    policy_id: uuid.UUID | None
+
+    @classmethod
+    def of(cls, run: Run) -> "BranchOut":
+        return cls(**{name: getattr(run, name) for name in cls.model_fields})
+
+
+@router.get("/alarms")
+def list_alarms(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> AlarmsOut:
+    run = _training(session, run_id)
+    found = [AlarmOut.of(alarm) for alarm in alarms.alarms_of(session, run.id)]
+    return AlarmsOut(items=found, thresholds=steering.current_settings(session, run).alarms.model_dump(mode="json"))
+
+
+@router.post("/alarms/{alarm_id}")
+def answer_alarm(
+    run_id: uuid.UUID, alarm_id: uuid.UUID, request: AnswerRequest, session: SessionDep, actor: Trainer
+) -> AnsweredOut:
+    """Lower the rate, pause, stop, roll back to the last good checkpoint, or dismiss it."""
+    run = _training(session, run_id)
+    branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer)
+    answered = AlarmOut.of(alarms.get_alarm(session, run, alarm_id))
+    return AnsweredOut(alarm=answered, branch_run_id=branch.id if branch else None)
+
+
+@router.get("/settings")
+def get_settings(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> SettingsOut:
+    """What may be changed while the run trains, as it is now, and all changes so far."""
+    run = _training(session, run_id)
+    changes = [ChangeOut.of(change) for change in run_queries.setting_changes(session, run.id)]
+    return SettingsOut(settings=safe_settings(steering.current_settings(session, run)), changes=changes)
+
+
+@router.post("/settings")
+def change_settings(run_id: uuid.UUID, request: ChangesRequest, session: SessionDep, actor: Trainer) -> list[ChangeOut]:
+    """Ask for other values; the run takes them up between two steps. Values that it has already are no changes."""
+    run = _training(session, run_id)
+    return [ChangeOut.of(row) for row in steering.change_settings(session, actor, run, request.changes)]
+
+
+@router.post("/settings/{change_id}/undo")
+def undo_change(run_id: uuid.UUID, change_id: uuid.UUID, session: SessionDep, actor: Trainer) -> list[ChangeOut]:
+    """Set the value again that stood before a change."""
+    run = _training(session, run_id)
+    return [ChangeOut.of(row) for row in steering.undo_change(session, actor, run, change_id)]
+
+
+@router.post("/pause")
+def pause_run(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> RunAnswer:
+    """Save the state after the step under way and rest; `resume` goes on from there."""
+    run = _training(session, run_id)
+    steering.request_pause(session, actor, run)
+    return RunAnswer.of(run)
+
+
+@router.post("/branch", status_code=201)
+def start_branch(run_id: uuid.UUID, request: BranchRequest, session: SessionDep, actor: Trainer) -> BranchOut:
+    """A new run that goes on from a checkpoint of this one with the steps that remain."""
+    run = _training(session, run_id)
+    checkpoint = branches.checkpoint_for(session, run, request.checkpoint_id, request.step)
+    return BranchOut.of(branches.start_branch(session, actor, run, checkpoint, request.changes))
+
+
+@router.get("/branches")
+def list_branches(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> list[BranchOut]:
+    """Runs that go on from a checkpoint of this one, oldest first."""
+    run = _training(session, run_id)
+    return [BranchOut.of(branch) for branch in run_queries.branches_of(session, run.id)]
+
+
+def _training(session: SessionDep, run_id: uuid.UUID) -> Run:
+    run = run_queries.get_run(session, run_id)
+    steering.must_be_training(run)
+    return run

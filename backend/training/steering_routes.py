@@ -1,0 +1,186 @@
+"""The tab `Alarms` of a training run, and the buttons that steer it: answers, settings, pause, branches."""
+
+import uuid
+from collections.abc import AsyncIterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Form, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Alarm, Run, SettingChange
+from backend.domain.alarm_kinds import ALARM_KINDS, AlarmKind
+from backend.domain.alarms import CLEARED, actions_of
+from backend.domain.steering import safe_settings
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import AlarmAnswer, RunStatus
+from backend.evaluations import queries as run_queries
+from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
+from backend.events import run_topic
+from backend.training import alarms, branches, steering
+from backend.training.steering_forms import read_settings_form
+from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter(prefix="/runs/{run_id}")
+TEMPLATE = "runs/alarms.html"
+ANSWERED = {
+    AlarmAnswer.LOWER_RATE: "The rate is lowered after the step under way.",
+    AlarmAnswer.PAUSE: "The run pauses after the step under way.",
+    AlarmAnswer.STOP: "Stopping. What is finished is kept.",
+    AlarmAnswer.ROLL_BACK: "A branch goes on from the last good checkpoint.",
+    AlarmAnswer.DISMISS: "Noted: it is none.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedAlarm:
+    """An alarm with what is known about its kind."""
+
+    alarm: Alarm
+    kind: AlarmKind
+
+    @property
+    def cleared_step(self) -> int | None:
+        return self.alarm.evidence.get(CLEARED)
+
+    @property
+    def is_open(self) -> bool:
+        return self.alarm.answer is None and self.cleared_step is None
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """What the run looks out for, and from when on it is an alarm."""
+
+    kind: AlarmKind
+    action: str
+    actions: Sequence[str]
+    """What may be chosen; empty where nothing can."""
+    limits: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmsPage:
+    """A training run's alarms, its settings that may change, and what was changed."""
+
+    head: RunHeader
+    run: Run
+    items: Sequence[ListedAlarm]
+    thresholds: Sequence[Threshold]
+    settings: Mapping[str, Any]
+    """Those that are not about alarms."""
+    rate_factor: float
+    grace_steps: int
+    changes: Sequence[SettingChange]
+    can_change: bool
+    """Something would still take a change up."""
+
+
+@router.get("/alarms", response_class=HTMLResponse)
+def show_alarms(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    return page(request, TEMPLATE, _alarms_page(session, run_id), block="run_alarms")
+
+
+@router.get("/alarms/events", response_class=EventSourceResponse)
+async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _alarms_page(session, run_id)
+        blocks = head_blocks(request, context.head)
+        blocks |= {name: render_block(request, TEMPLATE, name, context) for name in ("run_alarms", "run_changes")}
+        return blocks | ({END: ""} if context.head.is_settled else {})
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+@router.post("/alarms/{alarm_id}", response_class=HTMLResponse)
+def answer_alarm(
+    run_id: uuid.UUID, alarm_id: uuid.UUID, session: SessionDep, actor: Trainer, answer: Annotated[AlarmAnswer, Form()]
+) -> Response:
+    branch = alarms.answer_alarm(session, actor, _training(session, run_id), alarm_id, answer)
+    return see_other(f"/runs/{branch.id if branch else run_id}" + ("" if branch else "/alarms"), ANSWERED[answer])
+
+
+@router.post("/settings", response_class=HTMLResponse)
+def change_settings(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    changes: Annotated[dict[str, str | None], Depends(read_settings_form)],
+) -> Response:
+    made = steering.change_settings(session, actor, _training(session, run_id), changes)
+    return see_other(f"/runs/{run_id}/alarms", _told(made))
+
+
+@router.post("/settings/{change_id}/undo", response_class=HTMLResponse)
+def undo_change(run_id: uuid.UUID, change_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    made = steering.undo_change(session, actor, _training(session, run_id), change_id)
+    return see_other(f"/runs/{run_id}/alarms", _told(made))
+
+
+@router.post("/lower-rate", response_class=HTMLResponse)
+def lower_rate(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    made = steering.lower_rate(session, actor, _training(session, run_id))
+    return see_other(f"/runs/{run_id}/alarms", _told(made))
+
+
+@router.post("/pause", response_class=HTMLResponse)
+def pause_run(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    steering.request_pause(session, actor, _training(session, run_id))
+    return see_other(f"/runs/{run_id}", "Pausing. The state is saved after the step under way.")
+
+
+@router.post("/branch", response_class=HTMLResponse)
+def start_branch(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    checkpoint_id: Annotated[uuid.UUID, Form()],
+    is_slower: Annotated[bool, Form()] = False,
+) -> Response:
+    """`is_slower`: with the rate that the run's alarms would lower to."""
+    run = _training(session, run_id)
+    checkpoint = branches.checkpoint_for(session, run, checkpoint_id, None)
+    changes = branches.rate_after(session, run, checkpoint) if is_slower else {}
+    branch = branches.start_branch(session, actor, run, checkpoint, changes)
+    return see_other(f"/runs/{branch.id}", f"The branch from step {branch.branch_step} is queued.")
+
+
+def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
+    run = _training(session, run_id)
+    now = steering.current_settings(session, run)
+    return AlarmsPage(
+        head=run_header(session, run),
+        run=run,
+        items=[ListedAlarm(alarm, ALARM_KINDS[alarm.name]) for alarm in alarms.alarms_of(session, run.id)],
+        thresholds=_thresholds(now),
+        settings={name: value for name, value in safe_settings(now).items() if not name.startswith("alarms.")},
+        rate_factor=now.alarms.rate_factor,
+        grace_steps=now.alarms.grace_steps,
+        changes=run_queries.setting_changes(session, run.id)[::-1],
+        can_change=run.status is not RunStatus.COMPLETED,
+    )
+
+
+def _thresholds(now: TrainingConfiguration) -> list[Threshold]:
+    return [
+        Threshold(kind, getattr(now.alarms, kind.name, "note"), actions_of(kind.name), kind.limits(now.alarms))
+        for kind in ALARM_KINDS.values()
+    ]
+
+
+def _told(made: Sequence[SettingChange]) -> str:
+    if not made:
+        return "Nothing to change: it is so already."
+    told = ", ".join(f"{row.name} is {row.after}" for row in made[:3])
+    return f"From the next step on {told}{', …' if len(made) > 3 else ''}."
+
+
+def _training(session: Session, run_id: uuid.UUID) -> Run:
+    run = run_queries.get_run(session, run_id)
+    steering.must_be_training(run)
+    return run

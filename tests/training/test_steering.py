@@ -1,0 +1,192 @@
+"""Steering while a run trains: settings between steps, pauses, alarms that act, branches; resumed bit by bit."""
+
+import shutil
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from backend.db.models import Alarm, Run, RunLogLine, SettingChange
+from backend.db.session import transaction
+from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.evaluations.service import resume_run
+from backend.queue import enqueue
+from backend.settings import get_settings
+from backend.training.branches import JOB, start_branch
+from tests.factories import make_member
+from tests.training.conftest import (
+    built_in,
+    checkpoints_of,
+    counts_of,
+    points_of,
+    run_of,
+    start_child,
+    take_up_again,
+    weights_of,
+)
+from tests.training.test_run import wait_for_step
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+NewRun = Callable[..., uuid.UUID]
+
+
+def change(run_id: uuid.UUID, name: str, before: Any, after: Any, step: int | None = None) -> None:
+    """As a person asks for it, or as it was taken up."""
+    with transaction() as session:
+        session.add(SettingChange(run_id=run_id, name=name, before=before, after=after, step=step))
+
+
+def alarms_of(run_id: uuid.UUID) -> list[Alarm]:
+    with transaction() as session:
+        return list(session.scalars(select(Alarm).where(Alarm.run_id == run_id).order_by(Alarm.id)))
+
+
+def alarm_of(run_id: uuid.UUID, name: str) -> Alarm:
+    [alarm] = [alarm for alarm in alarms_of(run_id) if alarm.name == name]
+    return alarm
+
+
+def log_of(run_id: uuid.UUID) -> str:
+    with transaction() as session:
+        return "\n".join(session.scalars(select(RunLogLine.message).where(RunLogLine.run_id == run_id)))
+
+
+def test_a_changed_setting_is_used_from_its_step_on_and_survives_a_kill(new_run: NewRun) -> None:
+    """The killed run goes on to the weights of one that was never cut and had the same changes at the same steps."""
+    longer = {"grpo": {"steps": 9}, "heldout": {"every": 9}, "checkpoints": {"every": 2}}
+    cut = new_run(**longer)
+    child = start_child(cut)
+    wait_for_step(cut, 2)
+    change(cut, "grpo.learning_rate", 5e-4, 1e-4)
+    change(cut, "grpo.temperature", 1.0, 0.9)
+    change(cut, "heldout.every", 9, 3)
+    wait_for_step(cut, 5)
+    child.kill()
+    child.wait()
+    take_up_again(cut)
+    assert train(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+
+    with transaction() as session:
+        rows = list(session.scalars(select(SettingChange).where(SettingChange.run_id == cut)))
+    [first] = {row.step for row in rows}
+    assert first is not None
+    assert 3 <= first <= 5
+    whole = new_run(**longer)
+    for row in rows:
+        change(whole, row.name, row.before, row.after, row.step)
+    assert train(whole).status is RunStatus.COMPLETED
+    assert weights_of(checkpoints_of(cut)["grpo", 9]) == weights_of(checkpoints_of(whole)["grpo", 9])
+    factors = points_of(cut)["lr_factor"]
+    assert [factors[step] for step in range(1, 10)] == pytest.approx([1.0] * (first - 1) + [0.2] * (10 - first))
+    examined = [step for stage, step in checkpoints_of(whole) if stage == "grpo"]
+    assert examined == [step for step in (3, 6, 9) if step >= first - 1]
+    assert "grpo.learning_rate: 0.0005 → 0.0001 from step" in log_of(cut)
+
+
+def paused_at(new_run: NewRun, **choices: Any) -> tuple[uuid.UUID, int]:
+    """A run that a person paused in the middle of GRPO, and the step that it reached."""
+    run_id = new_run(**choices)
+    child = start_child(run_id)
+    wait_for_step(run_id, 2)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        run.stop_requested_at, run.summary = datetime.now(UTC), {"pause_requested": True}
+    assert child.wait(300) == 0
+    [step] = [step for stage, step in checkpoints_of(run_id) if stage == "grpo"]
+    return run_id, step
+
+
+def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_with_the_weights_alone(
+    new_run: NewRun,
+) -> None:
+    longer = {"grpo": {"steps": 8}, "heldout": {"every": 8}}
+    whole = new_run(**longer)
+    train(whole)
+    source, step = paused_at(new_run, **longer)
+    assert run_of(source).status is RunStatus.PAUSED
+    assert "Paused on request" in (run_of(source).reason or "")
+
+    exact, anew = branch(source, step), branch(source, step, {"grpo.learning_rate": 1e-4})
+    assert train(exact).status is RunStatus.COMPLETED, run_of(exact).reason
+    assert weights_of(checkpoints_of(exact)["grpo", 8]) == weights_of(checkpoints_of(whole)["grpo", 8])
+    assert sorted(points_of(exact)["reward"]) == list(range(step + 1, 9))
+    assert points_of(exact)["divergence"][8] == points_of(whole)["divergence"][8]
+    assert "the trainer's whole state" in log_of(exact)
+
+    shutil.rmtree(get_settings().data / "training" / str(source) / "grpo")
+    assert train(anew).status is RunStatus.COMPLETED, run_of(anew).reason
+    assert "the optimiser begins anew" in log_of(anew)
+    rates, planned = points_of(anew)["learning_rate"], points_of(whole)["learning_rate"]
+    assert sorted(rates) == list(range(step + 1, 9))
+    for at, rate in rates.items():
+        assert rate == pytest.approx((planned[at] or 0) / 5), "the schedule goes on where it was, times the factor"
+    assert points_of(anew)["divergence"][step + 1] != pytest.approx(0, abs=1e-7), "measured from before GRPO"
+    assert not {at for phase, at in counts_of(anew) if phase == "train" and at <= step}
+
+
+def branch(source: uuid.UUID, step: int, changes: dict[str, Any] | None = None) -> uuid.UUID:
+    """A branch that a worker has taken up."""
+    with transaction() as session:
+        trainer = make_member(session)
+        row = start_branch(session, trainer, run_of(source), checkpoints_of(source)["grpo", step], changes)
+        row.status, row.attempt = RunStatus.RUNNING, 1
+        assert (row.source_run_id, row.branch_step) == (source, step)
+        return row.id
+
+
+def test_numbers_that_are_none_pause_the_run_and_the_spoiled_state_is_not_saved(new_run: NewRun) -> None:
+    files = built_in("tictactoe")
+    files["openenv.yaml"] = files["openenv.yaml"].replace("format: {weight: 0.2", "format: {weight: 1.0e+30")
+    run_id = new_run(files)
+    assert train(run_id).status is RunStatus.PAUSED
+    alarm = alarm_of(run_id, "not_finite")
+    assert (alarm.step, alarm.action) == (1, AlarmAction.PAUSE)
+    assert "grad_norm is inf" in alarm.sentence
+    assert "Alarm not_finite" in (run_of(run_id).reason or "")
+    assert not [step for stage, step in checkpoints_of(run_id) if stage == "grpo"]
+    assert not list((get_settings().data / "training" / str(run_id) / "grpo").glob("checkpoint-*"))
+
+
+LOUD = {"grace_steps": 0, "divergence_limit": 1e-12}
+"""Every policy that learns is too far from its beginning."""
+
+
+def test_an_alarm_that_rolls_back_stops_the_run_and_starts_a_branch_with_a_lower_rate(new_run: NewRun) -> None:
+    run_id = new_run(grpo={"steps": 13}, heldout={"every": 13}, alarms={**LOUD, "divergence": "roll_back"})
+    assert train(run_id).status is RunStatus.STOPPED
+    alarm = alarm_of(run_id, "divergence")
+    assert (alarm.step, alarm.action) == (10, AlarmAction.ROLL_BACK)
+    with transaction() as session:
+        [row] = session.scalars(select(Run).where(Run.source_run_id == run_id)).all()
+        [lower] = session.scalars(select(SettingChange).where(SettingChange.run_id == row.id)).all()
+    assert (row.status, row.branch_step, row.created_by) == (RunStatus.QUEUED, 0, None)
+    assert (lower.name, lower.before, lower.after, lower.step) == ("grpo.learning_rate", 5e-4, 2.5e-4, 1)
+    assert row.name in (run_of(run_id).reason or "")
+
+
+def test_an_alarm_that_lowers_the_rate_does_it_once_and_a_pause_is_resumed_past_it(new_run: NewRun) -> None:
+    alarms = {**LOUD, "divergence": "lower_rate"}
+    run_id = new_run(model={"context": 256}, grpo={"steps": 13}, heldout={"every": 13}, alarms=alarms)
+    assert train(run_id).status is RunStatus.COMPLETED
+    factors = points_of(run_id)["lr_factor"]
+    assert [factors[step] for step in range(1, 14)] == [1.0] * 10 + [0.5] * 3
+    alarm = alarm_of(run_id, "divergence")
+    with transaction() as session:
+        [row] = session.scalars(select(SettingChange).where(SettingChange.run_id == run_id)).all()
+    assert (row.alarm_id, row.step, row.asked_by) == (alarm.id, 11, None)
+
+    alarms = {**LOUD, "divergence": "pause"}
+    paused = new_run(model={"context": 256}, grpo={"steps": 12}, heldout={"every": 13}, alarms=alarms)
+    assert train(paused).status is RunStatus.PAUSED
+    assert ("grpo", 10) in checkpoints_of(paused)
+    with transaction() as session:
+        enqueue(session, JOB, queue="gpu", run_id=paused)
+        resume_run(session, make_member(session), session.get_one(Run, paused))
+    take_up_again(paused)
+    assert train(paused).status is RunStatus.COMPLETED, "the same episode of the condition is no new alarm"
+    assert alarm_of(paused, "divergence").step == 10
