@@ -74,6 +74,11 @@ class Offer:
         """Does it take up training runs of this engine?"""
         return str(QUEUES.get(engine, Queue.GPU)) in self.queues and self.can.trains
 
+    @property
+    def trains(self) -> bool:
+        """Does it take up training runs of any engine?"""
+        return any(map(self.takes, QUEUES))
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -86,12 +91,12 @@ class Need:
     is_met: Callable[[Offer], bool]
 
 
-def _has(engine: str) -> Callable[[Offer], bool]:
-    return lambda offer: engine in offer.can.engines
+def _adapts(offer: Offer) -> bool:
+    return offer.trains and "peft" in offer.can.engines
 
 
 def _quantises(offer: Offer) -> bool:
-    return offer.can.has_cuda and {"bitsandbytes", "peft"} <= offer.can.engines.keys()
+    return _adapts(offer) and offer.can.has_cuda and "bitsandbytes" in offer.can.engines
 
 
 def _serves(engine: str) -> Callable[[Offer], bool]:
@@ -101,7 +106,7 @@ def _serves(engine: str) -> Callable[[Offer], bool]:
 NEEDS = (
     Need("engine", "vllm", "vLLM on the queue gpu-vllm", _serves("vllm")),
     Need("engine", "unsloth", "Unsloth on the queue gpu-unsloth", _serves("unsloth")),
-    Need("adapter.kind", "lora", "peft", _has("peft")),
+    Need("adapter.kind", "lora", "peft", _adapts),
     Need("adapter.kind", "qlora", "CUDA, peft and bitsandbytes", _quantises),
 )
 ALWAYS = frozenset({("adapter.kind", "lora")})

@@ -87,7 +87,7 @@ def abilities(views: Iterable[WorkerView]) -> list[Ability]:
 
 def _ability(name: str, choice: tuple[str, str] | None, offers: Sequence[Offer]) -> Ability:
     if choice is None:
-        able = [offer.name for offer in offers if offer.can.trains]
+        able = [offer.name for offer in offers if offer.trains]
         return Ability(name, able, "" if able else "needs a worker with TRL on the queue gpu; none answers")
     able = [offer.name for offer in offers if choice not in not_offered([offer])]
     return Ability(name, able, "" if able else not_offered([]).get(choice, f"needs {choice[1]}; no worker has it"))

@@ -141,7 +141,7 @@ def _field(name: str, info: FieldInfo, value: Any, around: Surroundings) -> Laun
     options = tuple(_options(name, info, shown, around))
     return LaunchField(
         name=name,
-        label=_label(name),
+        label=layout.NAMES.get(name) or _label(name),
         help=" ".join((info.description or "").split()),
         value=shown,
         kind=_kind(name, info, bool(options)),

@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, SignInLink, Worker
-from backend.domain.vocabulary import Phase, Role, RunKind, RunStatus, Severity
+from backend.db.models import Environment, EnvironmentVersion, Preflight, SignInLink, Worker
+from backend.domain.preflight.measured import TaskSuccess, success_finding
+from backend.domain.training_presets import PRESETS
+from backend.domain.vocabulary import Phase, PreflightStatus, Role, RunKind, RunStatus, Severity
 from backend.environments.service import import_builtins
+from backend.training.planning import findings_at_once
 from backend.web.identity import hash_secret, new_secret
 from tests import factories
 from tests.browser.installation import cookie_for
@@ -42,12 +45,14 @@ def make_rows(session: Session) -> dict[str, str]:
                 "flavour": "transformers",
                 "cpus": 2,
                 "memory_mb": 24000,
-                "torch": "2.13.0",
-                "trl": "1.16.0",
+                "engines": {"torch": "2.13.0", "transformers": "5.23.0", "trl": "1.16.0", "peft": "0.21.2"},
+                "cuda": False,
+                "bf16": False,
                 "launcher": "jail",
             },
         )
     )
+    preflight = _preflight(session, version)
     link = new_secret()
     session.add(
         SignInLink(person_id=admin.id, token_hash=hash_secret(link), expires_at=datetime.now(UTC) + timedelta(hours=1))
@@ -58,6 +63,7 @@ def make_rows(session: Session) -> dict[str, str]:
         "flag": str(flag[0].id),
         "run_flag": str(flag[1].id),
         "training": str(training.id),
+        "preflight": str(preflight.id),
         "evaluation": str(evaluation.id),
         "rollout": str(rollouts[0].id),
         "policy": str(policy.id),
@@ -80,6 +86,23 @@ def _training(session: Session, version: factories.EnvironmentVersion, policy: f
     factories.make_points(session, run, "heldout/reward", {step: 0.4 + step / 600 for step in range(0, 213, 25)})
     factories.make_rollouts(session, run, factories.random_rows(16, 5), group_size=8, phase=Phase.TRAIN, step=212)
     return run
+
+
+def _preflight(session: Session, version: EnvironmentVersion) -> Preflight:
+    """Half done."""
+    configuration = PRESETS["quick"].configuration
+    tasks = [TaskSuccess(level, level < 1, 4, level > 0) for level in (0, 1, 2)]
+    found = [*findings_at_once(session, version, configuration), success_finding(tasks, configuration, "win >= 1")]
+    preflight = Preflight(
+        version_id=version.id,
+        configuration=configuration.resolved(),
+        status=PreflightStatus.RUNNING,
+        findings=[finding.model_dump(mode="json") for finding in found],
+        progress={"phase": "the policy before training", "done": 96, "total": 128},
+    )
+    session.add(preflight)
+    session.flush()
+    return preflight
 
 
 def _flags(

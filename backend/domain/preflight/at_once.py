@@ -39,9 +39,25 @@ class Plan:
 
 def checks_at_once(plan: Plan) -> list[PreflightFinding]:
     """In the order in which a person would ask."""
-    found = [_certificate(plan), *_workers(plan), _batch(plan.configuration), _tasks(plan), _heldout(plan)]
+    found = [
+        *_contradictions(plan),
+        _certificate(plan),
+        *_workers(plan),
+        _batch(plan.configuration),
+        _tasks(plan),
+        _heldout(plan),
+    ]
     further = (_context(plan), memory_at_once(plan))
     return found + [finding for finding in further if finding is not None]
+
+
+def _contradictions(plan: Plan) -> Iterator[PreflightFinding]:
+    """What cannot work with this environment; a run with it is refused."""
+    offered = plan.manifest.proctor
+    for number, sentence in enumerate(
+        plan.configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
+    ):
+        yield problem(f"environment_{number}" if number else "environment", sentence)
 
 
 def _certificate(plan: Plan) -> PreflightFinding:

@@ -29,7 +29,7 @@ class Speed:
     """Seconds that were measured."""
 
     rollout: float
-    """A sampled episode among others of its batch."""
+    """A sampled episode among the others of its step."""
     scripted: float
     """A scripted one."""
     part: float
@@ -134,10 +134,10 @@ def gradient_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfig
 
 
 def time_finding(speed: Speed, configuration: TrainingConfiguration) -> PreflightFinding:
-    """Measured seconds, extrapolated. Loading, and what the machine does besides, come on top."""
+    """Measured seconds, extrapolated."""
     seconds = stage_seconds(speed, configuration)
     told = ", ".join(f"{name} {in_time(each)}" for name, each in seconds.items() if each)
-    sentence = f"About {in_time(math.fsum(seconds.values()))} on this worker: {told}."
+    sentence = f"About {in_time(math.fsum(seconds.values()))} of work on this worker: {told}. Starting up comes on top."
     evidence = {"seconds": math.fsum(seconds.values()), **seconds, "rollout": speed.rollout, "part": speed.part}
     limit = configuration.budget.minutes
     if limit is not None and limit * 60 < math.fsum(seconds.values()):

@@ -56,7 +56,7 @@ def play_script(bench: Workbench, chat: ChatTokens) -> Played | None:
     script = _script_of(bench)
     if script is None:
         return None
-    return _play(bench, bench.warm_up_plans(SCRIPTED_EPISODES), Teacher(script, chat), chat, "scripted play")
+    return _play(bench, [bench.warm_up_plans(SCRIPTED_EPISODES)], Teacher(script, chat), chat, "scripted play")
 
 
 def _script_of(bench: Workbench) -> str | None:
@@ -73,7 +73,9 @@ def play_policy(bench: Workbench, model: Any, tokenizer: Any, chat: ChatTokens) 
     """The groups that GRPO would play first, as the policy plays before training."""
     choice = bench.configuration.grpo
     policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k)
-    return _play(bench, _first_groups(bench), policy, chat, "the policy before training")
+    plans, size = _first_groups(bench), choice.tasks_per_step
+    parts = [plans[first : first + size] for first in range(0, len(plans), size)]
+    return _play(bench, parts, policy, chat, "the policy before training")
 
 
 def _first_groups(bench: Workbench) -> list[GroupPlan]:
@@ -85,9 +87,12 @@ def _first_groups(bench: Workbench) -> list[GroupPlan]:
     return Planner(bench.assignment.venues, configuration.model_copy(update={"grpo": grpo})).plans(1)
 
 
-def _play(bench: Workbench, plans: Sequence[GroupPlan], policy: Policy, chat: ChatTokens, phase: str) -> Played:
+def _play(
+    bench: Workbench, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
+) -> Played:
+    """One part after the other: a step's episodes are played together and wait for the slowest."""
     rollouts: list[Rollout] = []
-    total = sum(len(plan.members) for plan in plans)
+    total = sum(len(plan.members) for plans in parts for plan in plans)
     began = time.monotonic()
 
     def take(rollout: Rollout) -> None:
@@ -96,14 +101,15 @@ def _play(bench: Workbench, plans: Sequence[GroupPlan], policy: Policy, chat: Ch
 
     failure = ""
     try:
-        bench.arena.play(
-            plans,
-            policy,
-            phase=Phase.CHECK,
-            seed=bench.configuration.seed,
-            on_rollout=take,
-            should_stop=lambda: time.monotonic() - began > MOST_SECONDS,
-        )
+        for plans in parts:
+            bench.arena.play(
+                plans,
+                policy,
+                phase=Phase.CHECK,
+                seed=bench.configuration.seed,
+                on_rollout=take,
+                should_stop=lambda: time.monotonic() - began > MOST_SECONDS,
+            )
     except TooManyFailures as error:
         failure = str(error)
     finally:

@@ -1,0 +1,184 @@
+"""What a pre-flight makes of choices and of figures that were measured: pure functions."""
+
+from typing import Any
+
+import pytest
+
+from backend.domain.batch_arithmetic import batch_in_words
+from backend.domain.capabilities import Capabilities, Offer, not_offered
+from backend.domain.manifest import Manifest
+from backend.domain.memory import Load, ModelMeasures, estimate_memory
+from backend.domain.model_shapes import parameters_in_name
+from backend.domain.preflight.at_once import Plan, checks_at_once, memory_finding
+from backend.domain.preflight.findings import FindingStatus, PreflightFinding, worst
+from backend.domain.preflight.measured import (
+    Speed,
+    TaskSuccess,
+    conversation_finding,
+    gradient_finding,
+    no_gradient_share,
+    stage_seconds,
+    success_finding,
+    time_finding,
+)
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import CheckStatus
+from tests.factories import make_manifest
+
+ENGINES = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
+LAPTOP = Offer("gpu@laptop", ("gpu",), Capabilities(cpus=2, memory_mb=24_000, engines=ENGINES, cuda=False))
+
+
+def configured(**choices: Any) -> TrainingConfiguration:
+    return TrainingConfiguration.model_validate(choices)
+
+
+def checked(manifest: Manifest | None = None, offers: tuple[Offer, ...] = (LAPTOP,), **choices: Any) -> dict[str, Any]:
+    limits = {"tasks": {"train": 9000, "heldout": 200, "levels": 4}, "episode": {"max_tokens_per_turn": 32}}
+    manifest = manifest or make_manifest("game", **limits)
+    plan = Plan(configured(**choices), manifest, CheckStatus.PASSED, offers)
+    return {finding.name: finding for finding in checks_at_once(plan)}
+
+
+def of(successes: int, attempts: int = 8, level: int = 0) -> TaskSuccess:
+    return TaskSuccess(level, successes, attempts, successes in {0, attempts})
+
+
+def test_the_arithmetic_is_told_in_words():
+    told = batch_in_words(configured(recipe="grpo", grpo={"micro_batches": 4}))
+    assert told == (
+        "20 tasks × 8 episodes = 160 rollouts a step; 100 steps = 16,000 rollouts; learned in 4 parts of 40"
+    )
+
+
+def test_the_defaults_have_nothing_against_them():
+    assert worst(checked().values()) is FindingStatus.OK
+
+
+def test_nobody_having_checked_the_environment_is_a_warning():
+    plan = Plan(configured(), make_manifest("game"), None, [LAPTOP])
+    assert {each.name: each.status for each in checks_at_once(plan)}["certificate"] is FindingStatus.WARNING
+
+
+def test_more_tasks_than_there_are_is_a_warning_with_how_often_each_comes():
+    found = checked(make_manifest("game", tasks={"train": 1000, "heldout": 200, "levels": 1}))["tasks"]
+    assert (found.status, found.evidence) == (FindingStatus.WARNING, {"asked": 6000, "there": 1000})
+    assert "6.0 times" in found.sentence
+
+
+def test_more_held_out_tasks_than_there_are_is_a_problem():
+    assert checked(heldout={"tasks": 300})["heldout"].status is FindingStatus.PROBLEM
+
+
+def test_without_a_worker_it_says_how_to_start_one():
+    found = checked(offers=())["worker"]
+    assert found.status is FindingStatus.WARNING
+    assert "proctor up" in found.advice
+
+
+def test_a_choice_that_no_worker_can_carry_out_is_a_problem_by_its_name():
+    found = checked(adapter={"kind": "qlora"}, model={"source": "base", "base": "some/model-0.5B"})["choice"]
+    assert found.status is FindingStatus.PROBLEM
+    assert "adapter.kind qlora needs a worker with CUDA, peft and bitsandbytes" in found.sentence
+
+
+def test_a_script_that_the_environment_does_not_offer_is_a_problem():
+    assert checked(sft={"script": "master"})["environment"].status is FindingStatus.PROBLEM
+
+
+def test_a_reply_that_may_fill_the_context_is_a_warning():
+    assert checked(make_manifest("game", episode={"max_tokens_per_turn": 512}))["context"].status == "warning"
+
+
+def test_lora_is_offered_while_no_worker_answers_and_qlora_is_not():
+    refused = {value for _, value in not_offered([])}
+    assert {"qlora", "vllm", "unsloth"} <= refused
+    assert "lora" not in refused
+
+
+def test_a_worker_for_another_queue_offers_nothing_to_training():
+    idle = Offer("cpu@laptop", ("cpu",), LAPTOP.can)
+    assert ("adapter.kind", "lora") in not_offered([idle])
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        ("Qwen/Qwen2.5-0.5B-Instruct", 500_000_000),
+        ("SmolLM2-135M", 135_000_000),
+        ("gpt2", None),
+        ("/models/mine", None),
+    ],
+)
+def test_a_name_tells_a_models_size(name: str, count: int | None):
+    assert parameters_in_name(name) == count
+
+
+def test_memory_is_the_sum_of_parts_that_can_be_checked_by_hand():
+    model = ModelMeasures(1000, layers=2, width=10, heads=2, key_value_width=10, vocabulary=100)
+    found = estimate_memory(model, Load(1000, has_reference=True, rows=3, tokens=5, sampled_rows=4))
+    assert (found.weights, found.reference, found.gradients, found.optimiser) == (4000, 4000, 4000, 8000)
+    assert found.activations == 3 * 5 * (2 * (170 + 2.5 * 2 * 5) + 300) * 4
+    assert found.cache == 4 * 5 * 2 * 2 * 10 * 4
+    assert found.total == sum(found.parts().values())
+
+
+def test_memory_beyond_the_workers_is_a_problem_with_advice():
+    model = ModelMeasures(10**9, 24, 2048, 16, 2048, 150_000)
+    estimate = estimate_memory(model, Load(10**9, True, 64, 2048, 64))
+    found = memory_finding(estimate, 24_000)
+    assert found.status is FindingStatus.PROBLEM
+    assert "grpo.micro_batches" in found.advice
+    assert memory_finding(estimate, 10_000_000).status is FindingStatus.OK
+
+
+def test_a_group_of_four_at_even_odds_gives_no_gradient_once_in_eight():
+    assert no_gradient_share([of(4)], 4) == pytest.approx(2 * 0.5**4)
+    assert no_gradient_share([of(0), of(8)], 4) == 1.0
+
+
+def test_a_policy_that_never_succeeds_is_a_problem_for_reinforcement_alone():
+    found = success_finding([of(0), of(0, level=1)], configured(recipe="grpo"), "win >= 1")
+    assert found.status is FindingStatus.PROBLEM
+    assert "SFT" in found.advice
+    assert "easier level" in found.advice
+    assert success_finding([of(0)], configured(), "win >= 1").status is FindingStatus.OK
+
+
+def test_a_policy_that_always_succeeds_is_told_to_try_something_harder():
+    found = success_finding([of(8), of(8, level=1)], configured(recipe="grpo"), "win >= 1")
+    assert found.status is FindingStatus.WARNING
+    assert "harder" in found.advice
+
+
+def test_levels_are_told_apart():
+    found = success_finding([of(8), of(2, level=1)], configured(recipe="grpo"), "win >= 1")
+    assert found.evidence["levels"] == {"0": 1.0, "1": 0.25}
+    assert "level 1 25%" in found.sentence
+
+
+def test_many_groups_without_a_gradient_are_a_warning():
+    assert gradient_finding([of(0), of(0), of(4)], configured(recipe="grpo")).status is FindingStatus.WARNING
+    assert gradient_finding([of(4), of(3)], configured(recipe="grpo")).status is FindingStatus.OK
+
+
+@pytest.mark.parametrize(("longest", "status"), [(100, "ok"), (220, "warning"), (300, "problem")])
+def test_conversations_are_held_against_the_context(longest: int, status: str):
+    assert conversation_finding(longest, 80.0, 256, played=64).status == status
+
+
+def test_time_is_what_was_measured_times_what_will_be_done():
+    choices = configured(
+        sft={"episodes": 100, "steps": 10, "batch": 8},
+        grpo={"steps": 5, "tasks_per_step": 2, "group_size": 4, "beta": 0},
+        heldout={"every": 5, "tasks": 10},
+    )
+    seconds = stage_seconds(Speed(rollout=0.5, scripted=0.1, part=2.0, rows=8), choices)
+    assert seconds == {"lessons": 10, "imitation": 20, "playing": 20, "learning": 10, "examinations": 15}
+
+
+def test_a_budget_that_ends_before_the_work_is_told():
+    choices = configured(budget={"minutes": 1})
+    found: PreflightFinding = time_finding(Speed(1.0, 1.0, 1.0, 8), choices)
+    assert found.status is FindingStatus.WARNING
+    assert "1 minutes" in found.advice
