@@ -17,6 +17,7 @@ from backend.domain.alarms import AlarmsChoice
 from backend.domain.blocks import Block
 from backend.domain.budget import BudgetChoice
 from backend.domain.curriculum import CurriculumChoice
+from backend.domain.hardware import HardwareChoice, VllmChoice
 from backend.domain.mix import Mix
 from backend.domain.reinforcement import GrpoChoice
 from backend.domain.warm_up import GateChoice, SftChoice
@@ -130,6 +131,10 @@ class TrainingConfiguration(Block):
     commas. The run's own environment has the weight 1; every step and every examination has tasks of all."""
     alarms: AlarmsChoice = AlarmsChoice()
     """What looks unhealthy, and what the run does about it."""
+    hardware: HardwareChoice = HardwareChoice()
+    """Where the model computes, and how exactly."""
+    vllm: VllmChoice = VllmChoice()
+    """How vLLM samples, where it is the engine."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Same seed, same machine: the same run. Repeat a run with another to see how much of its result is luck."""
     engine: Engine = "transformers"
@@ -162,6 +167,10 @@ class TrainingConfiguration(Block):
             found.append("An untrained model knows no words: warm it up by SFT, or start GRPO from a checkpoint.")
         if self.adapter.kind is not AdapterKind.FULL and self.model.source == "scratch":
             found.append("A model made here has no pretrained weights to adapt: train it whole (adapter.kind=full).")
+        if self.engine == "vllm" and self.vllm.mode == "server" and not self.vllm.server:
+            found.append("vLLM is to sample on a server: say where it is (vllm.server).")
+        if self.engine == "vllm" and self.hardware.device == "cpu":
+            found.append("vLLM samples on a GPU: leave hardware.device at auto, or choose another engine.")
         return found
 
     def _problems_of_levels(self, levels: int) -> Iterator[str]:

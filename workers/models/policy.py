@@ -12,6 +12,7 @@ import numpy as np
 from backend.domain.errors import LimitExceeded, PolicyError, boundary
 from workers.models.chat import ChatTokens
 from workers.models.sampling import Row, Sampled, Sampler
+from workers.models.vllm_sampling import Generation, VllmSampler
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 
 GATHER_SECONDS = 0.01
@@ -46,7 +47,8 @@ class LocalPolicy:
     ) -> None:
         self.chat = ChatTokens(tokenizer)
         pad = tokenizer.pad_token_id
-        self.sampler = Sampler(model, end=self.chat.end, pad=pad, temperature=temperature, top_p=top_p, top_k=top_k)
+        ours = Sampler(model, end=self.chat.end, pad=pad, temperature=temperature, top_p=top_p, top_k=top_k)
+        self.sampler: Sampler | VllmSampler = ours
         self.batches = 0
         self._is_lockstep = lockstep
         self._expected = 0
@@ -55,6 +57,16 @@ class LocalPolicy:
         self._timer: asyncio.TimerHandle | None = None
         self._generation: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampling")
+
+    def set_precision(self, *, is_bf16: bool) -> None:
+        """Of the products, as in training."""
+        if isinstance(self.sampler, Sampler):
+            self.sampler.is_bf16 = is_bf16
+
+    def sample_with(self, generation: Generation) -> None:
+        """Let vLLM write the replies from now on, at the same temperature."""
+        ours = self.sampler
+        self.sampler = VllmSampler(generation, end=self.chat.end, context=ours.context, temperature=ours.temperature)
 
     def set_temperature(self, temperature: float) -> None:
         """Of the batches from now on."""

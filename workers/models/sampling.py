@@ -46,6 +46,8 @@ class Sampler:
         self.model, self.end, self.pad = model, end, pad
         self.temperature, self.top_p, self.top_k = temperature, top_p, top_k
         self.context: int = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+        self.is_bf16 = False
+        """Compute products in bf16, as training does; log-probabilities are float32 all the same."""
         self.prefills = 0
         """Batches that began with an empty cache."""
         self._device = next(model.parameters()).device
@@ -59,7 +61,7 @@ class Sampler:
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.inference_mode():
+            with torch.inference_mode(), torch.autocast(self._device.type, torch.bfloat16, enabled=self.is_bf16):
                 return self._sample(list(rows), list(limits), watch)
         finally:
             self.model.train(was_training)

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.domain.hardware import VllmChoice
 from backend.domain.manifest import RewardColumn
 from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
+from workers.training.hardware import FLOAT32, Hardware
 
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group gave place to a fresh one: it was played, and taught nothing."""
@@ -108,6 +110,11 @@ class GrpoRun:
     """Tells the sampler, before a step is played."""
     columns_of: Callable[[Rollout], Sequence[RewardColumn]] | None = None
     """Only for a mix: the columns of the rollout's own environment, whose weights make its reward."""
+    hardware: Hardware = FLOAT32
+    vllm: VllmChoice | None = None
+    """Where vLLM samples."""
+    set_generation: Callable[[Any], None] = lambda _: None
+    """Given TRL's vLLM generation, before anything is played; only where vLLM samples."""
     longest_completion: int = 256
     """Only a scale of the `dr_grpo` loss."""
 

@@ -1,0 +1,33 @@
+"""The choices of a training run about the machine: where the model computes, how exactly, and how vLLM samples."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from backend.domain.blocks import Block
+
+
+class HardwareChoice(Block):
+    """Where the model computes, and how exactly."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """auto: the GPU where the worker has one. cpu: leave it alone, as for a tiny model beside other work. cuda: fail at
+    once where there is none, rather than crawl."""
+    precision: Literal["auto", "float32", "bf16"] = "auto"
+    """Of the products in training and sampling; weights and the optimiser's memory stay as they are. auto: bf16 on a
+    GPU that computes in it, else float32. Choose float32 when a run must agree with one on a CPU."""
+    gradient_checkpointing: bool = False
+    """Compute activations again on the way back instead of keeping them: about a third slower, and much less memory.
+    Turn on when a step runs out of it, after more `grpo.micro_batches`."""
+
+
+class VllmChoice(Block):
+    """How vLLM samples training episodes; only for the engine vllm."""
+
+    mode: Literal["colocate", "server"] = "colocate"
+    """colocate: in the training process, on the same GPU. server: a `trl vllm-serve` that runs already, on GPUs of its
+    own; weights are sent to it before each step."""
+    memory: float = Field(default=0.3, gt=0, lt=1)
+    """Only for colocate: share of the GPU's memory for vLLM's weights and cache."""
+    server: str = Field(default="", max_length=300)
+    """Only for server: its address, as `http://127.0.0.1:8000`."""
