@@ -20,6 +20,7 @@ from backend.cli import (
     rollouts,
     runs,
     starting,
+    steering,
     tokens,
     training,
     workers,
@@ -49,6 +50,7 @@ app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
+steering.register(runs.app)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")

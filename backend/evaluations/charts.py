@@ -31,6 +31,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
     reinforcement = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
         Chart("columns", "Reward columns", "value", tuple(_columns(run, "columns/"))),
+        *_success(known),
         Chart("heldout", "Held-out reward columns", "value", tuple(_columns(run, "heldout/columns/"))),
         *_environments(known),
         *_levels(known),
@@ -42,7 +43,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
         _single("loss", "Loss", "loss"),
         _single("grad_norm", "Gradient norm", "norm", low=0),
     ]
-    warm_up = list(_warm_up(run))
+    warm_up = list(_warm_up(run, known))
     main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
     details = [*_spreads(run, known), *_parts(run, known), *_machinery(known)]
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
@@ -55,11 +56,19 @@ def series_of(run: Run, names: Iterable[str], key: str) -> tuple[Series, ...]:
     return next((chart.series for chart in [*main, *more] if chart.key == key), ())
 
 
-def _warm_up(run: Run) -> Iterable[Chart]:
-    if run.configuration.get("sft", {}).get("steps"):
+def _warm_up(run: Run, known: set[str]) -> Iterable[Chart]:
+    if run.configuration.get("sft", {}).get("steps") and run.branch_step is None:
         loss, accuracy = Series("sft/loss", "loss"), Series("sft/mean_token_accuracy", "accuracy")
         yield Chart("sft/loss", "Warm-up (SFT): loss", "nats a token", (loss,), low=0, has_rollouts=False)
         yield Chart("sft/accuracy", "Warm-up (SFT): right tokens", "share", (accuracy,), 0, 1, has_rollouts=False)
+    examined = tuple(Series(f"sft/heldout/{name}", name) for name in ("reward", "success", "format"))
+    if {series.name for series in examined} & known:
+        yield Chart("sft/heldout", "Warm-up (SFT): held-out examinations", "value", examined, has_rollouts=False)
+
+
+def _success(known: set[str]) -> Iterable[Chart]:
+    if "heldout/success" in known:
+        yield _single("heldout/success", "Held-out success", "share", low=0, high=1)
 
 
 def _groups(run: Run) -> Chart:

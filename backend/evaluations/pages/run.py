@@ -18,6 +18,7 @@ from backend.db.models import Checkpoint, Run
 from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.vocabulary import RunKind
 from backend.evaluations import points, queries, service
+from backend.evaluations.branch_points import points_beside_source
 from backend.evaluations.charts import Chart, charts_of, series_of
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.evaluations.results.group_queries import TaskEnd, task_ends
@@ -183,7 +184,7 @@ def run_points(
 ) -> dict[str, Any]:
     run = queries.get_run(session, run_id)
     series = series_of(run, points.latest_steps(session, run_id), wanted.chart)
-    return points.columnar_points(session, run_id, series, points.Window(wanted.after, wanted.low, wanted.high))
+    return points_beside_source(session, run, series, points.Window(wanted.after, wanted.low, wanted.high))
 
 
 @router.post("/runs/{run_id}/stop", response_class=HTMLResponse)

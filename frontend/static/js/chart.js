@@ -116,9 +116,10 @@
         axes: [{ ...axis, size: 30, values: (_plot, ticks) => ticks.map((tick) => Number.isInteger(tick) ? tick.toLocaleString("en") : "") }, { ...axis, size: 46, values: (_plot, ticks) => ticks.map(format) }],
         series: [{}, ...this.data.series.map((series, index) => ({
           label: series.label,
-          stroke: colour(`--series-${index % 8 + 1}`),
-          width: 1.6,
-          dash: index >= 8 ? [5, 3] : undefined,
+          stroke: this.tone(index),
+          alpha: series.of === undefined ? 1 : 0.45,
+          width: series.of === undefined ? 1.6 : 1.2,
+          dash: index >= 8 && series.of === undefined ? [5, 3] : undefined,
           show: !this.hidden.has(series.label),
           spanGaps: true,
           points: { show: series.values.filter((value) => value != null).length < 40, size: 5 },
@@ -136,6 +137,9 @@
         .filter(([high, low]) => high && low)
         .map(([high, low]) => ({ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }));
     }
+
+    // a series of the run that was branched off has the colour of its counterpart
+    tone(index) { return colour(`--series-${(this.data.series[index].of ?? index) % 8 + 1}`); }
 
     draw() {
       if (!this.data.x?.length || !window.uPlot) return;
@@ -158,7 +162,8 @@
         button.title = `Show or hide ${series.label}`;
         button.setAttribute("aria-pressed", String(!this.hidden.has(series.label)));
         button.innerHTML = '<svg viewBox="0 0 12 12" aria-hidden="true"><path d="M0 6h12" stroke-width="2.5"/></svg><span></span><b></b>';
-        button.querySelector("path").style.stroke = colour(`--series-${index % 8 + 1}`);
+        button.querySelector("path").style.stroke = this.tone(index);
+        if (series.of !== undefined) button.querySelector("path").style.opacity = 0.45;
         button.querySelector("span").textContent = series.label;
         button.addEventListener("click", () => this.toggle(index, button));
         return button;
