@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -30,6 +31,26 @@ GGUF_TYPES = ("f16", "bf16", "f32")
 REPOSITORY = r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$"
 
 
+class HubUpload(BaseModel):
+    """Sending an export to the Hugging Face Hub: what was asked for, and how it went."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    repository: str
+    is_private: bool = True
+    status: Literal["queued", "running", "completed", "failed"] = "queued"
+    reason: str | None = None
+    """Why it failed."""
+    url: str | None = None
+    """Of the commit, once it is there."""
+    asked_at: datetime
+    ended_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in {"completed", "failed"}
+
+
 class ExportOptions(BaseModel):
     """What a person may say about an export, and where it went."""
 
@@ -43,6 +64,10 @@ class ExportOptions(BaseModel):
     """Keep the files unpacked in the artifact store too, where other programs can read them."""
     stored: str | None = None
     """Their key there, once they are."""
+    hub: HubUpload | None = None
+    """The newest upload."""
+    hub_secret: str | None = None
+    """Its token, encrypted, until it is over. Never shown."""
 
 
 TITLES = {

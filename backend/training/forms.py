@@ -41,12 +41,6 @@ class TrainingRequest(BaseModel):
     """Any text of the sender's; the same key again gives the run that it started first."""
 
 
-class ExportRequest(BaseModel):
-    """A checkpoint to export."""
-
-    checkpoint_id: uuid.UUID
-
-
 async def read_training_form(request: Request) -> TrainingRequest:
     """The launch form: dotted field names are choices of the configuration."""
     return request_of_fields(await request.form())

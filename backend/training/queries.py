@@ -108,12 +108,19 @@ def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
 
 
 def exports(
-    session: Session, *, run_id: uuid.UUID | None = None, after: str | None = None, limit: int = 50
+    session: Session,
+    *,
+    run_id: uuid.UUID | None = None,
+    checkpoint_id: uuid.UUID | None = None,
+    after: str | None = None,
+    limit: int = 50,
 ) -> Slice[Export]:
     """Newest first."""
     statement = select(Export).options(joinedload(Export.checkpoint).joinedload(Checkpoint.policy))
     if run_id is not None:
         statement = statement.where(Export.run_id == run_id)
+    if checkpoint_id is not None:
+        statement = statement.where(Export.checkpoint_id == checkpoint_id)
     return slice_of(session, statement, NEWEST_EXPORTS, after=after, limit=limit)
 
 

@@ -27,11 +27,12 @@ from backend.events import announce
 from backend.logs import configure_logging
 from backend.settings import get_settings
 from workers.jobs.children import must_run_child
+from workers.jobs.digests import digest_of
 from workers.models.load import ModelUnusable
 from workers.training.card import write_card
 from workers.training.exporting.facts import read_facts
 from workers.training.exporting.forms import write_form
-from workers.training.exporting.manifest import About, digest_of, digests, write_manifest, write_script
+from workers.training.exporting.manifest import About, digests, write_manifest, write_script
 from workers.training.passport import PassportRequest
 
 PASSPORT = "workers.training.passport"

@@ -25,13 +25,13 @@ from backend.db.session import transaction
 from backend.domain.statistics import paired_difference
 from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
 from backend.logs import configure_logging
+from workers.jobs.digests import digest_of
 from workers.models.adapter import record_of
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.policy import LocalPolicy
 from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.examination import summarise
-from workers.training.exporting.manifest import digest_of
 from workers.training.exporting.proof import prove_merge
 from workers.training.exporting.reading import read_export
 from workers.training.planning.tasks import heldout_tasks

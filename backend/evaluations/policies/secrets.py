@@ -23,9 +23,17 @@ def secret_of(policy: Policy) -> str | None:
     if policy.secret is None:
         return None
     try:
-        return _cipher(str(policy.configuration.get("base_url", ""))).decrypt(policy.secret).decode()
-    except InvalidToken as error:
+        return unseal(policy.secret, str(policy.configuration.get("base_url", "")))
+    except SecretUnreadable as error:
         raise SecretUnreadable(f"{SecretUnreadable.__doc__} Enter the key of {policy.name} again.") from error
+
+
+def unseal(sealed: bytes, base_url: str) -> str:
+    """Raises SecretUnreadable."""
+    try:
+        return _cipher(base_url).decrypt(sealed).decode()
+    except InvalidToken as error:
+        raise SecretUnreadable(SecretUnreadable.__doc__) from error
 
 
 def _cipher(base_url: str) -> Fernet:

@@ -1,6 +1,5 @@
 """`manifest.json` of an export: what it is, what it was made of, and the hash of every other file."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 from backend.db.models import Checkpoint
 from backend.domain.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
+from workers.jobs.digests import digest_of
 from workers.training.exporting import inference
 from workers.training.exporting.forms import Written
 
@@ -59,14 +59,6 @@ def write_script(made: Path) -> None:
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 of each file, by name."""
     return {path.name: digest_of(path) for path in sorted(folder.iterdir()) if path.name != MANIFEST}
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256; empty for a missing file."""
-    if not path.is_file():
-        return ""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _base(adapter: Mapping[str, Any] | None) -> dict[str, Any] | None:
