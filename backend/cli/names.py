@@ -37,14 +37,37 @@ def policy_of(client: Client, name: str) -> dict[str, Any]:
 
 def run_of(client: Client, name: str) -> dict[str, Any]:
     """By id, by the end of its id, or `last`."""
-    if _is_id(name):
-        run: dict[str, Any] = client.get(f"/runs/{name}")
+    if run := find_run(client, name):
         return run
+    fail(f"there is no run {name!r}; `proctor runs` shows them")
+
+
+def find_run(client: Client, name: str) -> dict[str, Any] | None:
+    """None where there is none."""
+    if _is_id(name):
+        found: dict[str, Any] | None = client.find(f"/runs/{name}")
+        return found
     for run in client.all("/runs", limit=1 if name == "last" else _RUNS_SEARCHED):
-        if name == "last" or run["id"].replace("-", "").endswith(name.replace("-", "")):
+        if name == "last" or _ends(run, name):
             whole: dict[str, Any] = client.get(f"/runs/{run['id']}")
             return whole
-    fail(f"there is no run {name!r}; `proctor runs` shows them")
+    return None
+
+
+def find_checkpoint(client: Client, name: str) -> dict[str, Any] | None:
+    """By id; the best (else the newest) of a policy; by the end of its id. None where there is none."""
+    if _is_id(name):
+        found: dict[str, Any] | None = client.find(f"/checkpoints/{name}")
+        return found
+    known = list(client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True))
+    of_policy = [each for each in known if each["policy"] == name]
+    best = [each for each in of_policy if each["is_best"]]
+    by_end = [each for each in known if len(name) >= 4 and _ends(each, name)]
+    return next(iter([*best, *of_policy, *by_end]), None)
+
+
+def _ends(row: dict[str, Any], name: str) -> bool:
+    return str(row["id"]).replace("-", "").endswith(name.replace("-", ""))
 
 
 def _is_id(text: str) -> bool:

@@ -1,12 +1,10 @@
 """`proctor serve`: a checkpoint as an OpenAI-compatible endpoint, in a process of its own that has torch."""
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
 import tempfile
-import uuid
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import short
+from backend.cli.names import find_checkpoint
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
@@ -73,7 +71,9 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
         yield local.resolve(), local.resolve().name
         return
     client = connect()
-    found = _checkpoint(checkpoint)
+    found = find_checkpoint(client, checkpoint)
+    if found is None:
+        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name")
     with tempfile.TemporaryDirectory(prefix="proctor-serve-") as folder:
         packed, target = Path(folder) / "weights.zip", Path(folder) / "weights"
         client.download(f"/checkpoints/{found['id']}/weights", packed)
@@ -81,21 +81,6 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
             archive.extractall(target)
         packed.unlink()
         yield target, f"{found['policy']}@{found['stage']}-{found['step']}"
-
-
-def _checkpoint(text: str) -> dict[str, Any]:
-    """By id, by the end of its id, or the best (else the newest) of a policy."""
-    with contextlib.suppress(ValueError):
-        found: dict[str, Any] = connect().get(f"/checkpoints/{uuid.UUID(text)}")
-        return found
-    known = list(connect().all("/checkpoints", limit=500, has_weights=True))
-    of_policy = [each for each in known if each["policy"] == text]
-    best = [each for each in of_policy if each["is_best"]]
-    by_end = [each for each in known if len(text) >= 4 and short(each["id"]).endswith(text.replace("-", ""))]
-    for candidates in (best, of_policy, by_end):
-        if candidates:
-            return candidates[0]
-    fail(f"{text} is no folder, and Proctor has no checkpoint or trained policy of this name")
 
 
 def _run(asked: dict[str, Any], *, as_json: bool) -> int:

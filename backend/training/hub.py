@@ -1,6 +1,5 @@
 """Sending a proven export to the Hugging Face Hub: what would be sent, and asking for it. A worker does it."""
 
-import base64
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -11,11 +10,11 @@ from backend.db.models import Export
 from backend.domain.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportStatus, Queue
 from backend.errors import Conflict
-from backend.evaluations.policies.secrets import seal, unseal
 from backend.events import announce
 from backend.queue import enqueue
 from backend.training.downloads import NotExported
 from backend.training.export_forms import HubQuery, HubRequest
+from backend.training.hub_tokens import message_of, sealed_token
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -60,25 +59,9 @@ def start_upload(session: Session, actor: Actor, export: Export, request: HubReq
         raise UploadUnderWay
     upload = HubUpload(repository=request.repository, is_private=request.is_private, asked_at=datetime.now(UTC))
     token = request.token.get_secret_value().strip() if request.token else ""
-    secret = base64.b64encode(seal(token, _bound_to(request.repository))).decode() if token else None
+    secret = sealed_token(token, request.repository) if token else None
     export.options = options.model_copy(update={"hub": upload, "hub_secret": secret}).model_dump(mode="json")
     enqueue(session, UPLOAD_JOB, queue=Queue.GPU, arguments={"export_id": str(export.id)})
     audit(session, actor, "export.upload", "export", export.id, repository=request.repository)
     announce(session, f"export:{export.id}")
     return upload
-
-
-def token_of(options: ExportOptions) -> str | None:
-    """The upload's own token in the clear, for the worker that sends; None: the worker's."""
-    if options.hub is None or options.hub_secret is None:
-        return None
-    return unseal(base64.b64decode(options.hub_secret), _bound_to(options.hub.repository))
-
-
-def message_of(export: Export) -> str:
-    return f"Proctor export {export.id}: {export.form}, proven by its passport"
-
-
-def _bound_to(repository: str) -> str:
-    """A token copied to another repository's upload cannot be opened there."""
-    return f"hub:{repository}"

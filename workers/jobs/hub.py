@@ -20,7 +20,7 @@ from backend.db.session import transaction
 from backend.domain.exports import ExportOptions, HubUpload
 from backend.evaluations.policies.secrets import SecretUnreadable
 from backend.events import announce
-from backend.training.hub import message_of, token_of
+from backend.training.hub_tokens import message_of, token_of
 from workers.jobs.digests import digest_of
 from workers.jobs.registry import JobContext
 
