@@ -26,6 +26,8 @@ COLUMNS = [RewardColumn(name="fours", weight=1.0), RewardColumn(name="brevity", 
 MANIFEST = make_manifest("game", {"fours": 1.0, "brevity": 0.1})
 CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=4, learning_rate=1e-3, max_grad_norm=1.0, beta=0.0)
 
+OPENING = "Say <move>4</move>."
+
 Spoil = Callable[[list[Rollout]], None]
 
 
@@ -40,9 +42,17 @@ class Game:
     """`play` is what a GRPO stage asks for its rollouts."""
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, seed: int = 1, spoil: Spoil | None = None, turns: int = 2
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        seed: int = 1,
+        spoil: Spoil | None = None,
+        turns: int = 2,
+        openings: Sequence[str] = (OPENING,),
     ) -> None:
         self.policy = LocalPolicy(model, tokenizer, lockstep=True)
+        self.openings = openings
         self.seed, self.spoil, self.turns = seed, spoil, turns
         self.played: dict[int, list[Rollout]] = {}
 
@@ -63,7 +73,7 @@ class Game:
         player = await self.policy.begin(
             EpisodeStart(task, MANIFEST, member, policy_seed(self.seed, task, member, step))
         )
-        messages = [{"role": "user", "content": "Say <move>4</move>."}]
+        messages = [{"role": "user", "content": self.openings[ordinal % len(self.openings)]}]
         steps = []
         for index in range(self.turns):
             reply = await player.act(Turn(index, messages, "", {}, {}, {}, 4 + member % 3))
@@ -97,6 +107,7 @@ class Outcome:
         spoil: Spoil | None = None,
         start: Path | None = None,
         turns: int = 2,
+        openings: Sequence[str] = (OPENING,),
         after_step: Callable[["Outcome", GrpoStep], None] = lambda *_: None,
         controls: GrpoControls | None = None,
         masked: Masked = lambda _: set(),
@@ -104,7 +115,7 @@ class Outcome:
     ) -> None:
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
-        self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns)
+        self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()

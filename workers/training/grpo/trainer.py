@@ -10,6 +10,7 @@ from peft import PeftModel
 from trl import GRPOTrainer
 
 from workers.training.grpo.clock import Clock
+from workers.training.grpo.positions import count_without_padding
 
 _HIGHEST_LOG_RATIO = 20.0
 AdvantagesOfTokens = Callable[[], list[list[float]] | None]
@@ -23,6 +24,9 @@ class Trainer(GRPOTrainer):  # type: ignore[misc]
 
     def __init__(self, *, advantages_of_tokens: AdvantagesOfTokens, **arguments: Any) -> None:
         super().__init__(**arguments)
+        for model in (self.model, self.ref_model):
+            if model is not None:
+                count_without_padding(model)
         is_cuda = self.accelerator.device.type == "cuda"
         self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
         self.ratios = Ratios()
