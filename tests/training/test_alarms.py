@@ -7,6 +7,7 @@ import pytest
 from backend.domain.alarm_kinds import ALARM_KINDS
 from backend.domain.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction
+from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
 from workers.training.alarms.history import History
 from workers.training.alarms.warm_up import warm_up_flat
@@ -173,3 +174,11 @@ def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
         assert all((kind.title, kind.sentence, kind.cause, kind.advice, kind.formula, kind.source))
         assert kind.limits(AlarmsChoice()).keys() == set(kind.thresholds)
         assert kind.name in AlarmsChoice.model_fields or kind.name == "process_killed"
+
+
+def test_the_documentation_lists_every_alarm_as_it_is() -> None:
+    page = (PROJECT_ROOT / "docs" / "training.md").read_text()
+    for kind in ALARM_KINDS.values():
+        assert f"| {kind.title} `{kind.name}` | {kind.formula} |" in page
+        for name, value in kind.limits(AlarmsChoice()).items():
+            assert f"`{name}` {value:g}" in page
