@@ -1,12 +1,15 @@
 """What a model, a package or a member writes is text on every page: never markup, never an order to the browser."""
 
 import re
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
+from backend.artifacts import put_file
 from backend.db.models import (
     ApiToken,
     AuditEvent,
@@ -15,11 +18,14 @@ from backend.db.models import (
     EnvironmentDraft,
     EnvironmentVersion,
     Export,
+    LessonFile,
     Person,
     RunLogLine,
     VerdictRecord,
     Worker,
 )
+from backend.domain.lesson_lines import write_line
+from backend.domain.lessons import Conversation, LessonStatistics
 from backend.domain.packages import content_hash
 from backend.domain.vocabulary import (
     CheckStatus,
@@ -86,6 +92,9 @@ PAGES = (
     "/leaderboards/{name}",
     "/training/new",
     "/training/new?version_id={version}",
+    "/training/lessons",
+    "/training/lessons/{lessons}",
+    "/training/lessons/preview?version_id={version}&sft.source=file&sft.file={lessons}",
     "/checkpoints",
     "/exports/{export}",
     "/runs/{run}/events",
@@ -152,7 +161,24 @@ def world(session: Session) -> dict[str, Any]:
         "flag": flag.id,
         "run_flag": run_flag.id,
         "export": export.id,
+        "lessons": _lessons(session),
     }
+
+
+def _lessons(session: Session) -> Any:
+    """An uploaded conversation."""
+    said = [{"role": role, "content": HOSTILE} for role in ("system", "user", "assistant")]
+    statistics = LessonStatistics()
+    statistics.add(Conversation(said, (True,), reward=1.0, level=0, task=HOSTILE))
+    row = LessonFile(name=HOSTILE[:200], artifact="lessons/hostile.jsonl", size_bytes=1, conversations=1, statistics={})
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(write_line(statistics.examples[0]))
+        file.flush()
+        put_file(Path(file.name), row.artifact)
+    row.statistics = statistics.as_json()
+    session.add(row)
+    session.flush()
+    return row.id
 
 
 def _versions(session: Session, ada: Person) -> EnvironmentVersion:
@@ -270,8 +296,6 @@ def test_pages_that_show_it_do_show_it(admin: TestClient, world: dict[str, Any])
     assert quiet == {
         "/me",
         "/policies/new",
-        "/training/new",
-        "/training/new?version_id={version}",
         "/environments/{name}/play",
         "/leaderboards",  # names of environments and numbers, nothing that anybody wrote
     }
