@@ -22,11 +22,11 @@ def test_a_model_is_trained_watched_and_exported(page: Page, tmp_path: Path) -> 
 
 def _train(page: Page) -> None:
     page.goto("/training/new")
-    page.get_by_label("Preset").select_option("quick")
+    page.get_by_role("link", name="Quick look").click()
     page.wait_for_url("**/training/new?preset=quick*")
     choose_tictactoe(page)
     page.get_by_label("Why without a certificate").fill("a small try")
-    page.get_by_text("More: the gate before reinforcement").click()
+    page.get_by_role("heading", name="Gate before reinforcement").click()
     for name, value in {
         "sft.episodes": 200,
         "sft.steps": 40,
