@@ -11,11 +11,10 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import delete, select, text, update
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.db.models import MetricPoint, Run, RunLogLine
 from backend.db.models import Rollout as RolloutRow
+from backend.db.models import Run, RunLogLine
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
@@ -42,6 +41,13 @@ WITH given AS MATERIALIZED (
 INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
 SELECT id, :run, task, phase, training_step, ordinal FROM given
 ON CONFLICT DO NOTHING
+""")
+_ADD_POINTS = text("""
+INSERT INTO metric_points (run_id, name, step, attempt, value)
+SELECT :run, p.key, :step, :attempt, CAST(p.value AS double precision)
+FROM json_each_text(CAST(:points AS json)) AS p
+ORDER BY p.key
+ON CONFLICT (run_id, name, step, attempt) DO UPDATE SET value = excluded.value
 """)
 _KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
 _LINES = 20
@@ -111,24 +117,14 @@ class RunRecorder:
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
-        points = [
-            {
-                "run_id": self.run_id,
-                "name": plain_text(name)[:120],
-                "step": step,
-                "attempt": self.attempt,
-                "value": float(value) if math.isfinite(value) else None,
-            }
-            for name, value in values.items()
-        ]
+        points = {
+            plain_text(name)[:120]: float(value) if math.isfinite(value) else None for name, value in values.items()
+        }
         if not points:
             return
-        statement = insert(MetricPoint)
-        keys = ["run_id", "name", "step", "attempt"]
+        when = {"run": self.run_id, "step": step, "attempt": self.attempt}
         with transaction() as session:
-            session.execute(
-                statement.on_conflict_do_update(index_elements=keys, set_={"value": statement.excluded.value}), points
-            )
+            session.execute(_ADD_POINTS, {**when, "points": json_text(points)})
             announce(session, self._topic)
 
     def progress(
