@@ -49,7 +49,7 @@ def send(shipment: Shipment, message: str) -> str:
         from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
     except ImportError:
         fail("this needs huggingface_hub: pip install huggingface_hub")
-    import httpx
+    from httpx2 import HTTPError  # what huggingface_hub speaks through
 
     api = HfApi()
     try:
@@ -63,6 +63,6 @@ def send(shipment: Shipment, message: str) -> str:
             )
     except LocalTokenNotFoundError:
         fail("the Hub wants a token: set HF_TOKEN or run `hf auth login`")
-    except (HfHubHTTPError, httpx.HTTPError, OSError) as error:
+    except (HfHubHTTPError, HTTPError, OSError) as error:
         fail(f"the Hub refused or cannot be reached: {error}", BAD_RESULT)
     return str(space)

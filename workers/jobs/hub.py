@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
+from httpx2 import HTTPError
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from sqlalchemy.orm import Session
@@ -72,7 +72,7 @@ def _send(artifact: str, upload: HubUpload, token: str | None, message: str) -> 
             status = error.response.status_code if error.response is not None else 0
             hint = f" {NO_TOKEN}" if status in {401, 403} else ""
             raise NotSent(f"The Hub refused: {error}{hint}"[:1000]) from error
-        except (httpx.HTTPError, OSError) as error:
+        except (HTTPError, OSError) as error:
             raise NotSent(f"The Hub cannot be reached: {error}"[:1000]) from error
     return str(commit)
 
