@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-SHARED = {"__init__", "__main__", "installation", "storage", "table_rows", "training_runs"}
+SHARED = {"__init__", "__main__", "cpu", "installation", "storage", "table_rows", "training_runs"}
 SHARED |= {"mastery_games", "mastery_runs", "mastery_table"}
 """Modules that measure nothing by themselves."""
 LONG = {"mastery"}

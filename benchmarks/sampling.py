@@ -10,12 +10,14 @@ differ in nothing but the sampling.
 
 import argparse
 import logging
+import os
 import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from backend.artifacts import get_folder
 from backend.domain.vocabulary import Phase
 from benchmarks.bare.play import MAX_NEW_TOKENS, Sample, play
 from benchmarks.bare.sampler import keeping_cache
+from benchmarks.cpu import tree_seconds
 from benchmarks.installation import installation
 from benchmarks.training_runs import environment, start_run, warmed_up
 from workers.models.load import load_folder
@@ -80,20 +83,20 @@ def _in_process(tokenizer: Any, tasks: list[tuple[int, int]], sample: Sample) ->
 
 def _trl(model: Any, tokenizer: Any, scratch: Path) -> Sample:
     """TRL's own generation for a turn, as its tool loop calls it."""
-    arguments = GRPOConfig(
-        output_dir=str(scratch),
-        max_completion_length=MAX_NEW_TOKENS,
-        temperature=1.0,
-        per_device_train_batch_size=8,
-        num_generations=8,
-        beta=0.0,
-        bf16=False,
-        gradient_checkpointing=False,
-        use_cpu=True,
-        report_to="none",
-    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        arguments = GRPOConfig(
+            output_dir=str(scratch),
+            max_completion_length=MAX_NEW_TOKENS,
+            temperature=1.0,
+            per_device_train_batch_size=8,
+            num_generations=8,
+            beta=0.0,
+            bf16=False,
+            gradient_checkpointing=False,
+            use_cpu=True,
+            report_to="none",
+        )
         trainer = GRPOTrainer(
             model=model,
             args=arguments,
@@ -109,28 +112,45 @@ def _trl(model: Any, tokenizer: Any, scratch: Path) -> Sample:
     return sample
 
 
-def _rates(ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, list[float]]:
-    """Tokens a second of each way, which take turns. The first round warms up and does not count."""
-    rates: dict[str, list[float]] = {name: [] for name in ways}
+@dataclass(slots=True)
+class Rates:
+    """Tokens a second, round by round."""
+
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of all processes that take part: other load on the machine does not change it."""
+
+
+def _rates(ways: dict[str, Callable[[], int]], rounds: int) -> dict[str, Rates]:
+    """Of each way, which take turns. The first round warms up and does not count."""
+    rates = {name: Rates() for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
-            began = time.perf_counter()
+            began, spent = time.perf_counter(), tree_seconds()
             tokens = way()
             if number:
-                rates[name].append(tokens / (time.perf_counter() - began))
+                rates[name].wall.append(tokens / (time.perf_counter() - began))
+                rates[name].cpu.append(tokens / (tree_seconds() - spent))
     return rates
 
 
-def _report(rates: dict[str, list[float]]) -> None:
+def _report(rates: dict[str, Rates]) -> None:
     for name, found in rates.items():
-        console.print(f"{name}: {statistics.median(found):,.0f} tokens/s")
+        console.print(
+            f"{name}: {statistics.median(found.wall):,.0f} tokens/s, {statistics.median(found.cpu):,.0f} a CPU second"
+        )
     theirs = rates["TRL's generate"]
     for name in ("ours in training", "our sampler alone"):
-        ratios = [mine / their for mine, their in zip(rates[name], theirs, strict=True)]
         console.print(
-            f"{name} / TRL's generate: {statistics.median(ratios):.2f} "
-            f"(rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)}; asked {ASKED})"
+            f"{name} / TRL's generate: {_ratio(rates[name].wall, theirs.wall)} (asked {ASKED}); "
+            f"by CPU {_ratio(rates[name].cpu, theirs.cpu)}"
         )
+    console.print(f"1 thread; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", style="dim")
+
+
+def _ratio(mine: list[float], theirs: list[float]) -> str:
+    ratios = [my / their for my, their in zip(mine, theirs, strict=True)]
+    return f"{statistics.median(ratios):.2f} (rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
 
 
 def _options() -> argparse.Namespace:

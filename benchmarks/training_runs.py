@@ -1,7 +1,9 @@
 """Training runs of the product for a measurement: a warmed-up checkpoint, then GRPO whose recorder keeps the time."""
 
+import statistics
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from unittest.mock import patch
 
 from sqlalchemy import select
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Group, Policy, Run, Task
+from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint, Policy, Run, Task
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.manifest import Manifest
@@ -18,6 +20,7 @@ from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from benchmarks.cpu import tree_seconds
 from workers.jobs.recording import RunRecorder
 from workers.training.run import train
 
@@ -34,6 +37,8 @@ class Times:
 
     steps: list[float] = field(default_factory=list)
     """When each GRPO step was over, all of its storage included."""
+    cpu: list[float] = field(default_factory=list)
+    """CPU seconds of all processes until then."""
     stored_seconds: list[float] = field(default_factory=list)
     """Of each step: rollouts, curves, progress and log lines into Postgres."""
     pending: float = 0.0
@@ -106,6 +111,7 @@ def _timed() -> Iterator[Times]:
                 super().progress(phase=phase, done=done, total=total, **more)
             if phase == "grpo":
                 times.steps.append(time.perf_counter())
+                times.cpu.append(tree_seconds())
                 times.stored_seconds.append(times.pending)
                 times.pending = 0.0
 
@@ -128,6 +134,18 @@ def _counted(times: Times) -> Iterator[None]:
     began = time.perf_counter()
     yield
     times.pending += time.perf_counter() - began
+
+
+def split_of(run_id: uuid.UUID, skip: int) -> dict[str, float]:
+    """Median seconds of each part of a step, as the run's own curves say."""
+    statement = select(MetricPoint.name, MetricPoint.value).where(
+        MetricPoint.run_id == run_id, MetricPoint.name.like("seconds/%"), MetricPoint.step > skip
+    )
+    parts: dict[str, list[float]] = defaultdict(list)
+    with transaction() as session:
+        for name, value in session.execute(statement):
+            parts[name.removeprefix("seconds/")].append(value or 0.0)
+    return {name: statistics.median(values) for name, values in sorted(parts.items())}
 
 
 def tasks_of(run_id: uuid.UUID) -> list[tuple[int, int]]:

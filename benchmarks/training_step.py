@@ -10,6 +10,7 @@ first says what one gains, the second what all that is around the trainer costs.
 
 import argparse
 import logging
+import os
 import statistics
 import sys
 import tempfile
@@ -28,7 +29,7 @@ from benchmarks.bare.grpo import train as train_bare
 from benchmarks.bare.play import generating
 from benchmarks.bare.sampler import keeping_cache
 from benchmarks.installation import installation
-from benchmarks.training_runs import environment, tasks_of, timed_run, warmed_up
+from benchmarks.training_runs import environment, split_of, tasks_of, timed_run, warmed_up
 
 ASKED, ASKED_STORAGE = 1.10, 0.03
 BARE = {"generate": generating, "sampler": keeping_cache}
@@ -56,14 +57,17 @@ def _round(
     choices = _choices(start, options)
     run_id, times = timed_run(version, choices)
     found = {"ours": _steps(times.steps, options.skip), "storing": times.stored_seconds[options.skip :]}
+    found["cpu ours"] = _steps(times.cpu, options.skip)
     tasks, grpo = tasks_of(run_id), TrainingConfiguration.model_validate(choices).grpo
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         weights = get_folder(start.artifact, Path(scratch) / "weights")
         for name, make_sample in BARE.items():
             stamps = train_bare(weights, tasks, grpo, Path(scratch) / name, make_sample)
-            found[name] = _steps(stamps, options.skip)
+            found[name] = _steps(stamps.times, options.skip)
+            found[f"cpu {name}"] = _steps(stamps.cpu, options.skip)
     figures = ", ".join(f"{name} {1000 * statistics.median(seconds):,.0f} ms" for name, seconds in found.items())
-    console.print(f"round {number + 1}: {figures}", style="dim")
+    split = ", ".join(f"{name} {1000 * seconds:,.0f}" for name, seconds in split_of(run_id, options.skip).items())
+    console.print(f"round {number + 1}: {figures}; ours in ms: {split}", style="dim")
     return found
 
 
@@ -85,20 +89,26 @@ def _steps(stamps: list[float], skip: int) -> list[float]:
 
 def _report(rounds: list[dict[str, list[float]]], options: argparse.Namespace) -> None:
     medians = {name: [statistics.median(each[name]) for each in rounds] for name in rounds[0]}
-    ours = statistics.median(medians["ours"])
     for name in BARE:
-        ratios = [mine / theirs for mine, theirs in zip(medians["ours"], medians[name], strict=True)]
         console.print(
-            f"step time, ours / bare TRL with {name}: {statistics.median(ratios):.2f} "
-            f"(rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)}; asked {ASKED}); "
-            f"{1000 * ours:,.0f} ms and {1000 * statistics.median(medians[name]):,.0f} ms"
+            f"step time, ours / bare TRL with {name}: {_ratio(medians, '', name)} (asked {ASKED}); "
+            f"CPU of all processes {_ratio(medians, 'cpu ', name)}"
         )
     shares = [sum(each["storing"]) / sum(each["ours"]) for each in rounds]
     console.print(
         f"storing rollouts and curves: {100 * statistics.median(shares):.1f} % of the step "
         f"(rounds {', '.join(f'{100 * share:.1f}' for share in shares)}; asked {100 * ASKED_STORAGE:.0f} %)"
     )
-    console.print(f"18 tasks x 8 episodes, {options.steps} steps a round, beta {options.beta:g}, 1 thread", style="dim")
+    load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    console.print(f"18 tasks x 8 episodes, {options.steps} steps a round, beta {options.beta:g}, 1 thread; {load}")
+
+
+def _ratio(medians: dict[str, list[float]], kind: str, name: str) -> str:
+    """`1.05 (rounds 1.03, 1.05, 1.09), 1,050 and 1,000 ms`"""
+    mine, theirs = medians[f"{kind}ours"], medians[f"{kind}{name}"]
+    ratios = [my / their for my, their in zip(mine, theirs, strict=True)]
+    both = f"{1000 * statistics.median(mine):,.0f} and {1000 * statistics.median(theirs):,.0f} ms"
+    return f"{statistics.median(ratios):.2f} (rounds {', '.join(f'{ratio:.2f}' for ratio in ratios)}), {both}"
 
 
 def _options() -> argparse.Namespace:

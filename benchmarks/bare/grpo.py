@@ -13,6 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from backend.domain.reinforcement import GrpoChoice
 from benchmarks.bare.play import Sample, play
+from benchmarks.cpu import tree_seconds
 from workers.models.load import load_folder
 
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": 0.1}
@@ -21,19 +22,21 @@ MakeSample = Callable[[Any, Any, float], Sample]
 
 
 class Stamps(TrainerCallback):  # type: ignore[misc]
-    """When each step was over."""
+    """When each step was over, and the CPU seconds until then."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
+        self.cpu: list[float] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.times.append(time.perf_counter())
+        self.cpu.append(tree_seconds())
 
 
 def train(
     weights: Path, tasks: Sequence[tuple[int, int]], choice: GrpoChoice, scratch: Path, make_sample: MakeSample
-) -> list[float]:
-    """Train on the tasks (seed, level), one a group. Returns when each step was over."""
+) -> Stamps:
+    """Train on the tasks (seed, level), one a group."""
     model, tokenizer = load_folder(weights)
     sample = make_sample(model, tokenizer, choice.temperature)
 
@@ -61,7 +64,7 @@ def train(
         )
         trainer.remove_callback(PrinterCallback)
         trainer.train()
-    return stamps.times
+    return stamps
 
 
 def _dataset(groups: int) -> Dataset:
