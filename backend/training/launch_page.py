@@ -19,6 +19,7 @@ from backend.training import launch_queries, queries
 from backend.training.choices import changed_choices, flatten
 from backend.training.forms import TrainingRequest, resolve_configuration
 from backend.training.launch import LaunchSection, Surroundings, launch_command, launch_sections
+from backend.training.lessons.files import lesson_files
 from backend.training.planning import findings_at_once
 from backend.training.workers import offers
 
@@ -73,7 +74,13 @@ def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | 
         configuration = resolve_configuration(shown.preset, shown.configuration, start.resolved())
     except InvalidInput:
         configuration = start
-    offered = {"checkpoints": _checkpoints(queries.startable_checkpoints(session))}
+    offered = {
+        "checkpoints": _checkpoints(queries.startable_checkpoints(session)),
+        "lesson_files": [
+            (str(file.id), f"{file.name} · {file.conversations:,} conversations")
+            for file in lesson_files(session, limit=100).items
+        ],
+    }
     around = Surroundings(
         given=flatten(shown.configuration),
         base=flatten(start.resolved()),

@@ -10,20 +10,24 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.orm import Session
+
 from backend.db.models import LessonFile, Run
 from backend.db.session import transaction
 from backend.domain.lessons import Conversation
-from backend.domain.prompts import render_system
 from backend.domain.rollouts import Rollout
 from backend.domain.training import Stage
 from backend.domain.vocabulary import Phase
+from backend.errors import InvalidInput
 from backend.training.lessons.scripted import passing_episodes
 from backend.training.lessons.sources import (
     Asked,
+    Chosen,
     chosen_rollouts,
     conversations_of,
     demonstrated_rollouts,
     drawn_from,
+    system_of,
 )
 from workers.models.chat import ChatTokens
 from workers.training.demonstrations import lesson_of_conversation, mixed
@@ -97,6 +101,7 @@ def _fitting(gathered: Gathered, context: int) -> Gathered:
 def _gather(bench: Workbench, chat: ChatTokens, source: str, episodes: int) -> Gathered:
     if source == "script":
         return Gathered(_scripted(bench, chat, episodes))
+    _tell_choice(bench, source)
     gathered = Gathered()
     for conversation in conversations(bench, source):
         lesson = lesson_of_conversation(conversation, chat)
@@ -128,26 +133,39 @@ def conversations(bench: Workbench, source: str) -> Iterator[Conversation]:
         "file": _of_file,
         "demonstrations": _of_demonstrations,
     }
-    system = _own_system(bench) if bench.configuration.sft.system == "environment" else None
+    replaces = bench.configuration.sft.system == "environment" and source != "demonstrations"
+    system = _own_system(bench) if replaces else None
     for conversation in read[source](bench):
-        yield conversation if system is None or source == "demonstrations" else conversation.under(system)
+        yield conversation if system is None else conversation.under(system)
 
 
 def _of_rollouts(bench: Workbench) -> Iterator[Conversation]:
+    with transaction() as session:
+        yield from conversations_of(session, _chosen(session, bench).ids)
+
+
+def _chosen(session: Session, bench: Workbench) -> Chosen:
     configuration, run_id = bench.configuration, bench.assignment.run_id
     versions = tuple(venue.version_id for venue in bench.assignment.venues)
-    with transaction() as session:
-        asked = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
-        chosen = chosen_rollouts(session, configuration.sft, asked)
-        _tell_choice(bench, chosen.foreign, chosen.heldout, chosen.judged)
-        yield from conversations_of(session, chosen.ids)
+    asked = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
+    try:
+        return chosen_rollouts(session, configuration.sft, asked)
+    except InvalidInput as error:
+        raise BrokenStep(" ".join(error.fields.values())) from error
 
 
-def _tell_choice(bench: Workbench, foreign: int, heldout: int, judged: int) -> None:
-    if foreign:
-        bench.recorder.log(f"{foreign:,} of the rollouts were played on another version of the environment", "warning")
-    if heldout or judged:
-        bench.recorder.log(f"left out: {heldout:,} rollouts on held-out tasks, {judged:,} judged a hack or broken")
+def _tell_choice(bench: Workbench, source: str) -> None:
+    """What is odd about where the lessons come from."""
+    log = bench.recorder.log
+    if source == "rollouts":
+        with transaction() as session:
+            chosen = _chosen(session, bench)
+        if chosen.foreign:
+            log(f"{chosen.foreign:,} of the rollouts were played on another version of the environment", "warning")
+        if chosen.heldout or chosen.judged:
+            log(f"left out: {chosen.heldout:,} rollouts on held-out tasks, {chosen.judged:,} judged a hack or broken")
+    if bench.configuration.sft.system == "environment" and _own_system(bench) is None:
+        log("the conversations keep their own system prompts: the environment's is not the same everywhere", "warning")
 
 
 def _of_file(bench: Workbench) -> Iterator[Conversation]:
@@ -165,11 +183,10 @@ def _of_demonstrations(bench: Workbench) -> Iterator[Conversation]:
         yield from conversations_of(session, demonstrated_rollouts(session, versions))
 
 
-def _own_system(bench: Workbench) -> str:
-    """As a policy that writes plain text reads it; tools that only a running episode lists stand in none."""
-    agent = bench.assignment.manifest.proctor.agent
-    tools = agent.action.tools
-    return render_system(agent, tools if isinstance(tools, list) else ())
+def _own_system(bench: Workbench) -> str | None:
+    """What takes the place of the conversations' own system prompts; None where there is no one prompt: several
+    environments are played, or episodes alone list the tools."""
+    return None if bench.assignment.is_mixed else system_of(bench.assignment.manifest)
 
 
 def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]:

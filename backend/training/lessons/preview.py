@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 from backend.db.models import EnvironmentVersion, LessonFile, Run
 from backend.domain.lessons import Conversation, LessonStatistics
 from backend.domain.manifest import Manifest
-from backend.domain.prompts import render_system
 from backend.domain.training import TrainingConfiguration
 from backend.errors import InvalidInput
 from backend.training.lessons.files import deleted_at
@@ -22,6 +21,7 @@ from backend.training.lessons.sources import (
     conversations_of,
     demonstrated_rollouts,
     scripted_rollouts,
+    system_of,
 )
 from backend.training.lessons.tokens import Measure, measure_of
 
@@ -91,14 +91,6 @@ def preview(session: Session, version: EnvironmentVersion, configuration: Traini
     ordered = [choice.source, *(name for name, share in choice.shares.items() if name != choice.source and share > 0)]
     looking = _Looking(session, version, configuration, measure, system)
     return LessonPreview([looking.at(source) for source in ordered], measure, system)
-
-
-def system_of(manifest: Manifest) -> str | None:
-    """The prompt that a policy reads which writes plain text."""
-    action = manifest.proctor.agent.action
-    if action.format == "tool" and not isinstance(action.tools, list):
-        return None
-    return render_system(manifest.proctor.agent, action.tools if isinstance(action.tools, list) else ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from backend.domain.filter_tree import FilterError
 from backend.domain.filters import parse
 from backend.domain.lesson_lines import read_line
 from backend.domain.lessons import Conversation, is_understood
+from backend.domain.manifest import Manifest
+from backend.domain.prompts import render_system
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
 from backend.domain.warm_up import MAX_RUNS, SftChoice
 from backend.errors import InvalidInput
@@ -229,6 +231,14 @@ def demonstrated_rollouts(session: Session, version_ids: Sequence[uuid.UUID]) ->
         .order_by(Rollout.created_at, Rollout.id)
     )
     return list(session.scalars(statement))
+
+
+def system_of(manifest: Manifest) -> str | None:
+    """The prompt of a policy that writes plain text; None where only a running episode lists the tools."""
+    action = manifest.proctor.agent.action
+    if action.format == "tool" and not isinstance(action.tools, list):
+        return None
+    return render_system(manifest.proctor.agent, action.tools if isinstance(action.tools, list) else ())
 
 
 def conversations_in(file: LessonFile) -> Iterator[Conversation]:
