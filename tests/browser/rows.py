@@ -6,10 +6,19 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, Preflight, SignInLink, Worker
+from backend.db.models import (
+    Alarm,
+    Environment,
+    EnvironmentVersion,
+    Preflight,
+    SettingChange,
+    SignInLink,
+    Worker,
+)
+from backend.domain.alarms import CLEARED
 from backend.domain.preflight.measured import TaskSuccess, success_finding
 from backend.domain.training_presets import PRESETS
-from backend.domain.vocabulary import Phase, PreflightStatus, Role, RunKind, RunStatus, Severity
+from backend.domain.vocabulary import AlarmAction, Phase, PreflightStatus, Role, RunKind, RunStatus, Severity
 from backend.environments.service import import_builtins
 from backend.training.planning import findings_at_once
 from backend.web.identity import hash_secret, new_secret
@@ -63,6 +72,7 @@ def make_rows(session: Session) -> dict[str, str]:
         "flag": str(flag[0].id),
         "run_flag": str(flag[1].id),
         "training": str(training.id),
+        "branch": str(_steered(session, training, admin).id),
         "preflight": str(preflight.id),
         "evaluation": str(evaluation.id),
         "rollout": str(rollouts[0].id),
@@ -86,6 +96,43 @@ def _training(session: Session, version: factories.EnvironmentVersion, policy: f
     factories.make_points(session, run, "heldout/reward", {step: 0.4 + step / 600 for step in range(0, 213, 25)})
     factories.make_rollouts(session, run, factories.random_rows(16, 5), group_size=8, phase=Phase.TRAIN, step=212)
     return run
+
+
+def _steered(session: Session, run: factories.Run, admin: factories.Person) -> factories.Run:
+    """Alarms and a changed rate of the run, and a branch that goes on from its step 100."""
+    for step, name, sentence, evidence in (
+        (140, "no_variance", "In 84% of the groups of steps 131 to 140 all episodes earned the same.", {CLEARED: 171}),
+        (
+            198,
+            "format_fall",
+            "91.2% of the turns of steps 189 to 198 could be parsed; it was 98.7% in steps 80 to 89.",
+            {},
+        ),
+    ):
+        told = {"curve": "format", "value": 0.912, "limit": 0.937, "onset": 89, **evidence}
+        session.add(
+            Alarm(run_id=run.id, name=name, step=step, sentence=sentence, action=AlarmAction.NOTE, evidence=told)
+        )
+    session.add(
+        SettingChange(run_id=run.id, name="grpo.learning_rate", before=5e-4, after=2.5e-4, step=151, asked_by=admin.id)
+    )
+    session.add(SettingChange(run_id=run.id, name="heldout.every", before=20, after=10, asked_by=admin.id))
+    branch = factories.make_run(
+        session,
+        run.version,
+        run.policy,
+        kind=RunKind.TRAINING,
+        status=RunStatus.RUNNING,
+        name=f"{run.name}, from step 100",
+    )
+    branch.source_run_id, branch.branch_step, branch.ended_at = run.id, 100, None
+    branch.progress = {"phase": "grpo", "done": 160, "total": 400}
+    dice = random.Random(4)
+    for name, slope in (("reward", 0.7), ("columns/win", 0.6)):
+        values = {step: slope * (1 - 0.985**step) + dice.gauss(0.2, 0.03) for step in range(101, 161)}
+        factories.make_points(session, branch, name, values)
+    session.flush()
+    return branch
 
 
 def _preflight(session: Session, version: EnvironmentVersion) -> Preflight:
