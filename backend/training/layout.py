@@ -89,21 +89,29 @@ ONLY: Mapping[str, str] = {
         "adapter.kind=lora|qlora",
     ),
     "adapter.is_double_quantised": "adapter.kind=qlora",
-    **dict.fromkeys((f"sft.{name}" for name in ("script", "episodes", "noise", "script_where")), "sft.source=script"),
-    **dict.fromkeys(("sft.runs", "sft.where"), "sft.source=rollouts"),
-    "sft.file": "sft.source=file",
-    **dict.fromkeys(("sft.most", "sft.system"), "sft.source=rollouts|file"),
+    **dict.fromkeys(
+        (f"sft.{name}" for name in ("script", "episodes", "noise", "script_where")),
+        "sft.source=script;sft.also_script!=0",
+    ),
+    **dict.fromkeys(("sft.runs", "sft.where"), "sft.source=rollouts;sft.also_rollouts!=0"),
+    "sft.file": "sft.source=file;sft.also_file!=0",
+    **dict.fromkeys(("grpo.importance_level", "grpo.epsilon", "grpo.epsilon_high"), "grpo.updates!=1"),
+    "vllm.memory": "vllm.mode=colocate",
+    "vllm.server": "vllm.mode=server",
+    **dict.fromkeys(("sft.most", "sft.system"), "sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0"),
     **dict.fromkeys(
         (f"curriculum.{name}" for name in ("start", "mastery", "collapse", "window", "lower", "width", "success_at")),
         "curriculum.kind=adaptive",
     ),
 }
-"""What counts only with another choice; it is hidden otherwise, and shown where no script runs."""
+"""What counts only with another choice (any of those after a semicolon); it is hidden otherwise, and shown where no
+script runs."""
 SECTION_ONLY: Mapping[str, str] = {
     "sft": "recipe=sft_then_grpo|sft",
     "gate": "recipe=sft_then_grpo",
     "grpo": "recipe=sft_then_grpo|grpo",
     "curriculum": "recipe=sft_then_grpo|grpo",
+    "vllm": "engine=vllm",
 }
 NAMES: Mapping[str, str] = {
     "model.source": "Starts from",
@@ -137,6 +145,7 @@ WORDS: Mapping[str, str] = {
     "is": "",
     "top": "top",
     "kl": "KL",
+    "vllm": "vLLM",
     "k": "k",
     "p": "p",
 }

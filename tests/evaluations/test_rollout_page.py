@@ -81,6 +81,17 @@ def test_tokens_are_shaded_by_their_probability(session: Session, viewer: TestCl
     assert "−2.005" in html
 
 
+def test_credit_by_turn_is_told_beside_the_advantage(session: Session, viewer: TestClient) -> None:
+    run = make_run(session)
+    tokens = {"prompt": [1], "completion": [2, 3, 4], "mask": [1, 0, 1], "logprobs": [-0.1, 0.0, -0.2]}
+    told = {**tokens, "turn_advantages": [0.25, -0.5]}
+    by_turn = make_rollouts(session, run, [[1, 1, 0]], tokens=told, advantage=0.25)[0]
+    assert "by turn +0.25, −0.50" in text_of(viewer.get(f"/rollouts/{by_turn.id}").text)
+    other = make_run(session)
+    whole = make_rollouts(session, other, [[1, 1, 0]], tokens=tokens, advantage=0.25)[0]
+    assert "by turn" not in viewer.get(f"/rollouts/{whole.id}").text
+
+
 def test_a_reviewer_judges_it(session: Session, reviewer: TestClient, viewer: TestClient) -> None:
     run = make_run(session)
     rollout = make_rollouts(session, run, [[1, 1, 0]])[0]

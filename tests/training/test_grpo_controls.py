@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.models.adapters import make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training.grpo.stage import GrpoControls, GrpoStep
 
@@ -66,6 +67,15 @@ def test_the_temperature_moves_in_a_straight_line_for_the_sampler_and_the_loss(t
     divergences = [step.divergence for step in outcome.steps]
     assert divergences[0] == pytest.approx(0.0, abs=1e-6)
     assert all(divergence is not None and divergence < 1 for divergence in divergences)
+
+
+def test_the_temperature_moves_for_an_adapter_and_its_reference(tmp_path: Path) -> None:
+    start = make_adapter(tmp_path / "start", make_base(tmp_path / "base", dtype=torch.float32))
+    choice = CHOICE.model_copy(update={"steps": 2, "temperature": 1.6, "temperature_end": 0.8, "beta": 0.05})
+    outcome = Outcome(tmp_path / "run", choice=choice, start=start)
+    assert all(agrees(step) for step in outcome.steps)
+    assert outcome.steps[0].divergence == pytest.approx(0.0, abs=1e-6)
+    assert outcome.steps[1].divergence == pytest.approx(0.0, abs=1e-2)
 
 
 def test_a_temperature_that_is_set_replaces_the_planned_one(tmp_path: Path) -> None:
