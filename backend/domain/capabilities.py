@@ -99,6 +99,11 @@ def _quantises(offer: Offer) -> bool:
     return _adapts(offer) and offer.can.has_cuda and "bitsandbytes" in offer.can.engines
 
 
+def _computes_bf16(offer: Offer) -> bool:
+    """A CPU does, slowly."""
+    return offer.trains and (not offer.can.has_cuda or offer.can.bf16 is not False)
+
+
 def _serves(engine: str) -> Callable[[Offer], bool]:
     return lambda offer: offer.takes(engine) and engine in offer.can.engines
 
@@ -107,10 +112,12 @@ NEEDS = (
     Need("engine", "vllm", "vLLM on the queue gpu-vllm", _serves("vllm")),
     Need("engine", "unsloth", "Unsloth on the queue gpu-unsloth", _serves("unsloth")),
     Need("adapter.kind", "lora", "peft", _adapts),
+    Need("hardware.device", "cuda", "a GPU that torch reaches", lambda offer: offer.trains and offer.can.has_cuda),
+    Need("hardware.precision", "bf16", "bf16 on its GPU", _computes_bf16),
     Need("adapter.kind", "qlora", "CUDA, peft and bitsandbytes", _quantises),
 )
-ALWAYS = frozenset({("adapter.kind", "lora")})
-"""Offered also while no worker answers: every worker that trains has it."""
+ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
+"""Offered also while no worker answers: nearly every worker that trains has it."""
 
 
 def not_offered(offers: Sequence[Offer]) -> dict[tuple[str, str], str]:

@@ -44,6 +44,8 @@ class Load:
     """Of the longest episode."""
     sampled_rows: int
     """Episodes that are played at once."""
+    is_recomputed: bool = False
+    """Gradient checkpointing: only what goes into each layer is kept, and one layer at a time computed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
     """The formula; what the framework itself takes is not in it."""
     weights = model.parameters * model.weight_bytes
     attention = ACTIVATIONS_A_HEAD * model.heads * load.tokens
-    a_token = model.layers * (ACTIVATIONS_A_WIDTH * model.width + attention) + LOGITS_KEPT * model.vocabulary
+    a_layer = ACTIVATIONS_A_WIDTH * model.width + attention
+    layers = model.layers * model.width + a_layer if load.is_recomputed else model.layers * a_layer
+    a_token = layers + LOGITS_KEPT * model.vocabulary
     return MemoryEstimate(
         weights=weights,
         reference=weights if load.has_reference else 0.0,
@@ -82,7 +86,7 @@ def estimate_memory(model: ModelMeasures, load: Load) -> MemoryEstimate:
     )
 
 
-def least_memory(parameters: int, *, has_reference: bool) -> MemoryEstimate:
-    """Where only the number of weights is known, all of them trained: nothing for activations and cache."""
-    unknown = ModelMeasures(parameters, 0, 0, 0, 0, 0)
-    return estimate_memory(unknown, Load(parameters, has_reference, 0, 0, 0))
+def least_memory(parameters: int, *, trained: int, has_reference: bool, weight_bytes: float) -> MemoryEstimate:
+    """Where only the number of weights is known: nothing for activations and cache."""
+    unknown = ModelMeasures(parameters, 0, 0, 0, 0, 0, weight_bytes)
+    return estimate_memory(unknown, Load(trained, has_reference, 0, 0, 0))

@@ -53,6 +53,7 @@ ABILITIES: Mapping[str, tuple[str, str] | None] = {
     "Train and evaluate local models": None,
     "Train LoRA adapters": ("adapter.kind", "lora"),
     "Train QLoRA adapters beside a 4-bit base": ("adapter.kind", "qlora"),
+    "Train and sample on a GPU": ("hardware.device", "cuda"),
     "Train on vLLM workers": ("engine", "vllm"),
     "Train on Unsloth workers": ("engine", "unsloth"),
 }

@@ -55,7 +55,7 @@ class LaunchField:
     is_large: bool = False
     may_be_empty: bool = False
     only: str = ""
-    """`model.source=base|checkpoint`: counts only then."""
+    """`model.source=base|checkpoint;adapter.kind!=full`: counts only where one of them holds."""
 
     @property
     def hint(self) -> str:

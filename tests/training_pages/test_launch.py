@@ -11,6 +11,7 @@ from backend.cli.starting import nested
 from backend.domain.blocks import Block
 from backend.domain.training import TrainingConfiguration
 from backend.domain.training_presets import PRESETS
+from backend.training import layout
 from backend.training.choices import changed_choices, flatten, nest, read
 from backend.training.forms import resolve_configuration
 from backend.training.launch import LaunchField, Surroundings, launch_command, launch_sections
@@ -94,6 +95,18 @@ def test_what_no_worker_can_do_is_shown_with_the_reason_and_cannot_be_chosen():
     options = {option.value: option for option in fields_of(TrainingConfiguration(), around)["engine"].options}
     assert options["vllm"].refused == "needs a worker with vLLM"
     assert options["transformers"].refused == ""
+
+
+def test_the_layout_names_only_what_is_there():
+    """A choice that was renamed must not leave its old name behind."""
+    fields = fields_of(TrainingConfiguration())
+    named = {*layout.BASIC, *layout.CARDS, *layout.ONLY, *layout.NAMES, *layout.CHOSEN_FROM, *layout.LARGE}
+    assert named <= set(fields)
+    for condition in {*layout.ONLY.values(), *layout.SECTION_ONLY.values()}:
+        for each in condition.split(";"):
+            name, _, wanted = each.replace("!=", "=").partition("=")
+            known = {option.value for option in fields[name].options}
+            assert not known or set(wanted.split("|")) <= known
 
 
 def test_a_long_help_shows_its_first_sentence_first():

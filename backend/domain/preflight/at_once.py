@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from backend.domain.adapter import AdapterKind
 from backend.domain.batch_arithmetic import batch_in_words
 from backend.domain.capabilities import Offer, not_offered
 from backend.domain.manifest import Manifest
@@ -14,6 +15,8 @@ from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
 FEW_HELDOUT = 50
+BYTES_OF_BASE = {AdapterKind.FULL: 4.0, AdapterKind.LORA: 2.0, AdapterKind.QLORA: 0.55}
+"""Of each weight as it is usually kept: in fp32 where all are trained, else as published or rounded to 4 bits."""
 CROWDED = 0.9
 """Share of a worker's memory that the estimate may take before it is a warning; above all of it, a problem."""
 
@@ -167,7 +170,7 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
 
 def _estimate(plan: Plan) -> MemoryEstimate | None:
     configuration = plan.configuration
-    model, has_reference = configuration.model, configuration.recipe.has_grpo and configuration.grpo.beta > 0
+    model = configuration.model
     match model.source:
         case "scratch":
             return estimate_memory(scratch_measures(configuration), load_of(configuration, tokens=model.context))
@@ -175,7 +178,11 @@ def _estimate(plan: Plan) -> MemoryEstimate | None:
             count = plan.checkpoint_bytes // BYTES_OF_FLOAT if plan.checkpoint_bytes else None
         case _:
             count = parameters_in_name(model.base)
-    return least_memory(count, has_reference=has_reference) if count else None
+    if not count:
+        return None
+    weight_bytes = BYTES_OF_BASE[configuration.adapter.kind]
+    trained = count if configuration.adapter.kind is AdapterKind.FULL else 0
+    return least_memory(count, trained=trained, has_reference=needs_reference(configuration), weight_bytes=weight_bytes)
 
 
 def scratch_measures(configuration: TrainingConfiguration) -> ModelMeasures:
@@ -191,7 +198,14 @@ def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int |
     sampled = min(configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks)
     if trained is None:
         trained = scratch_measures(configuration).parameters
-    return Load(trained, has_grpo and grpo.beta > 0, rows, tokens, sampled)
+    is_recomputed = configuration.hardware.gradient_checkpointing
+    return Load(trained, needs_reference(configuration), rows, tokens, sampled, is_recomputed)
+
+
+def needs_reference(configuration: TrainingConfiguration) -> bool:
+    """A second copy of the weights; an adapter is switched off instead."""
+    is_whole = configuration.adapter.kind is AdapterKind.FULL
+    return configuration.recipe.has_grpo and configuration.grpo.beta > 0 and is_whole
 
 
 def memory_finding(estimate: MemoryEstimate, memory_mb: int, *, is_least: bool = False) -> PreflightFinding:
@@ -205,8 +219,8 @@ def memory_finding(estimate: MemoryEstimate, memory_mb: int, *, is_least: bool =
     share = estimate.total / 2**20 / memory_mb
     against = f"{sentence} The largest worker has {in_mb(memory_mb * 2**20)}."
     advice = (
-        "Compute the gradient in more parts (grpo.micro_batches), play fewer at a time (concurrency), or train a"
-        " smaller model or an adapter."
+        "Compute the gradient in more parts (grpo.micro_batches), keep less (hardware.gradient_checkpointing), play"
+        " fewer at a time (concurrency), or train a smaller model or an adapter."
     )
     if share > 1:
         return problem("memory", against, advice, **evidence)

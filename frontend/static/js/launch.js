@@ -3,11 +3,14 @@
   const form = document.querySelector("form.launch");
   if (!form) return;
   const value = (name) => new FormData(form).getAll(name).at(-1);
+  const holds = (condition) => {
+    const [, name, sign, wanted] = condition.match(/^([\w.]+)(!?=)(.*)$/);
+    return wanted.split("|").includes(value(name)) === (sign === "=");
+  };
   const show = () => {
     for (const part of form.querySelectorAll("[data-only]")) {
-      const [name, wanted] = part.dataset.only.split("=");
       const isWrong = [...part.querySelectorAll(".field-error")].some((slot) => slot.textContent.trim());
-      part.hidden = !wanted.split("|").includes(value(name)) && !isWrong;
+      part.hidden = !part.dataset.only.split(";").some(holds) && !isWrong;
     }
   };
   form.addEventListener("change", show);

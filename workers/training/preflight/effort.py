@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from backend.domain.memory import ModelMeasures
+from workers.training.hardware import Hardware
 from workers.training.lessons import Lesson
 
 IGNORED = -100
@@ -33,16 +34,19 @@ class DoesNotFit(RuntimeError):
     """The GPU's memory did not suffice for one part of a step."""
 
 
-def measure_effort(model: Any, pad: int, lessons: Sequence[Lesson], rows: int) -> Effort:
+def measure_effort(model: Any, pad: int, lessons: Sequence[Lesson], rows: int, hardware: Hardware) -> Effort:
     """Forward and backward of the first lessons, beginning anew where there are fewer; weights stay as they are."""
     batch = _batch(list(islice(cycle(lessons), rows)), pad, next(model.parameters()).device)
+    if hardware.checkpoints_gradients:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     on_gpu = batch["input_ids"].device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     was_training = model.training
     model.train()
     try:
-        seconds = _timed(model, batch)
+        with torch.autocast(batch["input_ids"].device.type, torch.bfloat16, enabled=hardware.is_bf16):
+            seconds = _timed(model, batch)
     except torch.OutOfMemoryError as error:
         raise DoesNotFit(str(error)) from error
     finally:

@@ -13,8 +13,11 @@ from backend.domain.preflight.measured import (
     success_finding,
     time_finding,
 )
+from backend.domain.reinforcement import GrpoChoice
 from workers.models.chat import ChatTokens, ChatUnusable
-from workers.models.load import ModelUnusable
+from workers.models.load import ModelUnusable, best_device
+from workers.models.policy import LocalPolicy
+from workers.training.hardware import Hardware, settle
 from workers.training.preflight.effort import (
     DoesNotFit,
     Effort,
@@ -36,6 +39,15 @@ class _Subject:
     model: Any
     tokenizer: Any
     chat: ChatTokens
+    hardware: Hardware
+
+    def policy(self, choice: GrpoChoice) -> LocalPolicy:
+        """It plays as in training."""
+        policy = LocalPolicy(
+            self.model, self.tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k
+        )
+        policy.set_precision(is_bf16=self.hardware.is_bf16)
+        return policy
 
 
 def look(bench: Workbench, notebook: Notebook) -> None:
@@ -53,7 +65,10 @@ def look(bench: Workbench, notebook: Notebook) -> None:
 def _load(bench: Workbench, notebook: Notebook) -> _Subject | None:
     notebook.progress(phase="loading the model", done=0, total=1)
     try:
+        hardware = settle(bench.configuration.hardware)
         model, tokenizer = starting_weights(bench)
+        if bench.configuration.model.source == "scratch":
+            model = model.to(best_device())
     except ModelUnusable as error:
         notebook.find(problem("model", f"The model cannot be used: {error}.", "Choose another one."))
         return None
@@ -66,7 +81,7 @@ def _load(bench: Workbench, notebook: Notebook) -> _Subject | None:
         notebook.find(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
         return None
     notebook.find(_template(tokenizer, chat))
-    return _Subject(model, tokenizer, chat)
+    return _Subject(model, tokenizer, chat, hardware)
 
 
 def _template(tokenizer: Any, chat: ChatTokens) -> Any:
@@ -104,7 +119,7 @@ def _ask_script(bench: Workbench, notebook: Notebook, subject: _Subject) -> Play
 
 
 def _ask_policy(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played:
-    played = play_policy(bench, subject.model, subject.tokenizer, subject.chat)
+    played = play_policy(bench, subject.policy(bench.configuration.grpo))
     tasks = successes(bench, played)
     if not tasks:
         advice = "Read the worker's log: an episode that fails is no zero, it is lost."
@@ -130,7 +145,8 @@ def _ask_effort(
     load = load_of(configuration, tokens=longest, trained=trained_count(subject.model))
     estimate = estimate_memory(measures_of(subject.model), load)
     try:
-        effort = measure_effort(subject.model, subject.chat.tokenizer.pad_token_id, conversations.lessons, load.rows)
+        pad = subject.chat.tokenizer.pad_token_id
+        effort = measure_effort(subject.model, pad, conversations.lessons, load.rows, subject.hardware)
     except DoesNotFit:
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
         notebook.find(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))

@@ -69,13 +69,11 @@ def _script_of(bench: Workbench) -> str | None:
     return None
 
 
-def play_policy(bench: Workbench, model: Any, tokenizer: Any, chat: ChatTokens) -> Played:
+def play_policy(bench: Workbench, policy: LocalPolicy) -> Played:
     """The groups that GRPO would play first, as the policy plays before training."""
-    choice = bench.configuration.grpo
-    policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k)
-    plans, size = _first_groups(bench), choice.tasks_per_step
+    plans, size = _first_groups(bench), bench.configuration.grpo.tasks_per_step
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
-    return _play(bench, parts, policy, chat, "the policy before training")
+    return _play(bench, parts, policy, policy.chat, "the policy before training")
 
 
 def _first_groups(bench: Workbench) -> list[GroupPlan]:

@@ -20,6 +20,7 @@ from backend.settings import get_settings
 from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, venues_of
 from workers.training.checkpoints import CheckpointStore
+from workers.training.hardware import take_device
 from workers.training.preflight.look import look
 from workers.training.preflight.notebook import Notebook
 from workers.training.workbench import Workbench
@@ -50,6 +51,7 @@ def examine(preflight_id: uuid.UUID) -> PreflightStatus:
 
 def _look(assignment: Assignment, notebook: Notebook) -> None:
     notebook.progress(phase="preparing the environment", done=0, total=1)
+    take_device(assignment.configuration.hardware)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     with arena_of(assignment) as arena:
         look(Workbench(assignment, arena, notebook, store), notebook)
