@@ -9,6 +9,7 @@ import yaml
 
 from backend.settings import PROJECT_ROOT, Settings
 from scripts import check_commits, check_files, check_skips
+from scripts.worker_requirements import FLAVOURS
 
 
 def test_the_example_of_the_settings_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,6 +40,7 @@ def test_the_compose_file_holds_no_secret_and_checks_the_health_of_every_service
     assert "name" not in compose
     assert set(compose["services"]) == {
         *("postgres", "redis", "api", "worker-cpu", "worker-gpu", "envhost", "housekeeping"),
+        *("worker-cuda", "worker-vllm", "worker-unsloth"),
     }
     for name, service in compose["services"].items():
         assert "healthcheck" in service, name
@@ -60,7 +62,7 @@ def test_every_target_of_the_makefile_is_explained() -> None:
 
 
 def test_constraints_name_no_place_and_no_local_build() -> None:
-    for name in ("constraints.txt", "constraints-runtime.txt"):
+    for name in ("constraints.txt", "constraints-runtime.txt", *(f"constraints-{each}.txt" for each in FLAVOURS[2:])):
         lines = (PROJECT_ROOT / name).read_text().splitlines()
         assert lines
         for line in lines:
