@@ -13,6 +13,8 @@ MOST_SYSTEMS = 20
 """Different system prompts that are told apart."""
 MOST_DRAWN = 400
 """Values of a distribution that are kept for its drawing."""
+MOST_SHOWN = 2000
+"""Characters of a system prompt that are kept beside the numbers."""
 EXAMPLES = 3
 
 
@@ -131,8 +133,12 @@ class LessonStatistics:
             "lengths": thinned(self.lengths),
             "tasks_by_level": {str(level): len(tasks) for level, tasks in sorted(self.levels.items())},
             "versions": {str(number): count for number, count in sorted(self.versions.items())},
-            "systems": [{"text": text, "conversations": count} for text, count in self.systems.most_common()],
+            "systems": [{"text": cut(text), "conversations": count} for text, count in self.systems.most_common()],
         }
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} …"
 
 
 def thinned(values: Sequence[float]) -> list[float]:

@@ -87,7 +87,9 @@ def test_statistics_count_what_is_learned_and_what_repeats() -> None:
     found = LessonStatistics()
     for task in ("train/0", "train/0", "train/4"):
         said = [ASKED, {**REPLIED, "content": "no"}, ASKED, REPLIED]
-        found.add(Conversation(said, (False, True), reward=1.0, level=0, task=task, version=2))
+        conversation = Conversation(said, (False, True), reward=1.0, level=0, task=task, version=2)
+        found.is_repeated(conversation)
+        found.add(conversation)
     told = found.as_json()
     assert (told["conversations"], told["repeats"], told["understood"]) == (3, 2, 0.5)
     assert told["tasks_by_level"] == {"0": 2}

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend import artifacts
 from backend.db.models import LessonFile
+from backend.domain.lesson_lines import MAX_LINE_BYTES
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.training.lessons import files
 from tests.factories import make_run
@@ -69,6 +70,15 @@ def test_too_much_is_refused(trainer: TestClient, monkeypatch: pytest.MonkeyPatc
     assert "At most 2 conversations" in trainer.post(API, files=sent(*(line(str(n)) for n in range(3)))).text
     monkeypatch.setattr(files, "MAX_UPLOAD_BYTES", 50)
     assert trainer.post(API, files=sent(line("a"))).status_code == 422
+
+
+def test_a_line_that_is_too_long_is_named_whatever_fills_it(trainer: TestClient) -> None:
+    whole = json.dumps(line("a"))
+    long = whole + " " * (MAX_LINE_BYTES + 10 - len(whole))
+    answer = trainer.post(API, files=sent(line("b"), long, line("c")))
+    assert "Line 2: is longer than 2 MiB." in answer.text
+    fitting = whole + " " * (MAX_LINE_BYTES - len(whole))
+    assert uploaded(trainer, fitting, line("c"))["conversations"] == 2
 
 
 def test_the_same_file_is_not_taken_twice(trainer: TestClient) -> None:
