@@ -6,7 +6,7 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import Environment, EnvironmentVersion, Group, Rollout, Run
+from backend.db.models import Environment, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.domain.fixtures import Fixture, FixtureKind, FixtureTask, fixture_path, write_fixture
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import TaskSpec, columns_over_episode, task_of
@@ -52,9 +52,7 @@ def play_from(session: Session, actor: Actor, environment: Environment, rollout_
     author = (
         "" if rollout.run.policy is None or rollout.run.policy.kind is PolicyKind.HUMAN else rollout.run.policy.name
     )
-    return start_play(
-        session, actor, environment, rollout.run.version, spec, replies=replies, authors=[author] * len(replies)
-    )
+    return start_play(session, actor, environment, task.version, spec, replies=replies, authors=[author] * len(replies))
 
 
 def save_fixture(
@@ -95,7 +93,8 @@ def mark_demonstration(
 
 def demonstrations(session: Session, version: EnvironmentVersion) -> int:
     """How many episodes of this version the SFT warm-up may take."""
-    statement = select(Rollout.id).join(Rollout.run).where(Run.version_id == version.id, Rollout.is_demonstration)
+    of_version = select(Rollout.id).join(Rollout.group).join(Group.task).where(Task.version_id == version.id)
+    statement = of_version.where(Rollout.is_demonstration)
     return len(session.scalars(statement).all())
 
 
@@ -103,20 +102,20 @@ def rollout_of(session: Session, environment: Environment, rollout_id: uuid.UUID
     """A rollout of this environment with its task, run and steps. Raises NotFound."""
     statement = (
         select(Rollout)
-        .join(Rollout.run)
-        .join(Run.version)
+        .join(Rollout.group)
+        .join(Group.task)
+        .join(Task.version)
         .where(Rollout.id == rollout_id, EnvironmentVersion.environment_id == environment.id)
         .options(
-            contains_eager(Rollout.run).contains_eager(Run.version),
-            contains_eager(Rollout.run).joinedload(Run.policy),
-            joinedload(Rollout.group).joinedload(Group.task),
+            joinedload(Rollout.run).joinedload(Run.policy),
+            contains_eager(Rollout.group).contains_eager(Group.task).contains_eager(Task.version),
             undefer(Rollout.steps),
         )
     )
     found = session.scalars(statement).one_or_none()
     if found is None:
         raise NotFound(f"{environment.name} has no such rollout.")
-    found.run.version.environment = environment
+    found.group.task.version.environment = environment
     return found
 
 
@@ -129,7 +128,7 @@ def _finished(session: Session, environment: Environment, rollout_id: uuid.UUID)
 
 def _fixture_of(rollout: Rollout, name: str, note: str, kind: FixtureKind) -> Fixture:
     task = rollout.group.task
-    manifest = Manifest.model_validate(rollout.run.version.manifest)
+    manifest = Manifest.model_validate(task.version.manifest)
     usual = task_of(manifest, task.split, task.index)
     return Fixture(
         name=name,

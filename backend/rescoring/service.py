@@ -129,6 +129,9 @@ def _sources(session: Session, request: RescoreRequest | ReplayRequest) -> list[
     for source in found:
         if source.kind not in SOURCES:
             raise InvalidInput(fields={"run_ids": f"{source.name} is hand play: there is nothing to score again."})
+        if source.configuration.get("mix"):
+            told = f"{source.name} played several environments, each with rewards of its own."
+            raise InvalidInput(fields={"run_ids": f"{told} Evaluate one of its checkpoints, and re-score that."})
         if not source.status.is_over:
             raise StillPlaying(f"{source.name} is {source.status}. Wait for its end, or stop it first.")
     return found

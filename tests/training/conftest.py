@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, MetricPoint, Rollout, Run
 from backend.db.session import transaction
@@ -62,10 +63,7 @@ def new_run(installation: None) -> Callable[..., uuid.UUID]:
         }
         configuration = TrainingConfiguration.model_validate({**SMALL, **merged})
         with transaction() as session:
-            version = _version(files, session)
-            version.manifest = manifest.model_dump(mode="json")
-            session.add(version)
-            session.flush()
+            version = stored_version(session, files)
             run = Run(
                 kind=RunKind.TRAINING,
                 name="training",
@@ -86,15 +84,22 @@ def new_run(installation: None) -> Callable[..., uuid.UUID]:
     return make
 
 
-def _version(files: dict[str, str], session: Any) -> EnvironmentVersion:
+def stored_version(session: Session, files: dict[str, str], name: str = "") -> EnvironmentVersion:
+    """The first version of an environment of its own."""
     digest = content_hash(files)
     found = session.scalars(select(EnvironmentVersion).where(EnvironmentVersion.content_hash == digest)).first()
     if found is not None:
         return found
-    environment = Environment(name=f"environment_{digest[:8]}")
+    environment = Environment(name=name or f"environment_{digest[:8]}")
     session.add(environment)
     session.flush()
-    return EnvironmentVersion(environment_id=environment.id, number=1, files=files, content_hash=digest)
+    manifest = read_manifest(files["openenv.yaml"]).model_dump(mode="json")
+    version = EnvironmentVersion(
+        environment_id=environment.id, number=1, files=files, content_hash=digest, manifest=manifest
+    )
+    session.add(version)
+    session.flush()
+    return version
 
 
 def start_child(run_id: uuid.UUID) -> "subprocess.Popen[bytes]":

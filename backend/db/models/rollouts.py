@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, JSONB, REAL
 from sqlalchemy.orm import Mapped, foreign, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
+from backend.db.models.environments import EnvironmentVersion
 from backend.db.models.runs import Run
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
@@ -26,6 +27,9 @@ class Task(Base):
     level: Mapped[int]
     seed: Mapped[int] = mapped_column(BigInteger)
     arguments: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+    version: Mapped[EnvironmentVersion] = relationship(lazy="raise")
+    """Of its run too, but where a training run plays several environments."""
 
 
 class Group(Base):

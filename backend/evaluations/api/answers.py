@@ -128,6 +128,8 @@ class RolloutAnswer(BaseModel):
     seed: int
     """Of the task."""
     level: int
+    version_id: uuid.UUID
+    """Environment version of the task: the run's own, unless it trains on several."""
     phase: Phase
     training_step: int | None
     status: RolloutStatus
@@ -150,11 +152,16 @@ class RolloutAnswer(BaseModel):
 
     @classmethod
     def of(cls, run: RunRow, rollout: Rollout) -> "RolloutAnswer":
-        named = {"split", "index", "seed", "columns"}
+        named = {"split", "index", "seed", "version_id", "columns"}
         same = {name: getattr(rollout, name) for name in RolloutAnswer.model_fields if name not in named}
         task = rollout.group.task
         return RolloutAnswer(
-            **same, split=task.split, index=task.index, seed=task.seed, columns=columns_of(run, rollout)
+            **same,
+            split=task.split,
+            index=task.index,
+            seed=task.seed,
+            version_id=task.version_id,
+            columns=columns_of(run, rollout),
         )
 
 

@@ -191,5 +191,6 @@ def _side_by_side(session: Session, pair: TaskPair) -> tuple[tuple[Played, Playe
 
 def _played(session: Session, rollout_id: uuid.UUID) -> Played:
     rollout = rollout_queries.get_rollout(session, rollout_id)
-    entries = transcript_of(rollout.messages, rollout.steps, rollout.run.columns, weights=rollout.run.weights)
+    weights = rollout_queries.weights_of(rollout)
+    entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
     return Played(rollout, entries, rollout_queries.columns_of(rollout.run, rollout))

@@ -48,6 +48,8 @@ class RolloutPage:
     """Messages in the middle that are not shown."""
     is_whole: bool
     columns: dict[str, float]
+    weights: dict[str, float]
+    """Of the columns of its environment."""
     siblings: Sequence[Rollout]
     sibling_count: int
     around: Neighbours
@@ -104,6 +106,7 @@ def show_rollout(
         left_out=left_out,
         is_whole=whole,
         columns=rollout_queries.columns_of(rollout.run, rollout),
+        weights=rollout_queries.weights_of(rollout),
         siblings=siblings[:MOST_SIBLINGS],
         sibling_count=len(siblings),
         around=_around(session, rollout, wanted),
@@ -199,11 +202,12 @@ def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighb
 def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
     """The conversation, with what detectors point at marked."""
     evidence = [read_evidence(flag.evidence) for flag in flags]
+    weights = rollout_queries.weights_of(rollout)
     return transcript_of(
         rollout.messages,
         rollout.steps,
-        rollout.run.columns,
-        weights=rollout.run.weights,
+        list(weights),
+        weights=list(weights.values()),
         quotes=[quote for each in evidence for quote in each.quotes],
         spans=[span for each in evidence for span in each.spans],
     )

@@ -25,6 +25,8 @@ class TaskKey(NamedTuple):
     split: str
     number: int
     seed: int
+    environment: uuid.UUID
+    """A training run may play several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,9 @@ def scores(session: Session, side: Side) -> Scores:
     rows = session.execute(_means(width - 1), side.parameters()).all()
     if not rows:
         return Scores(side, {}, [], [], np.empty((0, width)))
-    ids, splits, numbers, seeds, levels, *values = zip(*rows, strict=True)  # by column: tasks are tens of thousands
-    keys = map(TaskKey, splits, numbers, seeds)
+    # by column: tasks are tens of thousands
+    ids, splits, numbers, seeds, environments, levels, *values = zip(*rows, strict=True)
+    keys = map(TaskKey, splits, numbers, seeds, environments)
     found = np.column_stack([np.array(column, dtype=float) for column in values])
     return Scores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), found)
 
@@ -119,9 +122,10 @@ def _means(columns: int) -> TextClause:
         WITH played AS (
             SELECT r.group_id, {", ".join(values)} FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id
         )
-        SELECT t.id, t.split, t.index, t.seed, t.level, {means}
+        SELECT t.id, t.split, t.index, t.seed, v.environment_id, t.level, {means}
         FROM played p JOIN groups g ON g.id = p.group_id JOIN tasks t ON t.id = g.task_id
-        GROUP BY t.id, t.split, t.index, t.seed, t.level
+        JOIN environment_versions v ON v.id = t.version_id
+        GROUP BY t.id, t.split, t.index, t.seed, v.environment_id, t.level
     """)
 
 

@@ -4,11 +4,13 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Judge, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
+from backend.domain.mix import Mix
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.evaluations.rollouts.text_search import indexed_to
 
@@ -90,11 +92,19 @@ def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: It
     yield Field("tokens_out", FieldKind.NUMBER, "the same as tokens")
     yield from (Field(name, FieldKind.NUMBER, help) for name, help in _NUMBERS.items())
     yield from (Field(name, FieldKind.CHOICE, help, tuple(map(str, all))) for name, (help, all) in _CHOICES.items())
+    if names := _environments(run):
+        yield Field("environment", FieldKind.CHOICE, "in which it was played", names)
     yield Field("flag", FieldKind.WORD, "a detector's flag on it", detectors)
     yield from _OTHERS
     yield from (Field(f"column.{name}", FieldKind.NUMBER, "reward column") for name in run.columns)
     yield from (Field(f"metric.{name}", FieldKind.NUMBER, "metric, without weight") for name in metrics)
     yield from (Field(f"judge.{name}", FieldKind.NUMBER, "score of a judge, 0 to 1") for name in judges)
+
+
+def _environments(run: Run) -> tuple[str, ...]:
+    """Of a training run on several."""
+    parts = TypeAdapter(Mix).validate_python(run.configuration.get("mix") or [])
+    return tuple(sorted({run.version.environment.name, *(part.environment for part in parts)})) if parts else ()
 
 
 def is_reserved(name: str) -> bool:

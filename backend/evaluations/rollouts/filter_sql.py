@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Double, Subquery, Text, and_, case, cast, exists, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from backend.db.models import Flag, Group, Judgement, Rollout, Task, VerdictRecord
+from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Judgement, Rollout, Task, VerdictRecord
 from backend.domain.filter_tree import And, Comparison, Field, Has, Node, Not, Or, leaves_of
 from backend.evaluations.rollouts.filter_fields import FilterScope, is_reserved
 from backend.evaluations.rollouts.text_search import says
@@ -71,7 +71,13 @@ def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Co
 
 def is_dear(node: Node | None, scope: FilterScope) -> bool:
     """Does it ask for what lies outside of the list's index: metrics, texts, whole groups?"""
-    near = _WHOLE.keys() | _FRACTIONS.keys() | WORDS.keys() | _YES_NO.keys() | {"flag", "verdict", "split", "task"}
+    near = (
+        _WHOLE.keys()
+        | _FRACTIONS.keys()
+        | WORDS.keys()
+        | _YES_NO.keys()
+        | {"flag", "verdict", "split", "task", "environment"}
+    )
     near |= {*scope.run.columns, *(f"column.{name}" for name in scope.run.columns)}
     names = {leaf.field.name for leaf in leaves_of(node)}
     return any(name not in near and not name.startswith("judge.") for name in names)
@@ -94,7 +100,7 @@ def _has(field: Field, scope: FilterScope) -> Condition:
             return _flagged(scope, true())
         case "verdict":
             return _judged(scope, lambda verdict: true())
-        case "group" | "split" | "task":
+        case "group" | "split" | "task" | "environment":
             return true()
         case "text":
             return Rollout.turns > 0
@@ -130,6 +136,9 @@ def _test(field: Field, operator: str, values: tuple[Any, ...], scope: FilterSco
             return _of_task(scope, _word(Task.split, operator, values))
         case "task":
             return _of_task(scope, _number(cast(Task.index, Double), operator, values, hair=0))
+        case "environment":
+            of_name = select(EnvironmentVersion.id).join(EnvironmentVersion.environment)
+            return _of_task(scope, Task.version_id.in_(of_name.where(_word(Environment.name, operator, values))))
         case "group":
             return _grouped(scope, [kind for kind in field.choices if _fits(kind, operator, values)])
         case "text":

@@ -9,9 +9,10 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, VerdictRecord
+from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, Task, VerdictRecord
 from backend.domain.filter_tree import FilterError, Node, leaves_of
 from backend.domain.filters import parse
+from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import RolloutFilter
@@ -237,7 +238,10 @@ def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
             undefer(Rollout.steps),
             undefer(Rollout.messages),
             undefer(Rollout.tokens),
-            joinedload(Rollout.group).joinedload(Group.task),
+            joinedload(Rollout.group)
+            .joinedload(Group.task)
+            .joinedload(Task.version)
+            .joinedload(EnvironmentVersion.environment),
             joinedload(Rollout.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
             joinedload(Rollout.run).joinedload(Run.policy),
         )
@@ -247,6 +251,15 @@ def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
     if rollout is None:
         raise NotFound("There is no such rollout.")
     return rollout
+
+
+def weights_of(rollout: Rollout) -> dict[str, float]:
+    """The weights of the columns that make its reward, by name: in a mix those of its own environment."""
+    run, version = rollout.run, rollout.group.task.version
+    if version.id == run.version_id:
+        unknown = [1.0] * (len(run.columns) - len(run.weights))
+        return dict(zip(run.columns, [*run.weights, *unknown], strict=True))
+    return {column.name: column.weight for column in Manifest.model_validate(version.manifest).columns}
 
 
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
