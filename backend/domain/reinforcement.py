@@ -17,23 +17,28 @@ class GrpoChoice(Block):
     """Reinforcement: play groups of the same task, and make what did better than its group more likely."""
 
     steps: int = Field(default=100, ge=1, le=1_000_000)
-    """Training steps; each plays tasks x group size new episodes."""
+    """Training steps; each plays tasks × group size new episodes. More while the held-out reward still rises; the best
+    checkpoint is kept anyway."""
     tasks_per_step: int = Field(default=20, ge=1, le=4096)
-    """Different tasks in a step."""
+    """Different tasks in a step. More make each step's direction surer, which helps most when rewards are noisy or
+    formats collapse late."""
     group_size: int = Field(default=8, ge=2, le=256)
-    """Episodes of the same task, compared with each other."""
+    """Episodes of the same task, compared with each other. Larger groups find rare successes and rare failures: raise
+    it when many groups have no variance."""
     levels: list[Annotated[float, Field(ge=0)]] | None = None
-    """Relative share of each level in every step, from level 0; empty: the same for all."""
+    """Relative share of each level in every step, from level 0, such as `2,1,1`; empty: the same for all. Give little
+    to levels that always or never succeed."""
     replace_uniform: int = Field(default=0, ge=0, le=20)
     """Rounds in which groups whose rewards are all equal give place to groups of fresh tasks, because they teach
     nothing (DAPO's dynamic sampling); 0: they stay. Turn on when many groups have no variance and episodes are cheap:
     each round plays more. The share thrown away is a curve."""
     learning_rate: float = Field(default=5e-4, gt=0, le=1)
-    """Highest learning rate. Formats collapse late when it is too high."""
+    """Highest learning rate. 5e-4 suits tiny models from scratch, 1e-6 to 1e-5 pretrained ones, ten times that their
+    adapters. Formats collapse late when it is too high."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls over the run."""
+    """How the learning rate falls over the run. constant where the end is not known; cosine and linear settle."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps until the learning rate is reached."""
+    """Steps until the learning rate is reached. Some help large models, whose first gradients mislead Adam."""
     updates: int = Field(default=1, ge=1, le=64)
     """Optimiser updates from the same episodes. 1 stays on-policy and is the steadiest. 2 to 4 learn more from episodes
     that are expensive to play; `epsilon` and the ratio's level then decide how far one step may go, and with 1 they
@@ -82,13 +87,15 @@ class GrpoChoice(Block):
     """Episodes with a reply that was cut at its token limit teach nothing, though they count in their group's mean.
     Turn on when good long replies are being cut; leave off when rambling should be unlearned."""
     max_grad_norm: float = Field(default=0.1, gt=0)
-    """Longer gradients are cut to this length."""
+    """Longer gradients are cut to this length. Low values hold single steps back; raise it when the curve of the norm
+    is always above it and learning is slow."""
     adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients."""
+    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower follows sooner and is noisier."""
     entropy_bonus: float = Field(default=0.0, ge=0, le=1)
     """Reward for variety of tokens. It can destroy the reply's format, with dr_grpo soonest."""
     micro_batches: int = Field(default=1, ge=1, le=4096)
-    """Parts in which a step's gradient is computed, to save memory."""
+    """Parts in which a step's gradient is computed, to save memory. Raise it when a step does not fit; what is learned
+    stays the same."""
 
     @property
     def episodes_per_step(self) -> int:

@@ -56,17 +56,21 @@ class ModelChoice(Block):
     """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run. base: a Hugging
     Face name or a folder on the worker."""
     size: Literal["tiny", "small", "medium"] = "tiny"
-    """Only from scratch: about 0.1, 0.9 or 4 million parameters."""
+    """Only from scratch: about 0.1, 0.9 or 4 million parameters. tiny learns a small game in minutes on one core; take
+    a larger one when the training reward stays low although replies are understood."""
     architecture: Literal["gpt2", "llama"] = "gpt2"
-    """Only from scratch. gpt2 is the faster one on a CPU."""
+    """Only from scratch. gpt2 is the faster one on a CPU; llama is what larger models look like, to try tools on."""
     context: int = Field(default=256, ge=64, le=4096)
-    """Only from scratch: the longest conversation in tokens."""
+    """Only from scratch: the longest conversation in tokens. Raise it when the pre-flight finds conversations that do
+    not fit; memory and time grow with what is played, not with this."""
     vocabulary: int = Field(default=384, ge=300, le=4096)
-    """Only from scratch: at most this many tokens, learned from the environment's own text."""
+    """Only from scratch: at most this many tokens, learned from the environment's own text. More make conversations
+    shorter and the model larger; small worlds need few."""
     initializer_range: float = Field(default=0.1, gt=0, le=1)
-    """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02."""
+    """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02; try 0.15
+    when the warm-up's loss stays flat."""
     checkpoint: uuid.UUID | None = None
-    """Only from a checkpoint: its id."""
+    """Only from a checkpoint: its id. The best one by held-out reward is usually the one to go on from."""
     base: str = Field(default="", max_length=300)
     """Only from a base: its name or folder. Its weights must be safetensors; its code is never run."""
 
@@ -83,18 +87,22 @@ class HeldoutChoice(Block):
     """The examination: the same held-out tasks, again and again, never trained on."""
 
     every: int = Field(default=20, ge=1)
-    """GRPO steps between two examinations. The best checkpoint is chosen by them."""
+    """GRPO steps between two examinations. The best checkpoint is chosen by them: fewer steps miss less, and cost more
+    time."""
     tasks: int = Field(default=100, ge=1, le=100_000)
-    """Held-out tasks, one episode each; the same ones every time."""
+    """Held-out tasks, one episode each; the same ones every time. A hundred tell shares apart that differ by ten
+    points, a thousand by three."""
     temperature: float = Field(default=1.0, ge=0, le=5)
-    """Sampling temperature; 0 takes the likeliest token."""
+    """Sampling temperature; 0 takes the likeliest token. Leave it at 1 to see the policy that trains; 0 when it will be
+    used greedily."""
 
 
 class CheckpointChoice(Block):
     """How much work a crash may cost, and which checkpoints keep their weights."""
 
     every: int = Field(default=10, ge=1)
-    """Steps between two saved states of the trainer; a run that was cut goes on from the last."""
+    """Steps between two saved states of the trainer; a run that was cut goes on from the last. Fewer lose less work in
+    a crash and write more; large models want more."""
     keep_last: int = Field(default=5, ge=1, le=1_000_000)
     """So many of the newest GRPO checkpoints keep their weights. The untrained one, those after the warm-up, the best
     one and those that are marked or in use always do; of the others only the figures stay. More when you may want to
@@ -107,7 +115,8 @@ class TrainingConfiguration(Block):
     """All of a training run's choices."""
 
     recipe: Recipe = Recipe.SFT_THEN_GRPO
-    """Warm-up by imitation, then reinforcement; or only one of them."""
+    """Which stages: imitation, reinforcement, or the one after the other. A model that knows nothing of the task needs
+    imitation first; one that succeeds sometimes can begin with reinforcement."""
     model: ModelChoice = ModelChoice()
     """Which weights it starts from."""
     adapter: AdapterChoice = AdapterChoice()
@@ -141,9 +150,11 @@ class TrainingConfiguration(Block):
     """Which workers take the run up: those of the queue gpu (transformers: any machine), gpu-vllm or gpu-unsloth. Their
     installations differ, because the engines' pins conflict; choose another one only where such a worker reports."""
     concurrency: int = Field(default=256, ge=1, le=4096)
-    """Episodes played at a time, at most."""
+    """Episodes played at a time, at most. More fill the processor better until memory ends it; fewer when the
+    environment bears no more."""
     servers: int = Field(default=1, ge=1, le=64)
-    """Env servers; more help when stepping the environment is what takes the time."""
+    """Env servers. More help when stepping the environment is what takes the time (see the run's time split), and cost
+    memory each."""
     threads: int = Field(default=1, ge=1, le=256)
     """CPU threads of the trainer. More than one only pays when nothing else wants the cores."""
 

@@ -23,7 +23,8 @@ class SftChoice(Block):
     script: Name = "teacher"
     """Only a script: the scripted policy that is imitated; the environment's manifest lists what it offers."""
     episodes: int = Field(default=4000, ge=8, le=1_000_000)
-    """Only a script: scripted episodes to collect."""
+    """Only a script: scripted episodes to collect. More when the warm-up repeats them often (steps × batch is many
+    times as large) and still errs on held-out tasks."""
     noise: Share = 0.1
     """Only a script: chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery
     after it is."""
@@ -51,17 +52,19 @@ class SftChoice(Block):
     demonstrations: Share = 0.0
     """Share of the lessons taken from episodes of this version that people marked as SFT data, repeated as needed."""
     steps: int = Field(default=800, ge=1, le=1_000_000)
-    """Optimiser steps."""
+    """Optimiser steps. More while the loss still falls; too many make the policy so sure of itself that reinforcement
+    finds nothing to choose from."""
     batch: int = Field(default=32, ge=1, le=4096)
     """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
     """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
     warmup_steps: int = Field(default=20, ge=0)
-    """Steps until the learning rate is reached; it then falls as a cosine."""
+    """Steps until the learning rate is reached; it then falls as a cosine. More when the loss jumps at first."""
     adam_beta2: float = Field(default=0.95, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients."""
+    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower suits short runs; 0.999 long ones of
+    large models."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Longer gradients are cut to this length."""
+    """Longer gradients are cut to this length. Lower when the loss has spikes."""
     examine_every: int = Field(default=0, ge=0)
     """Steps between two examinations during the warm-up; the best checkpoint goes on, so that a warm-up that is too
     long loses nothing. 0: only at the end."""
@@ -99,15 +102,15 @@ class GateChoice(Block):
     """What the warm-up must reach before GRPO begins: a policy that is never understood learns nothing from rewards."""
 
     minimum_format: Share = 0.5
-    """Mean share of held-out turns that could be parsed."""
+    """Mean share of held-out turns that could be parsed. Raise it where an unreadable reply costs the whole episode."""
     minimum_success: Share = 0.0
     """Share of held-out tasks that succeed: the column named for it (win, success, solved, …) at its highest value,
     else half of what the reward can be. Where nothing ever succeeds, there is little for GRPO to make likelier."""
     minimum_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Mean held-out reward; empty: any."""
+    """Mean held-out reward; empty: any. For rewards that say more than success does."""
     retries: int = Field(default=0, ge=0, le=5)
     """Further attempts at the warm-up while the gate stays closed, each with another seed and more steps. The warm-up
     is the fragile step of small models: the same choices reach the plateau's other side with one seed and not with
     another."""
     lengthen: float = Field(default=1.5, ge=1, le=4)
-    """Each further attempt has so many times the steps of the one before."""
+    """Each further attempt has so many times the steps of the one before. 1 changes the seed alone."""
