@@ -102,8 +102,11 @@ def branch(
 
 def register(app: typer.Typer) -> None:
     """As commands of `proctor run`."""
-    for name, command in {"alarms": alarms, "answer": answer, "set": set_, "pause": pause, "branch": branch}.items():
-        app.command(name)(command)
+    app.command("alarms")(alarms)
+    app.command("answer")(answer)
+    app.command("set")(set_)
+    app.command("pause")(pause)
+    app.command("branch")(branch)
 
 
 def _write_alarms(items: list[dict[str, Any]]) -> None:

@@ -171,6 +171,16 @@ _KINDS = (
         thresholds=("column_drop",),
     ),
     AlarmKind(
+        name="suspicion",
+        title="Suspected reward hacking",
+        sentence="A detector suspects that the reward is gained without doing the task.",
+        cause="The reward can be had more cheaply than its author meant, and the policy has found out how.",
+        advice="Read the flagged rollouts in the review queue. What is a hack: mark it, repair the reward in a new"
+        " version, and roll back to before it.",
+        formula="a detector gives the run a flag of severity alert (variance has an alarm of its own)",
+        source="the detectors of the review queue",
+    ),
+    AlarmKind(
         name="heldout_regression",
         title="Held-out regression",
         sentence="The held-out reward is clearly below its best.",

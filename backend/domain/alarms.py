@@ -93,6 +93,9 @@ class AlarmsChoice(Block):
     column_drop: float = Field(default=0.15, gt=0)
     """An alarm when a column is so far below its best ten steps, in its own unit."""
 
+    suspicion: Answering = "note"
+    """A detector suspects that the reward is gained without doing the task. Pause to look before more is learned."""
+
     heldout_regression: Answering = "note"
     """The held-out reward is clearly below its best."""
     heldout_errors: float = Field(default=3.0, gt=0)

@@ -23,7 +23,7 @@ def points_beside_source(session: Session, run: Run, series: Sequence[Series], w
     mine = _rows(own)
     steps = sorted(mine.keys() | others.keys())
     nothing: list[float | None] = [None] * len(series)
-    drawn = [
+    drawn: list[dict[str, Any]] = [
         {"label": each.label, "unit": each.unit, "values": [mine.get(step, nothing)[number] for step in steps]}
         for number, each in enumerate(series)
     ]

@@ -6,10 +6,12 @@ import pytest
 
 from backend.domain.alarm_kinds import ALARM_KINDS
 from backend.domain.alarms import AlarmsChoice, action_of
-from backend.domain.vocabulary import AlarmAction
+from backend.domain.vocabulary import AlarmAction, Severity
 from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
+from workers.judging.detectors.base import FlagDraft
 from workers.training.alarms.history import History
+from workers.training.alarms.suspicion import suspicions_of
 from workers.training.alarms.warm_up import warm_up_flat
 from workers.training.alarms.watch import BROKEN, EXAMINED, TRENDS, AlarmWatch, name_of
 
@@ -166,10 +168,23 @@ def test_a_warm_up_that_does_not_learn_is_noticed_after_a_third() -> None:
     assert falling == []
 
 
+def test_a_grave_flag_is_an_alarm_and_lost_variance_is_not_said_twice() -> None:
+    def flag(detector: str, severity: Severity) -> FlagDraft:
+        return FlagDraft(detector, "win", severity, 0.9, "Seen.", {"window": [31, 60]}, training_step=60)
+
+    drafts = [
+        flag("column_divergence", Severity.ALERT),
+        flag("column_divergence", Severity.WARNING),
+        flag("variance_gone", Severity.ALERT),
+    ]
+    [seen] = suspicions_of(drafts)
+    assert (seen.condition, seen.onset) == ("suspicion/column_divergence/win", 30)
+
+
 def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
     looked_for = {name_of(look) for look in BROKEN + TRENDS + EXAMINED}
-    watched_from_outside = {"warm_up_flat", "stall", "out_of_memory", "process_killed"}
-    assert looked_for | watched_from_outside == set(ALARM_KINDS)
+    seen_elsewhere = {"warm_up_flat", "suspicion", "stall", "out_of_memory", "process_killed"}
+    assert looked_for | seen_elsewhere == set(ALARM_KINDS)
     for kind in ALARM_KINDS.values():
         assert all((kind.title, kind.sentence, kind.cause, kind.advice, kind.formula, kind.source))
         assert kind.limits(AlarmsChoice()).keys() == set(kind.thresholds)

@@ -9,9 +9,10 @@ from backend.domain.training import Stage
 from backend.domain.vocabulary import Phase
 from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id
+from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.view import row_of
-from workers.judging.detectors.watch import Watch
 from workers.models.policy import LocalPolicy
+from workers.training.alarms.suspicion import suspicions_of
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import settle
 from workers.training.pace import Pace
@@ -26,95 +27,130 @@ from workers.training.workbench import Stopped, Workbench
 
 def reinforce(bench: Workbench, start: Checkpoint) -> None:
     """GRPO from the start's weights, or from the trainer's last saved state."""
-    configuration, columns = bench.configuration, bench.assignment.columns
-    choice = configuration.grpo
-    last = bench.store.find(Stage.GRPO, choice.steps)
+    last = bench.store.find(Stage.GRPO, bench.configuration.grpo.steps)
     if last is not None and last.heldout:
         return
-    folder = bench.folder_of(Stage.GRPO)
-    reached = reached_step(folder, choice)
+    reached = reached_step(bench.folder_of(Stage.GRPO), bench.configuration.grpo)
     bench.purse.recall(bench.assignment.run_id, reached)
-    if not reached and bench.is_used_up():
-        return
-    model, tokenizer = bench.store.load(start)
-    hardware = settle(configuration.hardware)
-    policy = LocalPolicy(
-        model, tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k, lockstep=True
-    )
-    policy.set_precision(is_bf16=hardware.is_bf16)
-    watch = resume_watch(bench.assignment.run_id, before_step=reached + 1)
-    environments = {venue.tag: venue.name for venue in bench.assignment.venues}
-    pace = Pace(reached)
-    planner, memory = Planner(bench.assignment.venues, configuration), PlanMemory(folder)
-    memory.recall(reached, planner, bench.assignment.player_of(reached))
-    steering = Steering(bench, controls := GrpoControls())
-    steering.begin(reached)
-    is_used_up = False
+    if reached or not bench.is_used_up():
+        Reinforcement(bench, start, reached).carry_out()
 
-    def play(step: int, ordinals: Sequence[int]) -> list[Rollout]:
-        return bench.arena.play_in_lockstep(
-            planner.plans_of(step, ordinals), policy, phase=Phase.TRAIN, seed=configuration.seed, training_step=step
+
+class Reinforcement:
+    """One attempt at the stage, and what it holds between two steps."""
+
+    def __init__(self, bench: Workbench, start: Checkpoint, reached: int) -> None:
+        """`reached`: the step after which the trainer's newest state was saved."""
+        self.bench, self.reached = bench, reached
+        self.choice, self.folder = bench.configuration.grpo, bench.folder_of(Stage.GRPO)
+        assignment = bench.assignment
+        self._model, self._tokenizer = bench.store.load(start)
+        self._hardware = settle(bench.configuration.hardware)
+        self._policy = self._sampler()
+        self._watch = resume_watch(assignment.run_id, before_step=reached + 1)
+        self._environments = {venue.tag: venue.name for venue in assignment.venues}
+        self._pace = Pace(reached)
+        self._planner, self._memory = Planner(assignment.venues, bench.configuration), PlanMemory(self.folder)
+        self._memory.recall(reached, self._planner, assignment.player_of(reached))
+        self._controls = GrpoControls()
+        self._steering = Steering(bench, self._controls)
+        self._steering.begin(reached)
+        self._is_used_up = False
+
+    def carry_out(self) -> None:
+        """Until the last step, or until somebody, an alarm or the budget ends it."""
+        choice, bench = self.choice, self.bench
+        bench.recorder.log(
+            f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
+            f"{bench.arena.capacity} at a time"
+        )
+        try:
+            train_grpo(self._run())
+        finally:
+            bench.arena.close_policy(self._policy)
+        if self.reached < choice.steps and not self._is_used_up:
+            self._steering.raise_ending()
+            raise Stopped
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _sampler(self) -> LocalPolicy:
+        choice = self.choice
+        policy = LocalPolicy(
+            self._model,
+            self._tokenizer,
+            temperature=choice.temperature,
+            top_p=choice.top_p,
+            top_k=choice.top_k,
+            lockstep=True,
+        )
+        policy.set_precision(is_bf16=self._hardware.is_bf16)
+        return policy
+
+    def _run(self) -> GrpoRun:
+        configuration, assignment = self.bench.configuration, self.bench.assignment
+        return GrpoRun(
+            model=self._model,
+            tokenizer=self._tokenizer,
+            choice=self.choice,
+            columns=assignment.columns,
+            seed=configuration.seed,
+            folder=self.folder,
+            save_every=configuration.checkpoints.every,
+            play=self._play,
+            on_step=self._on_step,
+            masked=Hacks([venue.version_id for venue in assignment.venues]).masked,
+            controls=self._controls,
+            columns_of=assignment.columns_of if assignment.is_mixed else None,
+            set_temperature=self._policy.set_temperature,
+            hardware=self._hardware,
+            vllm=configuration.vllm if configuration.engine == "vllm" else None,
+            set_generation=self._policy.sample_with,
         )
 
-    def on_step(step: GrpoStep) -> bool:
-        nonlocal reached, is_used_up
-        reached = step.step
-        figures = record_step(bench.recorder, step, [column.name for column in columns], environments)
-        _judge(bench, watch, step)
-        bench.recorder.metrics(step.step, planner.learn(step.step, step.rollouts))
-        memory.keep(step.step, planner)
+    def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
+        return self.bench.arena.play_in_lockstep(
+            self._planner.plans_of(step, ordinals),
+            self._policy,
+            phase=Phase.TRAIN,
+            seed=self.bench.configuration.seed,
+            training_step=step,
+        )
+
+    def _on_step(self, step: GrpoStep) -> bool:
+        """Record, judge, learn what to play next, steer, examine. Returns whether to go on."""
+        bench, self.reached = self.bench, step.step
+        columns = [column.name for column in bench.assignment.columns]
+        figures = record_step(bench.recorder, step, columns, self._environments)
+        suspicions = suspicions_of(self._judge(step))
+        bench.recorder.metrics(step.step, self._planner.learn(step.step, step.rollouts))
+        self._memory.keep(step.step, self._planner)
         bench.purse.pay(step.rollouts)
-        is_used_up = bench.is_used_up()
-        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", bench.purse.told)))
-        left = {"seconds_left": pace.seconds_left(step.step, choice.steps)}
-        bench.recorder.progress(phase="grpo", done=step.step, total=choice.steps, message=message, more=left)
-        goes_on = steering.after_step(step.step, figures)
-        if steering.is_examination_due(step.step) or step.step == choice.steps or is_used_up:
-            bench.store.save(Stage.GRPO, step.step, model, tokenizer)
-            examination = bench.examine(Stage.GRPO, step.step, model, tokenizer, at=step.step)
-            goes_on = steering.after_examination(step.step, examination.metrics()) and goes_on
+        self._is_used_up = bench.is_used_up()
+        self._tell(step.step, figures["reward"])
+        goes_on = self._steering.after_step(step.step, figures, suspicions)
+        if self._steering.is_examination_due(step.step) or step.step == self.choice.steps or self._is_used_up:
+            goes_on = self._examine(step.step) and goes_on
         elif not goes_on:
-            bench.store.save(Stage.GRPO, step.step, model, tokenizer)
-        return goes_on and not is_used_up
+            bench.store.save(Stage.GRPO, step.step, self._model, self._tokenizer)
+        return goes_on and not self._is_used_up
 
-    bench.recorder.log(
-        f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
-        f"{bench.arena.capacity} at a time"
-    )
-    try:
-        train_grpo(
-            GrpoRun(
-                model=model,
-                tokenizer=tokenizer,
-                choice=choice,
-                columns=columns,
-                seed=configuration.seed,
-                folder=folder,
-                save_every=configuration.checkpoints.every,
-                play=play,
-                on_step=on_step,
-                masked=Hacks([venue.version_id for venue in bench.assignment.venues]).masked,
-                controls=controls,
-                columns_of=bench.assignment.columns_of if bench.assignment.is_mixed else None,
-                set_temperature=policy.set_temperature,
-                hardware=hardware,
-                vllm=configuration.vllm if configuration.engine == "vllm" else None,
-                set_generation=policy.sample_with,
-            )
-        )
-    finally:
-        bench.arena.close_policy(policy)
-    if reached < choice.steps and not is_used_up:
-        steering.raise_ending()
-        raise Stopped
-    shutil.rmtree(folder, ignore_errors=True)
+    def _tell(self, step: int, reward: float) -> None:
+        message = ", ".join(filter(None, (f"reward {reward:.3f}", self.bench.purse.told)))
+        left = {"seconds_left": self._pace.seconds_left(step, self.choice.steps)}
+        self.bench.recorder.progress(phase="grpo", done=step, total=self.choice.steps, message=message, more=left)
 
+    def _examine(self, step: int) -> bool:
+        """A checkpoint with its examination. Returns whether to go on."""
+        self.bench.store.save(Stage.GRPO, step, self._model, self._tokenizer)
+        examination = self.bench.examine(Stage.GRPO, step, self._model, self._tokenizer, at=step)
+        return self._steering.after_examination(step, examination.metrics())
 
-def _judge(bench: Workbench, watch: Watch, step: GrpoStep) -> None:
-    """Let the detectors look at the step; what they find becomes flags."""
-    run_id = bench.assignment.run_id
-    rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
-    drafts = watch.look(step.step, [row for row in rows if row is not None])
-    if record_flags(run_id, drafts):
-        for draft in drafts:
-            bench.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
+    def _judge(self, step: GrpoStep) -> list[FlagDraft]:
+        """Let the detectors look at the step; what they find becomes flags."""
+        run_id = self.bench.assignment.run_id
+        rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
+        drafts = self._watch.look(step.step, [row for row in rows if row is not None])
+        if record_flags(run_id, drafts):
+            for draft in drafts:
+                self.bench.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
+        return drafts

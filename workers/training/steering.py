@@ -1,7 +1,7 @@
 """Between two steps: alarms are raised and acted on, requests and changed settings are taken up."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.domain.alarms import action_of
@@ -70,10 +70,11 @@ class Steering:
                 self._watch.after_examination(step, examined, self.settings.alarms)
         self._prepare(reached + 1)
 
-    def after_step(self, step: int, figures: Mapping[str, float]) -> bool:
+    def after_step(self, step: int, figures: Mapping[str, float], suspicions: Sequence[Sighting] = ()) -> bool:
         """Whether to go on. Raises Ended when the weights are spoiled and must not be saved."""
         change = self._watch.after_step(step, figures, self.settings.alarms)
-        self._tell(step, change.begun, change.over)
+        suspected = suspicions if action_of(self.settings.alarms, "suspicion") else ()
+        self._tell(step, [*change.begun, *suspected], change.over)
         requests = read_requests(self._run_id)
         if requests.changes:
             for taken in take_up(self._run_id, step + 1):
