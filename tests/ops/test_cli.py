@@ -148,7 +148,48 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
     assert started.status == 0
     assert started.json["configuration"]["grpo"]["steps"] == 7
     assert proctor("train", "tictactoe", "--set", "grpo.steps", "--no-wait").status == 2
-    assert "quick" in proctor("train", "tictactoe", "--preset", "list").json
+    assert "quick" in proctor("train", "tictactoe", "--preset", "list", "--json").json
+    assert "for: Seeing that an environment can be trained on" in proctor("train", "--preset", "list").out
+
+
+@pytest.mark.slow
+def test_a_training_run_is_looked_at_without_being_started(proctor: Proctor) -> None:
+    """No worker answers here: what needs one is not waited for."""
+    told = proctor("train", "tictactoe", "--preset", "quick", "--dry-run")
+    assert told.status == 0
+    assert "10 tasks × 4 episodes = 40 rollouts a step" in told.out
+    assert "! certificate: Nobody ran the environment's checks." in told.out
+    assert "No worker answers: what needs one was not looked at." in told.out
+    assert proctor("runs", "--json").json == []
+    refused = proctor("train", "tictactoe", "--set", "grpo.group_size=1", "--dry-run")
+    assert refused.status == 2
+    assert "grpo.group_size" in refused.err
+
+
+@pytest.mark.slow
+def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor: Proctor, tmp_path: Path) -> None:
+    reason = ("--without-certificate", "only a test of the command line", "--no-wait", "--json")
+    first = proctor("train", "tictactoe", "--preset", "quick", "--set", "grpo.levels=1,2", *reason).json
+    file = tmp_path / "run.yaml"
+    file.write_text(proctor("run", "config", first["id"]).out)
+
+    again = proctor("train", "--config", str(file), "--set", "seed=3", "--no-wait", "--json").json
+    choices = {**first["configuration"], "seed": 3, "preset": None}
+    assert again["configuration"] == choices
+    assert again["environment"] == "tictactoe"
+
+    file.write_text("configuration: {grpo: {steps: 0}}\nenvironment: tictactoe\n")
+    refused = proctor("train", "--config", str(file), *reason)
+    assert (refused.status, "grpo.steps" in refused.err) == (2, True)
+    file.write_text("colour: red\n")
+    assert "unknown colour" in proctor("train", "--config", str(file)).err
+    assert "name the environment" in proctor("train", "--set", "seed=1").err
+
+
+def test_workers_are_told_also_where_there_are_none(proctor: Proctor) -> None:
+    told = proctor("workers")
+    assert (told.status, "No worker is there" in told.out) == (0, True)
+    assert proctor("workers", "--json").json["workers"] == []
 
 
 @pytest.mark.slow
