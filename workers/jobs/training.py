@@ -8,6 +8,8 @@ from workers.jobs.registry import JobContext
 from workers.jobs.training_vitals import Vitals
 
 MODULE = "workers.training.run"
+MODULES = {"unsloth": "workers.training.with_unsloth"}
+"""Of engines whose training process begins in a way of its own."""
 
 
 def run(context: JobContext) -> None:
@@ -15,9 +17,16 @@ def run(context: JobContext) -> None:
     end the same way."""
     run_id = context.need_run()
     with transaction() as session:
-        if not begin_run(session, session.get_one(Run, run_id)):
+        row = session.get_one(Run, run_id)
+        if not begin_run(session, row):
             return
+        module = module_of(row)
     vitals = Vitals(run_id)
-    status = run_child(MODULE, [str(run_id)], run_id=run_id, may_go_on=vitals.may_go_on)
+    status = run_child(module, [str(run_id)], run_id=run_id, may_go_on=vitals.may_go_on)
     if status and not vitals.after_bad_end(status):
-        raise bad_end(MODULE, status, run_id)
+        raise bad_end(module, status, run_id)
+
+
+def module_of(run: Run) -> str:
+    """What the run's engine is started by."""
+    return MODULES.get(str(run.configuration.get("engine")), MODULE)
