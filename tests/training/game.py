@@ -19,6 +19,7 @@ from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked
+from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import Lesson
 from workers.training.trl_grpo import train_grpo
 
@@ -112,10 +113,12 @@ class Outcome:
         controls: GrpoControls | None = None,
         masked: Masked = lambda _: set(),
         is_told: bool = True,
+        hardware: Hardware = FLOAT32,
     ) -> None:
         self.model, tokenizer = load_folder(start) if start else make_tiny()
         self.untrained = self.weights
         self.game = Game(self.model, tokenizer, spoil=spoil, turns=turns, openings=openings)
+        self.game.policy.set_precision(is_bf16=hardware.is_bf16)
         self.steps: list[GrpoStep] = []
         self.stop_after, self.after_step = stop_after, after_step
         self.controls = controls or GrpoControls()
@@ -133,6 +136,7 @@ class Outcome:
                 masked=masked,
                 controls=self.controls,
                 set_temperature=self.game.policy.set_temperature if is_told else lambda _: None,
+                hardware=hardware,
             )
         )
 

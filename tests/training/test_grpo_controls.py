@@ -9,6 +9,7 @@ import torch
 from tests.models.adapters import make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training.grpo.stage import GrpoControls, GrpoStep
+from workers.training.hardware import Hardware
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -64,9 +65,9 @@ def test_the_temperature_moves_in_a_straight_line_for_the_sampler_and_the_loss(t
     outcome = Outcome(tmp_path / "run", choice=choice, start=tmp_path / "start")
     assert [step.temperature for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
     assert all(agrees(step) for step in outcome.steps)
-    divergences = [step.divergence for step in outcome.steps]
-    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
-    assert all(divergence is not None and divergence < 1 for divergence in divergences)
+    still = GrpoControls(learning_rate_factor=0.0)
+    unmoved = Outcome(tmp_path / "still", choice=choice, start=tmp_path / "start", controls=still)
+    assert [step.divergence for step in unmoved.steps] == pytest.approx([0.0] * 4, abs=1e-6)
 
 
 def test_the_temperature_moves_for_an_adapter_and_its_reference(tmp_path: Path) -> None:
@@ -76,6 +77,20 @@ def test_the_temperature_moves_for_an_adapter_and_its_reference(tmp_path: Path) 
     assert all(agrees(step) for step in outcome.steps)
     assert outcome.steps[0].divergence == pytest.approx(0.0, abs=1e-6)
     assert outcome.steps[1].divergence == pytest.approx(0.0, abs=1e-2)
+
+
+def test_the_temperature_moves_where_products_are_bf16(tmp_path: Path) -> None:
+    model, tokenizer = make_tiny()
+    model.save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    choice = CHOICE.model_copy(update={"temperature": 1.6, "temperature_end": 0.4, "beta": 0.05})
+    still = GrpoControls(learning_rate_factor=0.0)
+    outcome = Outcome(
+        tmp_path / "run", choice=choice, start=tmp_path / "start", controls=still, hardware=Hardware(is_bf16=True)
+    )
+    assert [step.temperature for step in outcome.steps] == pytest.approx([1.6, 1.2, 0.8, 0.4])
+    assert all(step.ratio.mean == pytest.approx(1.0, abs=0.01) for step in outcome.steps)
+    assert [step.divergence for step in outcome.steps] == pytest.approx([0.0] * 4, abs=1e-3)
 
 
 def test_a_temperature_that_is_set_replaces_the_planned_one(tmp_path: Path) -> None:
