@@ -19,7 +19,7 @@ from workers.training.lesson_sources import gathered_lessons
 from workers.training.resume import newest_complete, step_of
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_sft import SftRun, train_sft
-from workers.training.workbench import Stopped, Workbench
+from workers.training.workbench import Stopped, UsedUp, Workbench
 
 _SEED_STRIDE = 7919
 """Between the seeds of two attempts: far enough that runs with neighbouring seeds never share one."""
@@ -55,20 +55,35 @@ def attempts_of(configuration: TrainingConfiguration) -> list[Attempt]:
 
 def imitate(bench: Workbench, start: Checkpoint) -> Checkpoint:
     """The checkpoint that goes on, examined: the best of the first attempt that passes the gate, else of all."""
-    attempts = attempts_of(bench.configuration)
-    tried: list[tuple[Attempt, Checkpoint]] = []
-    for attempt in attempts:
-        tried.append((attempt, _best_of(bench, start, attempt)))
-        if len(attempts) == 1 or not _is_closed(bench, *tried[-1], of=len(attempts)):
-            break
-    chosen = tried[-1][1]
-    if gate_problems(bench.configuration.gate, chosen):
-        chosen = max((row for _, row in tried), key=_merit)
+    tried, chosen = _tried(bench, start)
     bench.summary["warm_up"] = {"attempts": [_told(bench, attempt, row, chosen) for attempt, row in tried]}
-    if chosen.heldout.get("training_step") is None:
+    if not _is_settled(chosen):
         bench.examine(Stage.SFT, chosen.step, *bench.store.load(chosen), at=0)
     shutil.rmtree(bench.folder_of(Stage.SFT), ignore_errors=True)
     return _row(bench, chosen.step)
+
+
+def _tried(bench: Workbench, start: Checkpoint) -> tuple[list[tuple[Attempt, Checkpoint]], Checkpoint]:
+    """All attempts with their best checkpoints, and the one that goes on, which a resume does not change."""
+    attempts = attempts_of(bench.configuration)
+    settled = next((row for row in _rows(bench, 0, attempts[-1].last) if _is_settled(row)), None)
+    tried: list[tuple[Attempt, Checkpoint]] = []
+    for attempt in attempts:
+        if settled is not None and bench.store.find(Stage.SFT, attempt.last) is None:
+            break
+        tried.append((attempt, _best_of(bench, start, attempt)))
+        if settled is None and (len(attempts) == 1 or not _is_closed(bench, *tried[-1], of=len(attempts))):
+            break
+    if settled is not None:
+        return tried, settled
+    last = tried[-1][1]
+    is_open = not gate_problems(bench.configuration.gate, last)
+    return tried, last if is_open else max((row for _, row in tried), key=_merit)
+
+
+def _is_settled(row: Checkpoint) -> bool:
+    """Was it examined as what reinforcement starts from, its rollouts stored?"""
+    return row.heldout.get("training_step") is not None
 
 
 def _is_closed(bench: Workbench, attempt: Attempt, row: Checkpoint, *, of: int) -> bool:
@@ -96,7 +111,8 @@ def _best_of(bench: Workbench, start: Checkpoint, attempt: Attempt) -> Checkpoin
             bench.validate(Stage.SFT, last.step, model, tokenizer)
         else:
             bench.examine(Stage.SFT, last.step, model, tokenizer, at=0)
-    return max((row for row in _rows(bench, attempt) if row.heldout), key=_merit)
+    of_attempt = _rows(bench, attempt.before, attempt.last)
+    return max((row for row in of_attempt if row.heldout), key=_merit)
 
 
 def _is_chosen_from_several(configuration: TrainingConfiguration) -> bool:
@@ -125,7 +141,7 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
         elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
             _examine_on_the_way(bench, at, model, tokenizer)
         bench.recorder.progress(phase="sft", done=step, total=attempt.steps, message=_which(attempt))
-        return not bench.recorder.should_stop()
+        return not bench.recorder.should_stop() and not bench.purse.used_up()
 
     bench.recorder.log(
         f"SFT{_which(attempt)}: {attempt.steps:,} steps of {choice.batch} out of {len(lessons):,} lessons, "
@@ -144,6 +160,10 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
             hardware=settle(bench.configuration.hardware),
         )
     )
+    if reached < attempt.steps and bench.is_used_up():
+        bench.store.save(Stage.SFT, attempt.before + reached, model, tokenizer)
+        bench.examine(Stage.SFT, attempt.before + reached, model, tokenizer, at=0)
+        raise UsedUp
     if reached < attempt.steps:
         raise Stopped
     bench.store.save(Stage.SFT, attempt.last, model, tokenizer)
@@ -180,13 +200,13 @@ def _row(bench: Workbench, step: int) -> Checkpoint:
     return row
 
 
-def _rows(bench: Workbench, attempt: Attempt) -> Sequence[Checkpoint]:
-    """The attempt's checkpoints."""
-    of_attempt = (
+def _rows(bench: Workbench, before: int, last: int) -> Sequence[Checkpoint]:
+    """The warm-up's checkpoints of these steps."""
+    wanted = (
         Checkpoint.run_id == bench.assignment.run_id,
         Checkpoint.stage == Stage.SFT,
-        Checkpoint.step > attempt.before,
-        Checkpoint.step <= attempt.last,
+        Checkpoint.step > before,
+        Checkpoint.step <= last,
     )
     with transaction() as session:
-        return session.scalars(select(Checkpoint).where(*of_attempt).order_by(Checkpoint.step)).all()
+        return session.scalars(select(Checkpoint).where(*wanted).order_by(Checkpoint.step)).all()
