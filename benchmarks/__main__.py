@@ -9,7 +9,7 @@ from rich.console import Console
 SHARED = {"__init__", "__main__", "cpu", "installation", "storage", "table_rows", "training_runs"}
 SHARED |= {"mastery_games", "mastery_runs", "mastery_table"}
 """Modules that measure nothing by themselves."""
-LONG = {"mastery"}
+LONG = {"curriculum", "mastery"}
 """An hour and more: only when asked for by name."""
 
 

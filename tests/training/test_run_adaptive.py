@@ -175,11 +175,13 @@ def test_a_resumed_run_counts_what_it_used_before(new_run: NewRun) -> None:
     assert run_of(cut).summary["budget"] == run_of(whole).summary["budget"]
 
 
-def test_minutes_are_counted_over_all_attempts(new_run: NewRun) -> None:
+def test_minutes_are_counted_over_all_attempts_and_stages(new_run: NewRun) -> None:
     run_id = new_run(budget={"minutes": 5.0})
     folder = get_settings().data / "training" / str(run_id)
     folder.mkdir(parents=True)
     (folder / "minutes.txt").write_text("4.9999")
-    train(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED
     assert "The budget of 5 minutes is used up." in (run_of(run_id).reason or "")
-    assert ("grpo", 4) not in checkpoints_of(run_id)
+    assert list(checkpoints_of(run_id)) == [("untrained", 0), ("sft", 1)]
+    assert checkpoints_of(run_id)["sft", 1].heldout
+    assert run_of(run_id).summary["best"]

@@ -8,7 +8,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -32,7 +32,7 @@ from workers.training.hardware import take_device
 from workers.training.imitation import imitate
 from workers.training.reinforcement import reinforce
 from workers.training.warm_up import begin
-from workers.training.workbench import Ended, Stopped, Workbench
+from workers.training.workbench import Ended, Stopped, UsedUp, Workbench
 
 WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
 """The infrastructure failed, not the run: the process ends badly and the job is tried again."""
@@ -102,7 +102,8 @@ def _stages(bench: Workbench) -> None:
             bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
         reinforce(bench, point.start())
     else:
-        _all_stages(bench)
+        with suppress(UsedUp):
+            _all_stages(bench)
     if best := bench.store.best():
         bench.summary["best"] = {
             "checkpoint_id": str(best.id),

@@ -35,6 +35,10 @@ class Ended(Exception):
         """The alarm after which a branch starts from the last good checkpoint."""
 
 
+class UsedUp(Exception):
+    """The budget is used up before the run came to GRPO. What was reached is saved and examined."""
+
+
 @dataclass(slots=True)
 class Workbench:
     """One attempt at a training run."""
