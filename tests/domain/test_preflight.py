@@ -79,7 +79,7 @@ def test_without_a_worker_it_says_how_to_start_one():
 def test_a_choice_that_no_worker_can_carry_out_is_a_problem_by_its_name():
     found = checked(adapter={"kind": "qlora"}, model={"source": "base", "base": "some/model-0.5B"})["choice"]
     assert found.status is FindingStatus.PROBLEM
-    assert "adapter.kind qlora needs a worker with CUDA, peft and bitsandbytes" in found.sentence
+    assert "adapter.kind qlora needs a worker with peft and bitsandbytes" in found.sentence
 
 
 def test_a_script_that_the_environment_does_not_offer_is_a_problem():
@@ -182,3 +182,4 @@ def test_a_budget_that_ends_before_the_work_is_told():
     found: PreflightFinding = time_finding(Speed(1.0, 1.0, 1.0, 8), choices)
     assert found.status is FindingStatus.WARNING
     assert "1 minutes" in found.advice
+    assert found.sentence.startswith("Between ")

@@ -66,7 +66,7 @@ def _look_at_it(page: Page) -> None:
     page.wait_for_url("**/training/preflights/*")
     mark(page)
     expect(page.locator("#preflight-findings")).to_contain_text("20 rollouts a step")
-    expect(page.locator("#preflight-findings")).to_contain_text("work on this worker", timeout=WORK_MS)
+    expect(page.locator("#preflight-findings")).to_contain_text("of work on this worker", timeout=WORK_MS)
     expect(page.locator("#preflight-state .notice")).to_be_visible(timeout=WORK_MS)
     for found in ("chat template", "conversation", "base success", "gradient"):
         expect(page.locator("#preflight-findings b").get_by_text(found, exact=True)).to_be_visible()
