@@ -190,3 +190,10 @@ def test_an_alarm_that_lowers_the_rate_does_it_once_and_a_pause_is_resumed_past_
     take_up_again(paused)
     assert train(paused).status is RunStatus.COMPLETED, "the same episode of the condition is no new alarm"
     assert alarm_of(paused, "divergence").step == 10
+
+
+def test_a_warm_up_that_does_not_learn_pauses_the_run(new_run: NewRun) -> None:
+    run_id = new_run(sft={"steps": 60, "learning_rate": 1.0, "batch": 8}, alarms={"warm_up_flat": "pause"})
+    assert train(run_id).status is RunStatus.PAUSED
+    assert alarm_of(run_id, "warm_up_flat").step < 60
+    assert list(checkpoints_of(run_id)) == [("untrained", 0)]

@@ -1,0 +1,83 @@
+"""How an attempt ends: out of memory, on request, or by an alarm that cannot be carried out."""
+
+import uuid
+from typing import Any
+
+import pytest
+import torch
+from sqlalchemy import select
+
+from backend.db.models import Alarm, Run
+from backend.db.session import transaction
+from backend.domain.alarms import AlarmsChoice
+from backend.domain.training import TrainingConfiguration
+from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
+from tests.factories import make_policy, make_run
+from workers.jobs.steering import AlarmDraft, record_alarm
+from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
+
+
+def training(**fields: Any) -> uuid.UUID:
+    with transaction() as session:
+        policy = make_policy(session, kind=PolicyKind.LOCAL)
+        configuration = TrainingConfiguration().resolved()
+        values = {"status": RunStatus.RUNNING, "progress": {"phase": "grpo", "done": 7}, "ended_at": None, **fields}
+        return make_run(session, policy=policy, kind=RunKind.TRAINING, configuration=configuration, **values).id
+
+
+def run_of(run_id: uuid.UUID) -> Run:
+    with transaction() as session:
+        return session.get_one(Run, run_id)
+
+
+@pytest.mark.parametrize(
+    ("error", "answer"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"), True),
+        (RuntimeError("shapes do not fit"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_which_errors_mean_that_memory_is_used_up(error: Exception, answer: bool) -> None:
+    assert is_out_of_memory(error) is answer
+
+
+def test_out_of_memory_pauses_with_an_alarm_and_what_helps(installation: None) -> None:
+    run_id = training()
+    outcome = out_of_memory(run_id, AlarmsChoice(), MemoryError("no more"))
+    assert outcome.status is RunStatus.PAUSED
+    assert "no more" in (outcome.reason or "")
+    assert "grpo.micro_batches" in (outcome.reason or "")
+    finish(run_id, outcome, {})
+    with transaction() as session:
+        alarm = session.scalars(select(Alarm).where(Alarm.run_id == run_id)).one()
+    assert (alarm.name, alarm.step, alarm.action) == ("out_of_memory", 7, AlarmAction.PAUSE)
+    assert run_of(run_id).status is RunStatus.PAUSED
+    assert out_of_memory(run_id, AlarmsChoice(out_of_memory="stop"), MemoryError()).status is RunStatus.STOPPED
+
+
+def test_a_request_is_a_pause_or_a_stop(installation: None) -> None:
+    assert asked_to_stop(training(summary={"pause_requested": True})).status is RunStatus.PAUSED
+    assert asked_to_stop(training()).status is RunStatus.STOPPED
+
+
+def test_what_cannot_be_rolled_back_pauses_with_the_reason(installation: None) -> None:
+    """No checkpoint was saved yet."""
+    run_id = training()
+    draft = AlarmDraft("format_fall", 7, "Fell.", AlarmAction.ROLL_BACK, "format_fall", 5, {})
+    alarm = record_alarm(run_id, draft)
+    outcome = finish(run_id, Outcome(RunStatus.STOPPED, "Fell.", alarm.id), {"seen": 1})
+    assert outcome.status is RunStatus.PAUSED
+    run = run_of(run_id)
+    assert (run.status, run.summary["seen"]) == (RunStatus.PAUSED, 1)
+    assert "No checkpoint was saved" in (run.reason or "")
+
+
+def test_the_same_alarm_after_a_resume_is_met_again(installation: None) -> None:
+    run_id = training()
+    draft = AlarmDraft("no_variance", 7, "Flat.", AlarmAction.NOTE, "no_variance", 1, {})
+    first, again = record_alarm(run_id, draft), record_alarm(run_id, draft)
+    assert (first.is_new, again.is_new) == (True, False)
+    assert first.id == again.id
