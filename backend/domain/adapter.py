@@ -97,8 +97,12 @@ class AdapterRecord(BaseModel):
 
     @property
     def public_base(self) -> str:
-        """The base as others may call it: a folder by its last part."""
-        return self.base.rstrip("/").rpartition("/")[2] if self.base.startswith(("/", "~", ".")) else self.base
+        return public_name(self.base)
+
+
+def public_name(base: str) -> str:
+    """A base as others may call it: a folder of a worker by its last part."""
+    return base.rstrip("/").rpartition("/")[2] if base.startswith(("/", "~", ".")) else base
 
 
 def refusal_to_continue(record: Mapping[str, Any] | None, choice: AdapterChoice) -> str | None:

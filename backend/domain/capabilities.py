@@ -96,7 +96,8 @@ def _adapts(offer: Offer) -> bool:
 
 
 def _quantises(offer: Offer) -> bool:
-    return _adapts(offer) and offer.can.has_cuda and "bitsandbytes" in offer.can.engines
+    """Bitsandbytes does it on a CPU too, slowly."""
+    return _adapts(offer) and "bitsandbytes" in offer.can.engines
 
 
 def _computes_bf16(offer: Offer) -> bool:
@@ -114,7 +115,7 @@ NEEDS = (
     Need("adapter.kind", "lora", "peft", _adapts),
     Need("hardware.device", "cuda", "a GPU that torch reaches", lambda offer: offer.trains and offer.can.has_cuda),
     Need("hardware.precision", "bf16", "bf16 on its GPU", _computes_bf16),
-    Need("adapter.kind", "qlora", "CUDA, peft and bitsandbytes", _quantises),
+    Need("adapter.kind", "qlora", "peft and bitsandbytes", _quantises),
 )
 ALWAYS = frozenset({("adapter.kind", "lora"), ("hardware.precision", "bf16")})
 """Offered also while no worker answers: nearly every worker that trains has it."""

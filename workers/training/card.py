@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from backend.domain.adapter import AdapterRecord
+from backend.domain.adapter import AdapterRecord, public_name
 from backend.domain.exports import REPOSITORY
 from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm, Phase
@@ -97,7 +97,7 @@ def _public_base(facts: CardFacts) -> str | None:
     """Only a name that a hub knows."""
     if facts.checkpoint.adapter is None:
         model = facts.configuration.model
-        name = model.base if model.source == "base" else ""
+        name = public_name(model.base) if model.source == "base" else ""
     else:
         name = AdapterRecord.model_validate(facts.checkpoint.adapter).public_base
     return name if re.fullmatch(REPOSITORY, name) else None
@@ -157,7 +157,7 @@ def _start(configuration: TrainingConfiguration) -> str:
     model = configuration.model
     match model.source:
         case "base":
-            return f"`{model.base}`"
+            return f"`{public_name(model.base)}`"
         case "checkpoint":
             return f"checkpoint `{model.checkpoint}`"
         case _:

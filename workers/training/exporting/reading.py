@@ -1,5 +1,6 @@
 """An export's files read as whoever is given them would read them."""
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,6 @@ def _read_gguf(folder: Path) -> Any:
         )
     except ImportError as error:
         raise ModelUnusable(f"a GGUF file cannot be read back here, so nothing proves it: {error}") from error
-    except (OSError, ValueError, KeyError, NotImplementedError) as error:
+    except (OSError, ValueError, KeyError, IndexError, NotImplementedError, struct.error) as error:
         raise ModelUnusable(f"the GGUF file cannot be read back: {error}") from error
     return model.to(best_device())

@@ -1,0 +1,108 @@
+"""GGUF: with llama.cpp's converter and the package `gguf` where they are installed, the refusals everywhere."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, normalizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from backend.domain.vocabulary import ExportForm
+from tests.models.adapters import logits_of, make_adapter, make_base
+from workers.models.build import CHAT_TEMPLATE, END, PAD, ROLES
+from workers.models.converter import find_converter
+from workers.models.load import ModelUnusable, load_folder
+from workers.training.checkpoints import save_model
+from workers.training.exporting.forms import write_form
+from workers.training.exporting.reading import read_export
+from workers.training.weights import likeness, random_probes, tolerance_of
+
+pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.slow]
+LETTERS = "▁abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789<>/.,?!"
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A Llama whose tokenizer llama.cpp knows: bytes and letters, as SentencePiece leaves them."""
+    vocabulary = dict.fromkeys(["<unk>", PAD, END, *ROLES, *(f"<0x{byte:02X}>" for byte in range(256)), *LETTERS])
+    ids = {token: place for place, token in enumerate(vocabulary)}
+    tokenizer = Tokenizer(models.BPE(vocab=ids, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token="<unk>",
+        additional_special_tokens=list(ROLES),
+        padding_side="left",
+        model_max_length=128,
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = CHAT_TEMPLATE
+    shape = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(
+            LlamaConfig(vocab_size=len(fast), intermediate_size=192, initializer_range=0.1, pad_token_id=1, **shape)
+        )
+    save_model(model, fast, tmp_path / "base")
+    return tmp_path / "base"
+
+
+def need_converter() -> None:
+    pytest.importorskip("gguf")
+    if find_converter() is None:
+        pytest.skip("llama.cpp's convert_hf_to_gguf.py is not installed")
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+def test_whole_weights_become_a_file_that_is_read_back(precision: str, base: Path, tmp_path: Path) -> None:
+    need_converter()
+    written = write_form(ExportForm.GGUF, base, tmp_path / "made", gguf_type=precision)
+    assert written.dtype == precision
+    exported, tokenizer = read_export(tmp_path / "made", ExportForm.GGUF, base)
+    original, _ = load_folder(base)
+    allowed = tolerance_of("float32" if precision == "f32" else "float16")
+    assert likeness(exported, original, random_probes(300, count=4)).problem(allowed) is None
+    assert tokenizer.chat_template
+    assert sorted(path.suffix for path in (tmp_path / "made").iterdir()) == [
+        ".gguf",
+        ".jinja",
+        ".json",
+        ".json",
+        ".json",
+        ".json",
+    ]
+
+
+def test_an_adapter_is_merged_first(base: Path, tmp_path: Path) -> None:
+    need_converter()
+    original = make_adapter(tmp_path / "adapter", base)
+    write_form(ExportForm.GGUF, original, tmp_path / "made", gguf_type="f32")
+    exported, _ = read_export(tmp_path / "made", ExportForm.GGUF, original)
+    assert torch.allclose(logits_of(exported), logits_of(load_folder(original)[0]), atol=1e-3)
+
+
+def test_a_tokenizer_that_llama_cpp_does_not_know_is_refused_in_its_words(tmp_path: Path) -> None:
+    need_converter()
+    base = make_base(tmp_path / "base", dtype=torch.float32)
+    with pytest.raises(ModelUnusable, match="pre-tokenizer was not recognized"):
+        write_form(ExportForm.GGUF, base, tmp_path / "made")
+
+
+def test_without_the_converter_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.training.exporting.forms.find_converter", lambda: None)
+    base = make_base(tmp_path / "base")
+    with pytest.raises(ModelUnusable, match=r"no convert_hf_to_gguf\.py"):
+        write_form(ExportForm.GGUF, base, tmp_path / "made")
+
+
+def test_a_converter_that_writes_nonsense_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "convert_hf_to_gguf.py"
+    program.write_text("import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'wb').write(b'GGUF nonsense')")
+    monkeypatch.setattr("workers.training.exporting.forms.find_converter", lambda: program)
+    base = make_base(tmp_path / "base")
+    write_form(ExportForm.GGUF, base, tmp_path / "made")
+    with pytest.raises(ModelUnusable, match="cannot be read back"):
+        read_export(tmp_path / "made", ExportForm.GGUF, base)
