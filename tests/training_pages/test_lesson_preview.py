@@ -127,6 +127,23 @@ def test_replies_that_were_not_understood_are_counted(
     assert any("no reply that was understood" in warning for warning in found["warnings"])
 
 
+def test_what_a_tool_answered_reads_as_the_environments_words(
+    viewer: TestClient, session: Session, version: EnvironmentVersion
+) -> None:
+    run = make_run(session, version)
+    group = make_group(session, run, phase=Phase.TRAIN, step=0)
+    messages = [
+        *said("Board?"),
+        {"role": "tool", "content": "free"},
+        {"role": "assistant", "content": "<move>4</move>"},
+    ]
+    make_rollout(
+        session, run, group, [1.0, 1.0, 0.0], messages=messages, steps=[make_step("a", {}), make_step("b", {})]
+    )
+    shown = rollouts(viewer, version, runs=[str(run.id)])["examples"][0]["messages"]
+    assert [message["role"] for message in shown] == ["system", "user", "assistant", "user", "assistant"]
+
+
 def test_more_than_are_wanted_are_drawn_by_the_seed(viewer: TestClient, version: EnvironmentVersion, run: Run) -> None:
     found = rollouts(viewer, version, runs=[str(run.id)], most=2)
     assert found["available"] == 2

@@ -188,7 +188,7 @@ def _conversation(row: Row[Any]) -> Conversation:
     replies = sum(message["role"] == "assistant" for message in row.messages)
     learned = tuple(is_understood(step) for step in row.steps[:replies])
     return Conversation(
-        [{"role": message["role"], "content": str(message["content"])} for message in row.messages],
+        [{"role": _role(message["role"]), "content": str(message["content"])} for message in row.messages],
         learned + (False,) * (replies - len(learned)),
         reward=row.reward,
         level=row.level,
@@ -197,6 +197,11 @@ def _conversation(row: Row[Any]) -> Conversation:
         source=str(row.id),
         reasoning=sum(bool(message.get("reasoning")) for message in row.messages),
     )
+
+
+def _role(role: str) -> str:
+    """What is neither the system's nor the policy's is the environment's: imports also hold tools' results."""
+    return role if role in {"system", "assistant"} else "user"
 
 
 def scripted_rollouts(session: Session, version_id: uuid.UUID, script: str, limit: int) -> list[uuid.UUID]:
