@@ -129,6 +129,7 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
 def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     run = queries.get_run(session, run_id)
+    is_training = run.kind is RunKind.TRAINING
     weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
     context = ConfigurationPage(
         run_header(session, run),
@@ -136,8 +137,8 @@ def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep,
         sorted(_flat(run.configuration), key=itemgetter(0)),
         weights,
         drift(run, run.policy),
-        queries.setting_changes(session, run.id)[::-1],
-        can_change=run.kind is RunKind.TRAINING and run.status is not RunStatus.COMPLETED,
+        changes=queries.setting_changes(session, run.id)[::-1] if is_training else (),
+        can_change=is_training and run.status is not RunStatus.COMPLETED,
     )
     return page(request, "runs/configuration.html", context)
 
