@@ -31,8 +31,16 @@ def train(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A choice by its name in the configuration: grpo.steps=200, grpo.levels=1,2, mix=reverse_text=0.5; "
+            help="A choice by its name in the configuration: grpo.steps=200, grpo.levels=1,2; "
             "nothing after the = empties it. Repeatable; wins over preset and file.",
+        ),
+    ] = None,
+    mix: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME@VERSION=WEIGHT",
+            help="A further environment to train on at once; without version the newest, without weight 1, as much as "
+            "the run's own. Repeatable.",
         ),
     ] = None,
     config: Annotated[
@@ -64,12 +72,16 @@ def train(
     told = _read_file(config) if config else {}
     asked = {"preset": preset, "name": name, "without_certificate": without_certificate}
     body = told | {field: value for field, value in asked.items() if value is not None}
-    body["configuration"] = nested(choices or [], told.get("configuration"))
+    body["configuration"] = nested([*(choices or []), *_mixed(mix)], told.get("configuration"))
     body["version_id"] = _version(client, environment, body)
     if dry_run:
         raise typer.Exit(_look(client, body, as_json=as_json))
     started = client.post("/training", body)
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=not watch, as_json=as_json)
+
+
+def _mixed(environments: list[str] | None) -> list[str]:
+    return [f"mix={','.join(environments)}"] if environments else []
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -46,8 +46,12 @@ class MixPart(Block):
 
 
 def _parts(value: Any) -> Any:
-    """A text holds several parts, set apart by commas or blanks."""
-    return [part for part in re.split(r"[,\s]+", value) if part] if isinstance(value, str) else value
+    """A text, also as a part of a list, holds several parts, set apart by commas or blanks."""
+    if isinstance(value, str):
+        return [part for part in re.split(r"[,\s]+", value) if part]
+    if isinstance(value, list):
+        return [part for each in value for part in (_parts(each) if isinstance(each, str) else [each])]
+    return value
 
 
 Mix = Annotated[list[MixPart], BeforeValidator(_parts), Field(max_length=MOST_ENVIRONMENTS - 1)]
