@@ -1,9 +1,8 @@
-"""The tables of the mastery benchmark: what each run took, and what each policy did."""
+"""The tables of the mastery benchmark, as Markdown: what each run took, and what each policy did."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.mastery_games import OPPONENTS, Games, interval
 from benchmarks.mastery_runs import Trained
@@ -16,24 +15,29 @@ NOTE = (
 
 
 def print_runs(console: Console, runs: Sequence[Trained]) -> None:
-    table = Table("run", "ended", "minutes", "CPU minutes", "best checkpoint", title="training")
-    for run in runs:
-        best = run.summary.get("best", {})
-        told = f"{best['stage']} {best['step']}, reward {best['heldout_reward']:.3f}" if best else "none"
-        ended = run.status if not run.reason else f"{run.status}: {run.reason}"
-        table.add_row(run.name, ended, f"{run.seconds / 60:.1f}", f"{run.cpu_seconds / 60:.1f}", told)
-    console.print(table)
+    _print(console, "training", ["run", "ended", "minutes", "CPU minutes", "best checkpoint"], map(_cells_of_run, runs))
 
 
 def print_games(console: Console, rows: Sequence[tuple[str, str, Sequence[Games]]]) -> None:
+    columns = ["policy", "T", "win", "draw", "loss", "2nd", "format", "invalid", "boards", "games", "blind"]
     for place, opponent in enumerate(OPPONENTS):
-        table = Table(title=f"against the {opponent} opponent, {rows[0][2][place].count:,} held-out games each")
-        for column in ("policy", "T", "win", "draw", "loss", "2nd", "format", "invalid", "boards", "games", "blind"):
-            table.add_column(column, no_wrap=column != "policy")
-        for name, temperature, found in rows:
-            table.add_row(name, temperature, *_cells(found[place]))
-        console.print(table)
+        title = f"against the {opponent} opponent, {rows[0][2][place].count:,} held-out games each"
+        _print(console, title, columns, ([name, heat, *_cells(found[place])] for name, heat, found in rows))
     console.print(NOTE, style="dim")
+
+
+def _print(console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Plain lines: a table that is to be copied must not be wrapped to a terminal."""
+    console.print(f"\n{title}\n", style="bold")
+    for row in (columns, ["---"] * len(columns), *rows):
+        console.print(f"| {' | '.join(row)} |", markup=False, highlight=False)
+
+
+def _cells_of_run(run: Trained) -> list[str]:
+    best = run.summary.get("best", {})
+    told = f"{best['stage']} {best['step']}, reward {best['heldout_reward']:.3f}" if best else "none"
+    ended = run.status if not run.reason else f"{run.status}: {run.reason}"
+    return [run.name, ended, f"{run.seconds / 60:.1f}", f"{run.cpu_seconds / 60:.1f}", told]
 
 
 def _cells(games: Games) -> list[str]:
