@@ -145,8 +145,8 @@ def _curriculum(known: set[str]) -> Iterable[Chart]:
     """Where the levels of a run adapt: the window of each environment, and the success that moves it."""
     names = sorted(name.split("/")[1] for name in known if name.startswith("curriculum/") and name.endswith("/high"))
     for name in names:
-        series = (Series(f"curriculum/{name}/high", "top level"), Series(f"curriculum/{name}/low", "lowest level"))
-        yield Chart(f"curriculum/{name}", f"Levels played of {name}", "level", series, low=0)
+        window = (Series(f"curriculum/{name}/high", "top level"), Series(f"curriculum/{name}/low", "lowest level"))
+        yield Chart(f"curriculum/{name}", f"Levels played of {name}", "level", window, low=0)
     if names:
         series = tuple(Series(f"curriculum/{name}/success", name) for name in names)
         yield Chart("curriculum-success", "Success at the top level", "share", series, low=0, high=1)

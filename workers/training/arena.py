@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -64,7 +63,7 @@ def arena_of(assignment: Assignment) -> "Arena":
 
     own, *others = assignment.venues
     first = ground(own)
-    further = {other.version_id: ground(other) for other in others}
+    further = {other.tag: ground(other) for other in others}
     return Arena(first.open_server, first.manifest, concurrency=choice.concurrency, further=further)
 
 
@@ -77,7 +76,7 @@ class Arena:
         manifest: Manifest,
         *,
         concurrency: int,
-        further: Mapping[uuid.UUID, Ground] = MappingProxyType({}),
+        further: Mapping[Tag, Ground] = MappingProxyType({}),
     ) -> None:
         """`further`: environments whose tasks carry the id of their version."""
         self.concurrency = concurrency
