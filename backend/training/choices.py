@@ -6,10 +6,11 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, ValidationError
 from pydantic.fields import FieldInfo
 
 from backend.domain.training import TrainingConfiguration
+from backend.errors import Conflict
 
 
 def nest(fields: Mapping[str, str]) -> dict[str, Any]:
@@ -28,8 +29,9 @@ def nest(fields: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read(model: type[BaseModel], choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts as what the fields hold: an empty one is nothing where a field may be empty and else the default, lists and
-    mappings are taken apart. What is no text, and names that are not known, stay as they are."""
+    """Texts as what the fields hold: an empty one is nothing where a field may be empty and else the default; lists and
+    mappings are taken apart where the field does not do so itself. What is no text, and names that are not known, stay.
+    """
     found: dict[str, Any] = {}
     for name, value in choices.items():
         info = model.model_fields.get(name)
@@ -39,7 +41,8 @@ def read(model: type[BaseModel], choices: Mapping[str, Any]) -> dict[str, Any]:
         elif info is None or not isinstance(value, str):
             found[name] = value
         elif value.strip():
-            found[name] = _value(info.annotation, value.strip())
+            takes_apart = any(isinstance(rule, BeforeValidator) for rule in info.metadata)
+            found[name] = value.strip() if takes_apart else _value(info.annotation, value.strip())
         elif is_optional(info):
             found[name] = None
         elif holds_many(info.annotation):
@@ -98,6 +101,18 @@ def changed_choices(configuration: TrainingConfiguration, base: TrainingConfigur
 def is_choice(name: str) -> bool:
     """Is this the name of a form's field that belongs to the configuration?"""
     return name.partition(".")[0] in TrainingConfiguration.model_fields
+
+
+class ChoicesUnreadable(Conflict):
+    """The stored choices are of a version of Proctor that this one does not read."""
+
+
+def stored_choices(configuration: Mapping[str, Any]) -> TrainingConfiguration:
+    """Of a run or a pre-flight."""
+    try:
+        return TrainingConfiguration.of_run(configuration)
+    except ValidationError as error:
+        raise ChoicesUnreadable from error
 
 
 def block_of(info: FieldInfo) -> type[BaseModel] | None:

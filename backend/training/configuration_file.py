@@ -12,6 +12,7 @@ from backend.db.models import EnvironmentVersion, Run
 from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
 from backend.errors import Conflict
+from backend.training.choices import stored_choices
 
 Format = Literal["yaml", "json"]
 MEDIA_TYPES: Mapping[Format, str] = {"yaml": "application/yaml", "json": "application/json"}
@@ -50,7 +51,7 @@ def file_of_run(run: Run) -> ConfigurationFile:
     if run.kind is not RunKind.TRAINING:
         raise NotATrainingRun
     reason = str(run.configuration.get("without_certificate") or "")
-    return file_of_plan(run.version, TrainingConfiguration.of_run(run.configuration), without_certificate=reason)
+    return file_of_plan(run.version, stored_choices(run.configuration), without_certificate=reason)
 
 
 def text_of(file: ConfigurationFile, form: Format) -> str:

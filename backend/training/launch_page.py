@@ -16,7 +16,7 @@ from backend.domain.training import TrainingConfiguration
 from backend.domain.training_presets import PRESETS, Preset, find_preset
 from backend.errors import InvalidInput
 from backend.training import launch_queries, queries
-from backend.training.choices import changed_choices, flatten
+from backend.training.choices import changed_choices, flatten, stored_choices
 from backend.training.forms import TrainingRequest, resolve_configuration
 from backend.training.launch import LaunchSection, Surroundings, launch_command, launch_sections
 from backend.training.lessons.files import lesson_files
@@ -153,7 +153,7 @@ def _start(shown: TrainingRequest, again: Run | None, preflight: Preflight | Non
     if preset := find_preset(shown.preset):
         return preset.configuration
     source = preflight or again
-    return TrainingConfiguration.of_run(source.configuration) if source else TrainingConfiguration()
+    return stored_choices(source.configuration) if source else TrainingConfiguration()
 
 
 def _checkpoints(found: Sequence[Checkpoint]) -> list[tuple[str, str]]:

@@ -7,6 +7,7 @@ from backend.domain.capabilities import QUEUES
 from backend.domain.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training import TrainingConfiguration
 from backend.queue import enqueue
+from backend.training.choices import stored_choices
 from backend.training.forms import TrainingRequest
 from backend.training.planning import findings_at_once
 from backend.training.starting import choices_of_request
@@ -45,4 +46,4 @@ def verdict_of(preflight: Preflight) -> FindingStatus:
 
 
 def configuration_of(preflight: Preflight) -> TrainingConfiguration:
-    return TrainingConfiguration.of_run(preflight.configuration)
+    return stored_choices(preflight.configuration)

@@ -20,6 +20,7 @@ from backend.db.models import (
     Export,
     LessonFile,
     Person,
+    Preflight,
     RunLogLine,
     VerdictRecord,
     Worker,
@@ -27,11 +28,13 @@ from backend.db.models import (
 from backend.domain.lesson_lines import write_line
 from backend.domain.lessons import Conversation, LessonStatistics
 from backend.domain.packages import content_hash
+from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import (
     CheckStatus,
     ExportStatus,
     Phase,
     PolicyKind,
+    PreflightStatus,
     Role,
     RunKind,
     Verdict,
@@ -50,6 +53,7 @@ FORBIDDEN = ("<script>alert", "<img src=x", "</td></textarea>", "<hx-partial", "
 PAGES = (
     "/",
     "/settings",
+    "/settings/workers",
     "/team",
     "/me",
     "/audit",
@@ -92,6 +96,10 @@ PAGES = (
     "/leaderboards/{name}",
     "/training/new",
     "/training/new?version_id={version}",
+    "/training/new?again={training}",
+    "/training/new?preflight_id={preflight}",
+    "/training/preflights/{preflight}",
+    "/training/preflights/{preflight}/events",
     "/training/lessons",
     "/training/lessons/{lessons}",
     "/training/lessons/preview?version_id={version}&sft.source=file&sft.file={lessons}",
@@ -162,7 +170,31 @@ def world(session: Session) -> dict[str, Any]:
         "run_flag": run_flag.id,
         "export": export.id,
         "lessons": _lessons(session),
+        "preflight": _preflight(session, version),
     }
+
+
+def _preflight(session: Session, version: EnvironmentVersion) -> Any:
+    finding = {
+        "name": HOSTILE,
+        "status": "problem",
+        "sentence": HOSTILE,
+        "advice": HOSTILE,
+        "evidence": {HOSTILE: HOSTILE},
+    }
+    row = Preflight(
+        version_id=version.id,
+        configuration=TrainingConfiguration.model_validate(
+            {"model": {"source": "base", "base": HOSTILE[:300]}, "sft": {"where": HOSTILE[:300]}}
+        ).resolved(),
+        status=PreflightStatus.FAILED,
+        findings=[finding],
+        progress={"phase": HOSTILE, "message": HOSTILE},
+        reason=HOSTILE,
+    )
+    session.add(row)
+    session.flush()
+    return row.id
 
 
 def _lessons(session: Session) -> Any:
@@ -273,7 +305,16 @@ def _members_words(session: Session, ada: Person, run: Any, flag: Any) -> None:
                 detail={HOSTILE: HOSTILE},
             ),
             ApiToken(person_id=ada.id, name=HOSTILE[:100], prefix="pt_", token_hash=bytes(32), role=Role.VIEWER),
-            Worker(name=HOSTILE[:200], queues=[HOSTILE], capabilities={"flavour": HOSTILE, "launcher": HOSTILE}),
+            Worker(
+                name=HOSTILE[:200],
+                queues=[HOSTILE],
+                capabilities={
+                    "flavour": HOSTILE,
+                    "launcher": HOSTILE,
+                    "gpus": [{"name": HOSTILE, "memory_mb": 1}],
+                    "engines": {HOSTILE: HOSTILE},
+                },
+            ),
         ]
     )
 
