@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from backend.domain.statistics import Coverage, estimate_mean, paired_difference, paired_test
+from backend.domain.statistics import Coverage, estimate_mean, paired_difference, paired_test, weighted_mean
 
 
 def test_no_values_have_no_mean():
@@ -70,3 +70,21 @@ def test_equal_pairs_have_nothing_to_test():
 def test_coverage_says_how_many_of_how_many():
     assert str(Coverage(396, 400)) == "396 of 400 completed"
     assert not Coverage(396, 400).is_whole
+
+
+def test_a_weighted_mean_over_strata_covers_the_true_one():
+    random = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        strata = [(1.0, random.normal(1.0, 2.0, 40).tolist()), (0.5, random.normal(4.0, 0.5, 15).tolist())]
+        estimate = weighted_mean(strata)
+        assert estimate is not None
+        covered += estimate.low <= 2.0 <= estimate.high
+    assert covered / 400 == pytest.approx(0.95, abs=0.03)
+
+
+def test_one_stratum_is_a_plain_mean_and_an_empty_one_leaves_none():
+    values = [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert weighted_mean([(0.5, values)]) == estimate_mean(values)
+    assert weighted_mean([(1.0, values), (1.0, [])]) is None
+    assert weighted_mean([]) is None

@@ -15,6 +15,7 @@ from backend.domain.warm_up import SftChoice
 from tests.factories import make_manifest
 from tests.training.venues import make_venue
 from workers.rollouts.engine import GroupPlan
+from workers.training.examination import summarise
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
 from workers.training.planning.waves import Room, waves
@@ -215,3 +216,27 @@ def test_no_wave_is_needed_for_nothing() -> None:
 def whole_groups(count: int) -> list[GroupPlan]:
     tasks = heldout_tasks([make_venue(manifest())], count)
     return [GroupPlan(task, number, tuple(range(8))) for number, task in enumerate(tasks)]
+
+
+def test_an_examination_of_a_mix_is_the_mean_by_weight_with_each_environments_own() -> None:
+    own, other = make_venue(manifest()), make_venue(manifest(name="other"), weight=0.5, is_own=False)
+    plans = single_groups(heldout_tasks([own, other], 12))
+    rollouts = played([plan for plan in plans if plan.task.version_id is None])
+    rollouts += played([plan for plan in plans if plan.task.version_id], won=False)
+    found = summarise(rollouts, ["win", "near"], [own, other])
+    assert found.reward is not None
+    assert found.reward.mean == pytest.approx(1 / 1.5)
+    assert {name: each.mean for name, each in found.environments.items()} == {"game": 1.0, "other": 0.0}
+    assert found.levels == {}
+    assert list(found.columns) == ["win"]
+    assert found.metrics()["heldout/environment/other"] == 0.0
+
+
+def test_an_examination_in_which_one_environment_failed_has_no_reward() -> None:
+    own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
+    plans = single_groups(heldout_tasks([own, other], 4))
+    rollouts = played(plans)
+    for rollout in rollouts:
+        if rollout.task.version_id:
+            rollout.status, rollout.reward, rollout.columns = RolloutStatus.FAILED, None, {}
+    assert summarise(rollouts, ["win"], [own, other]).reward is None
