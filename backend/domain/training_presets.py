@@ -40,7 +40,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             about="All stages in small: 60 steps of imitation, then 10 of reinforcement, with three examinations.",
             suits="Seeing that an environment can be trained on and what a run's page shows. The policy learns little.",
             takes="About a minute on two CPU cores.",
-            seen="Replies become readable; the reward moves, but within its noise.",
+            seen="On tic-tac-toe replies that can be read went from 0 % to 93 % by imitation; the held-out reward"
+            " stayed near 0.2 in ten steps of reinforcement, within the noise of 40 tasks.",
             configuration=TrainingConfiguration(
                 sft=SftChoice(episodes=400, steps=60, batch=32),
                 grpo=GrpoChoice(steps=10, tasks_per_step=10, group_size=4),

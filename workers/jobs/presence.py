@@ -66,7 +66,8 @@ class Presence:
             statement = insert(Worker).values(name=self.name, **values)
             session.execute(statement.on_conflict_do_update(index_elements=[Worker.name], set_=values))
 
-    def _tell(self, found: Mapping[str, Any]) -> None:
+    def tell(self, found: Mapping[str, Any]) -> None:
+        """What the machine said when it was asked; the next report has it."""
         converter = {CONVERTER: str(found["converter"])} if found.get("converter") else {}
         self._capabilities["engines"] |= converter
         self._capabilities |= {name: found[name] for name in ("cuda", "bf16") if name in found}
@@ -81,7 +82,7 @@ class Presence:
                 return
             if not self._is_asked:
                 self._is_asked = True
-                self._tell(_ask_machine())
+                self.tell(ask_machine())
 
 
 def _is_for_models(queues: Sequence[str]) -> bool:
@@ -118,7 +119,7 @@ def _flavour(engines: Mapping[str, str]) -> str:
     return "core"
 
 
-def _ask_machine() -> dict[str, Any]:
+def ask_machine() -> dict[str, Any]:
     """Empty where torch does not answer."""
     command = [sys.executable, "-m", MACHINE_MODULE]
     try:
