@@ -34,6 +34,8 @@ ANSWERED = {
     AlarmAnswer.ROLL_BACK: "A branch goes on from the last good checkpoint.",
     AlarmAnswer.DISMISS: "Noted: it is none.",
 }
+CHARTS = {"heldout/reward": "reward", "ratio/high_clip": "ratio/low_clip"}
+"""Curves that are drawn in a chart of another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,14 @@ class ListedAlarm:
     @property
     def cleared_step(self) -> int | None:
         return self.alarm.evidence.get(CLEARED)
+
+    @property
+    def chart(self) -> str:
+        """Key of the chart that shows its curve; empty where there is none."""
+        curve = str(self.alarm.evidence.get("curve", ""))
+        if curve.startswith("columns/"):
+            return "columns"
+        return CHARTS.get(curve, curve)
 
     @property
     def is_open(self) -> bool:
@@ -91,6 +101,7 @@ async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncI
         context = _alarms_page(session, run_id)
         blocks = head_blocks(request, context.head)
         blocks |= {name: render_block(request, TEMPLATE, name, context) for name in ("run_alarms", "run_changes")}
+        blocks["points"] = f"{context.run.attempt} {int(context.run.progress.get('done') or 0)}"
         return blocks | ({END: ""} if context.head.is_settled else {})
 
     async for event in live(request, (run_topic(run_id),), render):

@@ -95,11 +95,30 @@ def _training(session: Session, version: factories.EnvironmentVersion, policy: f
         factories.make_points(session, run, name, {step: dice.random() / (1 + step / 50) for step in steps})
     factories.make_points(session, run, "heldout/reward", {step: 0.4 + step / 600 for step in range(0, 213, 25)})
     factories.make_rollouts(session, run, factories.random_rows(16, 5), group_size=8, phase=Phase.TRAIN, step=212)
+    _checkpoints(session, run, [("untrained", 0), ("sft", 800), *(("grpo", step) for step in range(25, 213, 25))])
     return run
+
+
+def _checkpoints(session: Session, run: factories.Run, places: list[tuple[str, int]]) -> None:
+    """Each examined; the older ones pruned, one of them kept by hand."""
+    saved = []
+    for stage, step in places:
+        mean = 0.1 if stage == "untrained" else 0.42 + 0.26 * (1 - 0.99**step) * (stage == "grpo") - step % 50 / 3000
+        reward = {"mean": mean, "low": mean - 0.041, "high": mean + 0.041, "count": 120}
+        fields = {"heldout": {"reward": reward}, "heldout_reward": mean, "size_bytes": 1_340_000}
+        assert run.policy is not None
+        saved.append(factories.make_checkpoint(session, run.policy, run, stage=stage, step=step, **fields))
+    max(saved, key=lambda each: each.heldout_reward or 0).is_best = True
+    for each in saved[2:-5]:
+        each.is_kept = each.step == 50
+        each.pruned_at = None if each.is_kept or each.step == 100 else datetime.now(UTC)
+    session.flush()
 
 
 def _steered(session: Session, run: factories.Run, admin: factories.Person) -> factories.Run:
     """Alarms and a changed rate of the run, and a branch that goes on from its step 100."""
+    fall = {step: 0.987 if step < 150 else 0.987 - (step - 150) * 0.0016 for step in range(1, 213)}
+    factories.make_points(session, run, "format", fall)
     for step, name, sentence, evidence in (
         (140, "no_variance", "In 84% of the groups of steps 131 to 140 all episodes earned the same.", {CLEARED: 171}),
         (
@@ -131,7 +150,7 @@ def _steered(session: Session, run: factories.Run, admin: factories.Person) -> f
     for name, slope in (("reward", 0.7), ("columns/win", 0.6)):
         values = {step: slope * (1 - 0.985**step) + dice.gauss(0.2, 0.03) for step in range(101, 161)}
         factories.make_points(session, branch, name, values)
-    session.flush()
+    _checkpoints(session, branch, [("grpo", step) for step in (125, 150)])
     return branch
 
 

@@ -47,8 +47,10 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice) -> str | Non
 
     Returns what was taken over, in words; None where there was nothing to do.
     """
-    if point.step == 0 or newest_complete(folder) is not None:
+    if newest_complete(folder) is not None:
         return None
+    if point.step == 0:
+        return "the weights before GRPO"
     name = f"checkpoint-{point.step * choice.updates}"
     target = folder / name
     shutil.rmtree(target, ignore_errors=True)
