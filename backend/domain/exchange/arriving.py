@@ -92,4 +92,5 @@ def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -
         rollout.completion_mask = list(tokens.mask) if tokens.mask is not None else None
         rollout.logprobs = [value or 0.0 for value in tokens.logprobs] if tokens.logprobs is not None else None
         rollout.token_texts, rollout.token_turns = tokens.texts, tokens.turns
+        rollout.turn_advantages = tokens.turn_advantages
     return rollout

@@ -76,6 +76,7 @@ class TokensRecord(_Part):
     logprobs: list[Number | None] | None = None
     texts: list[str] | None = None
     turns: list[int] | None = None
+    turn_advantages: list[Number] | None = None
 
     @model_validator(mode="after")
     def _fit(self) -> "TokensRecord":
