@@ -1,7 +1,7 @@
 """Pages of exports: choosing a form, then progress, passport, files and the way to the Hub."""
 
 import uuid
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Export
 from backend.domain.exports import TITLES, ExportOptions, OfferedForm
-from backend.domain.vocabulary import ExportStatus
+from backend.domain.vocabulary import ExportForm, ExportStatus
 from backend.errors import InvalidInput
 from backend.training import downloads, hub, queries, service
 from backend.training.export_forms import ExportRequest, HubQuery, HubRequest
@@ -31,14 +31,14 @@ class NewExportPage:
     checkpoint: Checkpoint
     forms: Sequence[OfferedForm]
     earlier: Sequence[Export]
-    titles = TITLES
+    titles: Mapping[ExportForm, str]
 
 
 @router.get("/exports/new", response_class=HTMLResponse)
 def new_export(request: Request, checkpoint_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
     checkpoint = queries.get_checkpoint(session, checkpoint_id)
     earlier = queries.exports(session, checkpoint_id=checkpoint_id, limit=20).items
-    context = NewExportPage(checkpoint, service.forms_of(session, checkpoint), earlier)
+    context = NewExportPage(checkpoint, service.forms_of(session, checkpoint), earlier, TITLES)
     return page(request, "training/new_export.html", context)
 
 

@@ -96,6 +96,13 @@ def test_the_form_starts_an_export_with_its_options(session: Session, client_for
     assert "Adapter alone" in client.get(f"/exports/{export.id}").text
 
 
+def test_the_page_lists_what_was_made_of_the_checkpoint_before(session: Session, client_for: ClientFor):
+    export = completed(session)
+    page = client_for(Role.TRAINER).get(f"/exports/new?checkpoint_id={export.checkpoint_id}")
+    assert page.status_code == 200
+    assert f'<a href="/exports/{export.id}">All weights</a>' in page.text
+
+
 def test_a_form_that_is_not_offered_is_refused_with_the_reason(session: Session, client_for: ClientFor):
     checkpoint = checkpoint_with(session)
     client = client_for(Role.TRAINER)
