@@ -15,7 +15,7 @@ class Shape:
     heads: int
 
 
-SHAPES = {"tiny": Shape(64, 2, 4), "small": Shape(128, 4, 4), "medium": Shape(256, 5, 8)}
+SHAPES = {"tiny": Shape(64, 2, 4), "mini": Shape(64, 3, 4), "small": Shape(128, 4, 4), "medium": Shape(256, 5, 8)}
 MAX_PARAMETERS = 5_000_000
 _BILLIONS = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", re.IGNORECASE)
 

@@ -23,6 +23,7 @@ from backend.domain.reinforcement import GrpoChoice
 from backend.domain.warm_up import GateChoice, SftChoice
 
 Engine = Literal["transformers", "vllm", "unsloth"]
+Pieces = Literal["signs", "phrases"]
 
 
 class Recipe(StrEnum):
@@ -55,9 +56,9 @@ class ModelChoice(Block):
     source: Literal["scratch", "checkpoint", "base"] = "scratch"
     """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run. base: a Hugging
     Face name or a folder on the worker."""
-    size: Literal["tiny", "small", "medium"] = "tiny"
-    """Only from scratch: about 0.1, 0.9 or 4 million parameters. tiny learns a small game in minutes on one core; take
-    a larger one when the training reward stays low although replies are understood."""
+    size: Literal["tiny", "mini", "small", "medium"] = "tiny"
+    """Only from scratch: about 0.1, 0.2, 0.9 or 4 million parameters. tiny learns a small game in minutes on one core;
+    take a larger one when the training reward stays low although replies are understood."""
     architecture: Literal["gpt2", "llama"] = "gpt2"
     """Only from scratch. gpt2 is the faster one on a CPU; llama is what larger models look like, to try tools on."""
     context: int = Field(default=256, ge=64, le=4096)
@@ -66,6 +67,10 @@ class ModelChoice(Block):
     vocabulary: int = Field(default=384, ge=300, le=4096)
     """Only from scratch: at most this many tokens, learned from the environment's own text. More make conversations
     shorter and the model larger; small worlds need few."""
+    pieces: Pieces = "signs"
+    """Only from scratch: what stays a token of its own. signs: tags, digits, capitals and punctuation, so that numbers
+    and boards can be read. phrases: only tags, so that a whole message becomes one token; sooner learned where the
+    environment says few different things, such as `O plays 5.`; rare messages are read in bytes."""
     initializer_range: float = Field(default=0.1, gt=0, le=1)
     """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02; try 0.15
     when the warm-up's loss stays flat."""

@@ -79,7 +79,7 @@ LABELS: Mapping[str, str] = {
 }
 ONLY: Mapping[str, str] = {
     **dict.fromkeys(
-        (f"model.{name}" for name in ("size", "architecture", "context", "vocabulary", "initializer_range")),
+        (f"model.{name}" for name in ("size", "architecture", "context", "vocabulary", "pieces", "initializer_range")),
         "model.source=scratch",
     ),
     "model.checkpoint": "model.source=checkpoint",

@@ -1,6 +1,6 @@
 """A small causal language model and its tokenizer, made in code without a download; deterministic under a seed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from backend.domain.model_shapes import MAX_PARAMETERS, SHAPES, Shape
-from backend.domain.training import ModelChoice
+from backend.domain.training import ModelChoice, Pieces
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -24,17 +24,23 @@ CHAT_TEMPLATE = (
 )
 """One token a role, and one that ends every message: short conversations are what makes CPU training fast."""
 
-_ALONE = r"</?[A-Za-z][A-Za-z0-9_-]*>|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n"
-"""Tags, digits, single capitals, signs that follow no word, and line breaks carry the state of a game: none is merged
-with its neighbours. Phrases between them may become one token, so that fixed instructions cost little."""
+_TAG = r"</?[A-Za-z][A-Za-z0-9_-]*>"
+_ALONE: Mapping[Pieces, str] = {
+    "signs": _TAG + r"|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n",
+    "phrases": _TAG,
+}
+"""What is not merged with its neighbours. Tags, digits, single capitals, signs that follow no word, and line breaks
+carry the state of a game; phrases between them may become one token, so that fixed instructions cost little."""
 
 
-def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384, context: int = 256) -> Any:
+def build_tokenizer(
+    texts: Iterable[str], *, vocabulary: int = 384, context: int = 256, pieces: Pieces = "signs"
+) -> Any:
     """Byte-level BPE trained on these texts: any text can be written, the environment's own in few tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_ALONE), behavior="isolated"),
+            pre_tokenizers.Split(Regex(_ALONE[pieces]), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )

@@ -47,7 +47,10 @@ def starting_weights(bench: Workbench) -> tuple[Any, Any]:
                 checkpoint = session.get_one(Checkpoint, choice.checkpoint)
             return start_from_checkpoint(checkpoint, bench.configuration.adapter, seed=bench.configuration.seed)
         case _:
-            tokenizer = build_tokenizer(_reading(bench), vocabulary=choice.vocabulary, context=choice.context)
+            reading = _reading(bench)
+            tokenizer = build_tokenizer(
+                reading, vocabulary=choice.vocabulary, context=choice.context, pieces=choice.pieces
+            )
             return build_model(tokenizer, choice, seed=bench.configuration.seed), tokenizer
 
 
