@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pydantic import ValidationError
-from sqlalchemy import Select, String, cast, select
+from sqlalchemy import ColumnElement, Select, String, cast, select
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from backend import artifacts
@@ -25,8 +25,9 @@ from backend.events import announce, run_topic
 _NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
 _GOES_ON = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 _UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
-_ASKED_BY_NAME = (RunKind.PLAY, RunKind.CHECK)
-"""Runs that name a checkpoint in their configuration only."""
+_PLAYING = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(_UNDER_WAY)
+_BRANCHES = (Run.kind == RunKind.TRAINING) & Run.branch_step.is_not(None) & Run.status.in_(_GOES_ON)
+"""These name checkpoints in their configuration only; a branch also the one that its source's GRPO began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,9 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
             uses[used].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.EVALUATED)
     for identifier in session.scalars(_branched(ids)):
         uses[identifier].add(KeepReason.BRANCHED)
-    for identifier in _named(session, ids):
-        uses[identifier].add(KeepReason.PLAYING)
+    for condition, reason in ((_PLAYING, KeepReason.PLAYING), (_BRANCHES, KeepReason.BRANCHED)):
+        for identifier in _named(session, condition, ids):
+            uses[identifier].add(reason)
     return uses
 
 
@@ -126,10 +128,9 @@ def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
     )
 
 
-def _named(session: Session, ids: Iterable[uuid.UUID]) -> Iterable[uuid.UUID]:
-    """Hand play and checks under way name the checkpoint that plays in what they were told."""
-    told = select(cast(Run.configuration, String)).where(Run.kind.in_(_ASKED_BY_NAME), Run.status.in_(_UNDER_WAY))
-    texts = session.scalars(told).all()
+def _named(session: Session, condition: ColumnElement[bool], ids: Iterable[uuid.UUID]) -> Iterable[uuid.UUID]:
+    """Checkpoints that such runs name in what they were told."""
+    texts = session.scalars(select(cast(Run.configuration, String)).where(condition)).all()
     return [identifier for identifier in ids if any(str(identifier) in text for text in texts)]
 
 

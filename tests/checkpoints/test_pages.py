@@ -32,7 +32,7 @@ def test_another_rule_may_be_tried_first(trained: TrainedRun, client_for: Client
     run, _ = trained()
     client = client_for(Role.TRAINER)
     assert "Nothing to prune" in client.get(f"/checkpoints/prune?run_id={run.id}&keep_last=3&keep_every=").text
-    assert "1 checkpoints, 8 B" in client.get(f"/checkpoints/prune?run_id={run.id}&keep_last=1&keep_every=40").text
+    assert "1 checkpoint, 8 B" in client.get(f"/checkpoints/prune?run_id={run.id}&keep_last=1&keep_every=40").text
     everything = client.get(f"/checkpoints/prune?run_id={run.id}&keep_last=0").text
     assert "3 checkpoints, 24 B" in everything
 

@@ -72,6 +72,17 @@ def test_what_somebody_plays_against_now_stays(session: Session, trained: Traine
     assert plan_by_hand(session, [saved["grpo 20"].id]).going
 
 
+def test_where_the_source_of_an_unfinished_branch_began_stays(session: Session, trained: TrainedRun):
+    run, saved = trained()
+    told = {"branch": {"start": str(saved["sft"].id)}}
+    fields = {"source_run_id": run.id, "branch_step": 20, "configuration": told}
+    branch = make_run(session, kind=RunKind.TRAINING, status=RunStatus.PAUSED, **fields)
+    assert plan_by_hand(session, [saved["sft"].id]).refused[0].binding == [KeepReason.BRANCHED]
+    branch.status = RunStatus.COMPLETED
+    session.flush()
+    assert plan_by_hand(session, [saved["sft"].id]).going
+
+
 def test_by_hand_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
     _, saved = trained(rewards=(0.5, 0.6, 0.4))
     actor = make_member(session, Role.TRAINER)
