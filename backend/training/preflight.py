@@ -15,6 +15,8 @@ from backend.web.audit import audit
 from backend.web.identity import Actor
 
 JOB = "training.preflight"
+ATTEMPTS = 2
+"""A process that was killed, as for want of memory, is tried once more; then that is the finding."""
 
 
 def start_preflight(session: Session, actor: Actor, request: TrainingRequest) -> Preflight:
@@ -31,7 +33,8 @@ def start_preflight(session: Session, actor: Actor, request: TrainingRequest) ->
     session.add(preflight)
     session.flush()
     queue = QUEUES[configuration.engine]
-    enqueue(session, JOB, queue=queue, arguments={"preflight_id": str(preflight.id)})
+    job = enqueue(session, JOB, queue=queue, arguments={"preflight_id": str(preflight.id)})
+    job.max_attempts = ATTEMPTS
     audit(session, actor, "training.preflight", "preflight", preflight.id, version=str(version.id))
     return preflight
 
