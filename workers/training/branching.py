@@ -42,8 +42,10 @@ class BranchPoint:
             return session.get_one(Checkpoint, self.checkpoint_id if self.step == 0 else self.start_id)
 
 
-def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice) -> str | None:
+def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice, *, save_every: int) -> str | None:
     """Put the state of the branch's step where the trainer goes on from; does nothing when it is there.
+
+    `save_every`: steps between two states, which the trainer reads from the state that it goes on from.
 
     Returns what was taken over, in words; None where there was nothing to do.
     """
@@ -64,7 +66,7 @@ def take_over(point: BranchPoint, folder: Path, choice: GrpoChoice) -> str | Non
     with transaction() as session:
         artifact = session.get_one(Checkpoint, point.checkpoint_id).artifact
     get_folder(artifact, target)
-    _write_state(target, point.step, choice)
+    _write_state(target, point.step, choice, save_every)
     mark_complete(target)
     return "the checkpoint's weights; the optimiser begins anew, because its state of that step is not kept any more"
 
@@ -76,12 +78,14 @@ def _copy_plan(point: BranchPoint, folder: Path) -> None:
         shutil.copy(plan, folder / PLANS / plan.name)
 
 
-def _write_state(target: Path, step: int, choice: GrpoChoice) -> None:
-    """The trainer then counts on from this step."""
+def _write_state(target: Path, step: int, choice: GrpoChoice, save_every: int) -> None:
+    """The trainer then counts on from this step. What it logs and saves when is part of its state."""
     state = TrainerState(
         epoch=step / choice.steps,
         global_step=step * choice.updates,
         max_steps=choice.steps * choice.updates,
+        logging_steps=1,
+        save_steps=save_every * choice.updates,
         train_batch_size=choice.episodes_per_step // choice.micro_batches,
         stateful_callbacks=[TrainerControl()],
     )

@@ -98,7 +98,8 @@ def _ended_early(summary: Mapping[str, Any]) -> str | None:
 
 def _stages(bench: Workbench) -> None:
     if point := bench.assignment.branch:
-        if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo):
+        every = bench.configuration.checkpoints.every
+        if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo, save_every=every):
             bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
         reinforce(bench, point.start())
     else:
