@@ -10,7 +10,7 @@ from backend.settings import get_settings
 PROGRAMS = ("convert_hf_to_gguf.py", "convert-hf-to-gguf")
 """In a checkout of llama.cpp, and as some distributions install it."""
 SECONDS = 3600.0
-_TOLD_CHARACTERS = 1500
+_TOLD_CHARACTERS = 500
 
 
 class NotConverted(RuntimeError):
@@ -41,5 +41,6 @@ def convert(program: Path, folder: Path, target: Path, precision: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotConverted(f"{program.name} did not run: {error}") from error
     if done.returncode or not target.is_file():
-        told = " ".join((done.stderr or done.stdout).split())[-_TOLD_CHARACTERS:]
-        raise NotConverted(f"{program.name} ended with {done.returncode}: {told or 'it said nothing'}")
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        told = lines[-1].strip()[-_TOLD_CHARACTERS:] if lines else "it said nothing"
+        raise NotConverted(f"{program.name} ended with {done.returncode}: {told}")

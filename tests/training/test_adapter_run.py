@@ -1,0 +1,184 @@
+"""A whole training run with an adapter on a pretrained base, and its checkpoint in every form, used by a stranger."""
+
+import json
+import subprocess
+import sys
+import uuid
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from backend.artifacts import open_file
+from backend.db.models import Checkpoint, Export
+from backend.db.session import transaction
+from backend.domain.adapter import AdapterChoice, AdapterKind
+from backend.domain.exports import ExportOptions
+from backend.domain.training import ModelChoice
+from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
+from backend.settings import get_settings
+from tests.training.conftest import checkpoints_of, run_of
+from workers.models.build import build_model, build_tokenizer
+from workers.models.load import load_folder
+from workers.models.start import start_from_checkpoint
+from workers.training.checkpoints import save_model
+from workers.training.export import export
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
+
+NewRun = Callable[..., uuid.UUID]
+WORDS = ["You play tic-tac-toe as X. Reply with <move>n</move>.", *(f"<move>{n}</move>" for n in range(1, 10))] * 8
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """What a Hugging Face model would be: a folder on the worker, in bf16."""
+    folder = tmp_path / "pretrained"
+    tokenizer = build_tokenizer(WORDS, context=256)
+    model = build_model(tokenizer, ModelChoice(context=256, architecture="llama"), seed=5)
+    save_model(model.to(torch.bfloat16), tokenizer, folder)
+    return folder
+
+
+def trained(new_run: NewRun, base: Path, kind: str, **choices: Any) -> uuid.UUID:
+    run_id = new_run(
+        model={"source": "base", "base": str(base)},
+        adapter={"kind": kind, "rank": 4, "alpha": 8},
+        sft={"learning_rate": 1e-2, "steps": 8},
+        grpo={"steps": 2, "beta": 0.05},
+        heldout={"every": 2, "tasks": 6},
+        **choices,
+    )
+    train(run_id)
+    assert run_of(run_id).status is RunStatus.COMPLETED, run_of(run_id).error
+    return run_id
+
+
+def exported(checkpoint: Checkpoint, form: ExportForm, **options: Any) -> tuple[Export, Path]:
+    """The export's row and its unpacked zip."""
+    with transaction() as session:
+        row = Export(checkpoint_id=checkpoint.id, run_id=checkpoint.run_id, form=form)
+        row.options = ExportOptions(**options).model_dump(mode="json")
+        session.add(row)
+        session.flush()
+        export_id = row.id
+    export(export_id)
+    with transaction() as session:
+        row = session.get_one(Export, export_id)
+    folder = get_settings().data / f"unpacked-{form}"
+    if row.artifact:
+        with open_file(row.artifact) as stream, zipfile.ZipFile(stream) as archive:
+            archive.extractall(folder)
+    return row, folder
+
+
+def said(folder: Path, *options: str, cwd: Path) -> str:
+    """What `inference.py` answers, in a process of its own; it imports nothing of Proctor."""
+    script = (folder / "inference.py").read_text()
+    assert "from backend" not in script
+    assert "from workers" not in script
+    command = [
+        sys.executable,
+        str(folder / "inference.py"),
+        "O plays 5.",
+        "--max-tokens",
+        "6",
+        "--json",
+        *options,
+    ]
+    done = subprocess.run(command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return str(json.loads(done.stdout)["reply"])
+
+
+def test_a_run_with_an_adapter_stores_the_base_once_and_goes_through_every_door(
+    new_run: NewRun, base: Path, tmp_path: Path
+) -> None:
+    run_id = trained(new_run, base, "lora")
+    checkpoints = checkpoints_of(run_id)
+    assert list(checkpoints) == [("untrained", 0), ("sft", 8), ("grpo", 2)]
+    for row in checkpoints.values():
+        assert row.adapter is not None
+        assert (row.adapter["base"], row.adapter["dtype"], row.adapter["rank"]) == (str(base), "bfloat16", 4)
+        folder = get_settings().data / "artifacts" / row.artifact
+        assert not (folder / "model.safetensors").exists()
+        load_folder(folder)
+    last = checkpoints["grpo", 2]
+    replies = set()
+    for form in (ExportForm.ADAPTER, ExportForm.MERGED):
+        row, folder = exported(last, form, licence="apache-2.0", is_stored=True)
+        assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert (manifest["form"], manifest["dtype"], manifest["base"]["name"]) == (form, "bfloat16", "pretrained")
+        assert str(base) not in (folder / "manifest.json").read_text() + (folder / "README.md").read_text()
+        assert row.card.startswith("---\nlibrary_name: ")
+        assert "license: apache-2.0" in row.card
+        stored = ExportOptions.model_validate(row.options).stored
+        assert (get_settings().data / "artifacts" / str(stored) / "manifest.json").is_file()
+        base_option = ("--base", str(base)) if form is ExportForm.ADAPTER else ()
+        replies.add(said(folder, *base_option, cwd=tmp_path))
+        assert row.passport["heldout"]["tasks"] == 6
+        assert bool(row.passport["weights"]) is (form is ExportForm.MERGED)
+    assert len(replies) == 1
+    row, _ = exported(last, ExportForm.FULL)
+    assert row.status is ExportStatus.REFUSED
+    assert "only an adapter was trained" in (row.reason or "")
+
+
+def test_the_script_refuses_another_base(new_run: NewRun, base: Path, tmp_path: Path) -> None:
+    run_id = trained(new_run, base, "lora", recipe="sft")
+    _, folder = exported(checkpoints_of(run_id)["sft", 8], ExportForm.ADAPTER)
+    other = tmp_path / "other"
+    model, tokenizer = load_folder(base)
+    save_model(model, tokenizer, other)
+    command = [sys.executable, str(folder / "inference.py"), "Hi", "--base", str(other)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    assert done.returncode != 0
+    assert "is not the base that this adapter was trained beside" in done.stderr
+
+
+def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: NewRun, base: Path) -> None:
+    """From a checkpoint of ours: its artifact is referred to, and the next run trains the adapter on."""
+    whole = checkpoints_of(trained(new_run, base, "full", recipe="sft"))["sft", 8]
+    model, _ = start_from_checkpoint(whole, AdapterChoice(kind=AdapterKind.LORA, rank=4), seed=1)
+    assert model.proctor_record.artifact == whole.artifact
+    run_id = new_run(
+        recipe="sft",
+        model={"source": "checkpoint", "checkpoint": str(whole.id)},
+        adapter={"kind": "lora", "rank": 4},
+        sft={"steps": 4},
+    )
+    train(run_id)
+    row = checkpoints_of(run_id)["sft", 4]
+    assert row.adapter is not None
+    assert (row.adapter["base"], row.adapter["artifact"]) == (f"checkpoint:{whole.id}", whole.artifact)
+    made, _ = exported(row, ExportForm.MERGED)
+    assert (made.status, made.reason) == (ExportStatus.COMPLETED, None)
+    further = new_run(
+        recipe="sft",
+        model={"source": "checkpoint", "checkpoint": str(row.id)},
+        adapter={"kind": "lora"},
+        sft={"steps": 4},
+    )
+    train(further)
+    again = checkpoints_of(further)["sft", 4]
+    assert again.adapter is not None
+    assert (again.adapter["artifact"], again.adapter["rank"]) == (whole.artifact, 4)
+
+
+def test_a_run_beside_a_4_bit_base_is_exported_in_both_ways(new_run: NewRun, base: Path, tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    run_id = trained(new_run, base, "qlora")
+    last = checkpoints_of(run_id)["grpo", 2]
+    assert last.adapter is not None
+    assert last.adapter["quantisation"] == {"method": "bitsandbytes", "type": "nf4", "is_double": True}
+    for form in (ExportForm.MERGED, ExportForm.MERGED_DEQUANTISED, ExportForm.ADAPTER):
+        row, folder = exported(last, form)
+        assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
+        manifest = json.loads((folder / "manifest.json").read_text())
+        assert bool(manifest["label"]) is (form is ExportForm.MERGED_DEQUANTISED)
+        said(folder, *(("--base", str(base)) if form is ExportForm.ADAPTER else ()), cwd=tmp_path)
