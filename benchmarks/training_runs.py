@@ -22,6 +22,7 @@ from backend.environments.library import load_package
 from backend.environments.service import import_package
 from benchmarks.cpu import tree_seconds
 from workers.jobs.recording import RunRecorder
+from workers.training.behind import Behind
 from workers.training.run import train
 
 WARM_UP: dict[str, Any] = {
@@ -40,7 +41,7 @@ class Times:
     cpu: list[float] = field(default_factory=list)
     """CPU seconds of all processes until then."""
     stored_seconds: list[float] = field(default_factory=list)
-    """Of each step: rollouts, curves, progress and log lines into Postgres."""
+    """Of each step: how long the training waited for rollouts, curves and progress to be in Postgres."""
     pending: float = 0.0
 
 
@@ -107,17 +108,15 @@ def _timed() -> Iterator[Times]:
 
     class TimedRecorder(RunRecorder):
         def progress(self, *, phase: str, done: int, total: int, **more: Any) -> None:
-            with _counted(times):
-                super().progress(phase=phase, done=done, total=total, **more)
+            super().progress(phase=phase, done=done, total=total, **more)
             if phase == "grpo":
                 times.steps.append(time.perf_counter())
                 times.cpu.append(tree_seconds())
                 times.stored_seconds.append(times.pending)
                 times.pending = 0.0
 
-    for name in ("store", "metrics", "log"):
-        setattr(TimedRecorder, name, _counting(getattr(RunRecorder, name), times))
-    with patch("workers.training.run.RunRecorder", TimedRecorder):
+    wait = _counting(Behind.wait, times)
+    with patch("workers.training.run.RunRecorder", TimedRecorder), patch.object(Behind, "wait", wait):
         yield times
 
 

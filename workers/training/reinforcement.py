@@ -13,12 +13,13 @@ from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.view import row_of
 from workers.models.policy import LocalPolicy
 from workers.training.alarms.suspicion import suspicions_of
+from workers.training.behind import Behind
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import settle
 from workers.training.pace import Pace
 from workers.training.planning.memory import PlanMemory
 from workers.training.planning.planner import Planner
-from workers.training.reporter import record_step
+from workers.training.reporter import step_figures
 from workers.training.steering import Steering
 from workers.training.trl_grpo import reached_step, train_grpo
 from workers.training.verdicts import Hacks
@@ -55,6 +56,7 @@ class Reinforcement:
         self._controls = GrpoControls()
         self._steering = Steering(bench, self._controls)
         self._steering.begin(reached)
+        self._behind = Behind()
         self._is_used_up = False
 
     def carry_out(self) -> None:
@@ -65,7 +67,8 @@ class Reinforcement:
             f"{bench.arena.capacity} at a time"
         )
         try:
-            train_grpo(self._run())
+            with self._behind:
+                train_grpo(self._run())
         finally:
             bench.arena.close_policy(self._policy)
         if self.reached < choice.steps and not self._is_used_up:
@@ -98,6 +101,7 @@ class Reinforcement:
             save_every=configuration.checkpoints.every,
             play=self._play,
             on_step=self._on_step,
+            before_save=self._behind.wait,
             masked=Hacks([venue.version_id for venue in assignment.venues]).masked,
             controls=self._controls,
             columns_of=assignment.columns_of if assignment.is_mixed else None,
@@ -120,13 +124,13 @@ class Reinforcement:
         """Record, judge, learn what to play next, steer, examine. Returns whether to go on."""
         bench, self.reached = self.bench, step.step
         columns = [column.name for column in bench.assignment.columns]
-        figures = record_step(bench.recorder, step, columns, self._environments)
-        suspicions = suspicions_of(self._judge(step))
-        bench.recorder.metrics(step.step, self._planner.learn(step.step, step.rollouts))
-        self._memory.keep(step.step, self._planner)
+        figures = step_figures(step, columns, self._environments)
+        planned = self._planner.learn(step.step, step.rollouts)
         bench.purse.pay(step.rollouts)
         self._is_used_up = bench.is_used_up()
-        self._tell(step.step, figures["reward"])
+        self._store(step, figures, planned)
+        suspicions = suspicions_of(self._judge(step))
+        self._memory.keep(step.step, self._planner)
         goes_on = self._steering.after_step(step.step, figures, suspicions)
         if self._steering.is_examination_due(step.step) or step.step == self.choice.steps or self._is_used_up:
             goes_on = self._examine(step.step) and goes_on
@@ -134,13 +138,23 @@ class Reinforcement:
             bench.store.save(Stage.GRPO, step.step, self._model, self._tokenizer)
         return goes_on and not self._is_used_up
 
-    def _tell(self, step: int, reward: float) -> None:
-        message = ", ".join(filter(None, (f"reward {reward:.3f}", self.bench.purse.told)))
-        left = {"seconds_left": self._pace.seconds_left(step, self.choice.steps)}
-        self.bench.recorder.progress(phase="grpo", done=step, total=self.choice.steps, message=message, more=left)
+    def _store(self, step: GrpoStep, figures: dict[str, float], planned: dict[str, float]) -> None:
+        """Rollouts, curves and progress, while the next step is played."""
+        recorder, total = self.bench.recorder, self.choice.steps
+        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", self.bench.purse.told)))
+        left = {"seconds_left": self._pace.seconds_left(step.step, total)}
+
+        def write() -> None:
+            recorder.store(step.rollouts)
+            recorder.metrics(step.step, figures)
+            recorder.metrics(step.step, planned)
+            recorder.progress(phase="grpo", done=step.step, total=total, message=message, more=left)
+
+        self._behind.write(write)
 
     def _examine(self, step: int) -> bool:
         """A checkpoint with its examination. Returns whether to go on."""
+        self._behind.wait()
         self.bench.store.save(Stage.GRPO, step, self._model, self._tokenizer)
         examination = self.bench.examine(Stage.GRPO, step, self._model, self._tokenizer, at=step)
         return self._steering.after_examination(step, examination.metrics())
@@ -150,6 +164,8 @@ class Reinforcement:
         run_id = self.bench.assignment.run_id
         rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
         drafts = self._watch.look(step.step, [row for row in rows if row is not None])
+        if drafts:
+            self._behind.wait()  # flags refer to the step's rollouts
         if record_flags(run_id, drafts):
             for draft in drafts:
                 self.bench.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")

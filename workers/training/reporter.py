@@ -1,4 +1,4 @@
-"""What a training step leaves behind: its curves' points and all its rollouts."""
+"""The points of a training step's curves."""
 
 import math
 import uuid
@@ -8,7 +8,6 @@ from typing import TypeVar
 import numpy as np
 
 from backend.domain.rollouts import Rollout
-from workers.jobs.recording import RunRecorder
 from workers.training.examination import mean_format
 from workers.training.grpo.credit import spread_of
 from workers.training.grpo.stage import MASKED, REPLACED, GrpoStep
@@ -17,16 +16,6 @@ Key = TypeVar("Key", int, str)
 Environments = Mapping[uuid.UUID | None, str]
 """Names by what the tasks of each environment carry."""
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
-
-
-def record_step(
-    recorder: RunRecorder, step: GrpoStep, columns: Sequence[str], environments: Environments | None = None
-) -> dict[str, float]:
-    """Store the step's rollouts, then its figures. Returns the figures."""
-    recorder.store(step.rollouts)
-    figures = step_figures(step, columns, environments)
-    recorder.metrics(step.step, figures)
-    return figures
 
 
 def step_figures(step: GrpoStep, columns: Sequence[str], environments: Environments | None = None) -> dict[str, float]:

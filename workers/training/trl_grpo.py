@@ -237,6 +237,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
                 raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, played was {value:.6g}")
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.run.before_save()
         mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, lr_scheduler: Any, **_: Any) -> None:

@@ -110,6 +110,8 @@ class GrpoRun:
     """Tells the sampler, before a step is played."""
     columns_of: Callable[[Rollout], Sequence[RewardColumn]] | None = None
     """Only for a mix: the columns of the rollout's own environment, whose weights make its reward."""
+    before_save: Callable[[], None] = lambda: None
+    """Called before a state of the trainer counts as complete: what its steps left must be stored by then."""
     hardware: Hardware = FLOAT32
     vllm: VllmChoice | None = None
     """Where vLLM samples."""
