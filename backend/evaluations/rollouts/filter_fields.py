@@ -4,13 +4,12 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Judge, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
-from backend.domain.mix import Mix
+from backend.domain.mix import MixPart
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.evaluations.rollouts.text_search import indexed_to
 
@@ -103,8 +102,10 @@ def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: It
 
 def _environments(run: Run) -> tuple[str, ...]:
     """Of a training run on several."""
-    parts = TypeAdapter(Mix).validate_python(run.configuration.get("mix") or [])
-    return tuple(sorted({run.version.environment.name, *(part.environment for part in parts)})) if parts else ()
+    mix = run.configuration.get("mix")
+    if not mix:
+        return ()
+    return tuple(sorted({run.version.environment.name, *(MixPart.parse(text).environment for text in mix)}))
 
 
 def is_reserved(name: str) -> bool:
