@@ -7,7 +7,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Select, String, cast, select
@@ -22,6 +22,7 @@ from backend.domain.vocabulary import ExportStatus, RunKind, RunStatus
 from backend.evaluations.notes import Asker, note
 from backend.events import announce, run_topic
 
+LATELY = timedelta(hours=1)
 _NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
 _GOES_ON = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 _UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
@@ -112,6 +113,8 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
             uses[used].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.EVALUATED)
     for identifier in session.scalars(_branched(ids)):
         uses[identifier].add(KeepReason.BRANCHED)
+    for identifier in session.scalars(_bases(ids)):
+        uses[identifier].add(KeepReason.BRANCHED)
     for condition, reason in ((_PLAYING, KeepReason.PLAYING), (_BRANCHES, KeepReason.BRANCHED)):
         for identifier in _named(session, condition, ids):
             uses[identifier].add(reason)
@@ -125,6 +128,17 @@ def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
         select(Checkpoint.id)
         .join(branch, (branch.source_run_id == Checkpoint.run_id) & (branch.branch_step == Checkpoint.step))
         .where(Checkpoint.id.in_(ids), Checkpoint.stage == Stage.GRPO, branch.kind == RunKind.TRAINING)
+    )
+
+
+def _bases(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
+    """Checkpoints that adapters with weights were trained beside: without them these are nothing."""
+    other = aliased(Checkpoint)
+    return (
+        select(Checkpoint.id)
+        .join(other, other.adapter["artifact"].astext == Checkpoint.artifact)
+        .where(Checkpoint.id.in_(ids), other.pruned_at.is_(None))
+        .distinct()
     )
 
 
@@ -199,6 +213,13 @@ def _let_go(session: Session, actor: Asker | None, row: Checkpoint) -> None:
     after_commit(session, lambda: artifacts.delete(key))
     if actor is not None:
         note(session, actor, "checkpoint.prune", "checkpoint", row.id, bytes=row.size_bytes)
+
+
+def delete_leftovers(session: Session) -> None:
+    """Weights of checkpoints that were pruned lately, where the store did not delete them at once."""
+    lately = Checkpoint.pruned_at > datetime.now(UTC) - LATELY
+    for key in session.scalars(select(Checkpoint.artifact).where(lately)):
+        artifacts.delete(key)
 
 
 def prune_by_rule(session: Session, run_id: uuid.UUID, rule: KeepRule) -> PrunePlan:

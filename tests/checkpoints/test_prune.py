@@ -10,9 +10,9 @@ from backend.db.models import AuditEvent, Export
 from backend.db.session import run_after_commit
 from backend.domain.keeping import KeepReason, KeepRule
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
-from backend.training.keeping import mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
+from backend.training.keeping import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
 from tests.checkpoints.conftest import TrainedRun, is_there
-from tests.factories import make_member, make_run
+from tests.factories import make_checkpoint, make_member, make_policy, make_run
 
 
 def pruned(saved: dict[str, object]) -> set[str]:
@@ -29,6 +29,16 @@ def test_the_rule_prunes_all_but_the_best_and_the_last(session: Session, store: 
     assert not is_there(store, saved["grpo 40"])
     assert all(is_there(store, each) for name, each in saved.items() if name != "grpo 40")
     assert saved["grpo 40"].heldout_reward == 0.4
+
+
+def test_what_the_store_did_not_delete_is_deleted_later(session: Session, store: Path, trained: TrainedRun):
+    run, saved = trained()
+    prune_by_rule(session, run.id, KeepRule(last=1))
+    session.info.pop("after_commit")  # as if the process had died after the commit
+    assert is_there(store, saved["grpo 20"])
+    delete_leftovers(session)
+    assert not is_there(store, saved["grpo 20"])
+    assert is_there(store, saved["grpo 60"])
 
 
 def test_pruning_again_does_nothing(session: Session, trained: TrainedRun):
@@ -50,6 +60,15 @@ def test_where_a_run_branched_off_stays(session: Session, trained: TrainedRun):
     make_run(session, kind=RunKind.TRAINING, source_run_id=run.id, branch_step=40)
     prune_by_rule(session, run.id, KeepRule(last=1))
     assert pruned(saved) == {"grpo 20"}
+
+
+def test_the_base_of_an_adapter_stays(session: Session, trained: TrainedRun):
+    """Also when the run that began there was deleted."""
+    run, saved = trained()
+    record = {"base": "checkpoint:…", "artifact": saved["grpo 20"].artifact, "dtype": "float32", "rank": 4, "alpha": 8}
+    make_checkpoint(session, make_policy(session), adapter=record)
+    prune_by_rule(session, run.id, KeepRule(last=1))
+    assert pruned(saved) == {"grpo 40"}
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from backend.domain.vocabulary import JobStatus, Queue
 from backend.logs import configure_logging
 from backend.queue import count_waiting, send_wake_up
 from backend.settings import get_settings
+from backend.training.keeping import delete_leftovers
 from workers.jobs import leases
 from workers.jobs.text_index import index_texts
 
@@ -88,9 +89,11 @@ def _note_sent(job_id: uuid.UUID) -> None:
 
 
 def tidy() -> None:
-    """Forget what expired: silent workers, sessions, links, sign-in attempts."""
+    """Forget what expired: silent workers, sessions, links, sign-in attempts; and weights that were to be deleted."""
     with transaction() as session:
         _forget(session)
+    with transaction() as session:
+        delete_leftovers(session)
 
 
 def _forget(session: Session) -> None:
@@ -125,7 +128,7 @@ def main() -> None:
         if rounds % int(TIDY_SECONDS / SWEEP_SECONDS) == 0:
             try:
                 tidy()
-            except DBAPIError:
+            except (DBAPIError, OSError):
                 logger.warning("tidying failed, trying again", exc_info=True)
 
 
