@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Checkpoint, EnvironmentVersion, Policy, Run
+from backend.domain.adapter import refusal_to_continue
 from backend.domain.capabilities import QUEUES
 from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
@@ -98,7 +99,7 @@ def _check_choices(session: Session, configuration: TrainingConfiguration, manif
     for manifest, heldout in zip(manifests, portions(weights, configuration.heldout.tasks), strict=True):
         _check_environment(configuration, manifest, heldout)
     if configuration.model.source == "checkpoint":
-        _check_start(session, configuration.model.checkpoint)
+        _check_start(session, configuration)
 
 
 def _check_environment(configuration: TrainingConfiguration, manifest: Manifest, heldout: int) -> None:
@@ -117,13 +118,16 @@ def _check_environment(configuration: TrainingConfiguration, manifest: Manifest,
         )
 
 
-def _check_start(session: Session, wanted: uuid.UUID | None) -> None:
+def _check_start(session: Session, configuration: TrainingConfiguration) -> None:
     """Locked, so that nobody prunes it before the run that starts from it is there."""
+    wanted = configuration.model.checkpoint
     start = session.get(Checkpoint, wanted, with_for_update={"read": True}) if wanted else None
     if start is None:
         raise InvalidInput(fields={"model.checkpoint": "There is no such checkpoint."})
     if start.unusable:
         raise InvalidInput(fields={"model.checkpoint": start.unusable})
+    if refusal := refusal_to_continue(start.adapter, configuration.adapter):
+        raise InvalidInput(fields={"adapter.kind": refusal[0].upper() + refusal[1:] + "."})
 
 
 def _reason_without_certificate(
