@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.db.models import EnvironmentVersion, Group, Judge, Judgement, Rollout, Run
+from backend.db.models import EnvironmentVersion, Group, Judge, Judgement, Rollout, Run, Task
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.judge_prompts import Facts
@@ -100,8 +100,11 @@ def facts_of(ids: Sequence[uuid.UUID]) -> list[Case]:
             undefer(Rollout.messages),
             undefer(Rollout.opening),
             undefer(Rollout.steps),
-            joinedload(Rollout.group).joinedload(Group.task),
-            joinedload(Rollout.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
+            joinedload(Rollout.run),
+            joinedload(Rollout.group)
+            .joinedload(Group.task)
+            .joinedload(Task.version)
+            .joinedload(EnvironmentVersion.environment),
         )
         .where(Rollout.id.in_(ids))
     )
@@ -153,7 +156,7 @@ def _facts(rollout: Rollout) -> Facts:
         index=task.index,
         level=task.level,
         arguments=task.arguments,
-        environment=run.version.environment.name,
+        environment=task.version.environment.name,
         columns=dict(zip(run.columns, rollout.columns or (), strict=False)),
         reward=rollout.reward,
         reference=_reference(rollout),
