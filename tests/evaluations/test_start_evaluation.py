@@ -135,7 +135,7 @@ def test_a_local_policy_without_checkpoint_is_refused(
 ) -> None:
     local = make_policy(session, kind=PolicyKind.LOCAL)
     answer = author.post("/api/v1/evaluations", json=form(version, local))
-    assert "no checkpoint yet" in answer.json()["fields"]["checkpoint_id"]
+    assert "no checkpoint with weights yet" in answer.json()["fields"]["checkpoint_id"]
 
 
 def test_the_api_answers_the_run(author: TestClient, version: EnvironmentVersion, policy: Policy) -> None:
