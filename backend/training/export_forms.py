@@ -28,6 +28,12 @@ class ExportRequest(ExportChoice):
     checkpoint_id: uuid.UUID
 
 
+class ExportPageForm(ExportRequest):
+    """As the page sends it. An input called `form` would hide the property of that name, which htmx reads."""
+
+    form: ExportForm | None = Field(default=None, alias="export_form")
+
+
 class HubQuery(BaseModel):
     """Where an export would go."""
 

@@ -15,7 +15,7 @@ from backend.domain.exports import TITLES, ExportOptions, OfferedForm
 from backend.domain.vocabulary import ExportForm, ExportStatus
 from backend.errors import InvalidInput
 from backend.training import downloads, hub, queries, service
-from backend.training.export_forms import ExportRequest, HubQuery, HubRequest
+from backend.training.export_forms import ExportPageForm, HubQuery, HubRequest
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.forms import read_form, validate
 from backend.web.pages import page, render_block, see_other
@@ -44,7 +44,7 @@ def new_export(request: Request, checkpoint_id: uuid.UUID, session: SessionDep, 
 
 @router.post("/exports", response_class=HTMLResponse)
 def start_export(
-    session: SessionDep, actor: Trainer, form: Annotated[ExportRequest, Depends(read_form(ExportRequest))]
+    session: SessionDep, actor: Trainer, form: Annotated[ExportPageForm, Depends(read_form(ExportPageForm))]
 ) -> Response:
     export = service.start_export(session, actor, queries.get_checkpoint(session, form.checkpoint_id), form)
     return see_other(f"/exports/{export.id}")

@@ -87,7 +87,7 @@ def test_the_form_starts_an_export_with_its_options(session: Session, client_for
     checkpoint = checkpoint_with(session, LORA)
     client = client_for(Role.TRAINER)
     token = csrf(client.get(f"/exports/new?checkpoint_id={checkpoint.id}").text)
-    sent = {"csrf_token": token, "checkpoint_id": str(checkpoint.id), "form": "adapter", "licence": "apache-2.0"}
+    sent = {"csrf_token": token, "checkpoint_id": str(checkpoint.id), "export_form": "adapter", "licence": "apache-2.0"}
     answer = client.post("/exports", data={**sent, "is_stored": "true"})
     export = session.scalars(select(Export)).one()
     assert (answer.status_code, answer.headers["location"]) == (303, f"/exports/{export.id}")
