@@ -24,7 +24,7 @@ def check_script_filter(session: Session, where: str, version_ids: Sequence[uuid
     manifests = session.scalars(select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids)))
     columns = [column.name for column in union_columns(map(Manifest.model_validate, manifests))]
     try:
-        parse(where, scope_of(session, Run(id=uuid.UUID(int=0), columns=columns)).fields)
+        parse(where, scope_of(session, Run(id=uuid.UUID(int=0), columns=columns, configuration={})).fields)
     except FilterError as error:
         raise InvalidInput(fields={FIELD: f"{error.message} (at character {error.start + 1})"}) from error
 
