@@ -73,11 +73,14 @@ def _read_a_training_rollout(page: Page) -> None:
 
 
 def _export_the_best(page: Page, folder: Path) -> None:
-    page.goto("/checkpoints?best=true")
-    row = page.get_by_role("row").filter(has_text="best")
-    expect(row).to_have_count(1)
-    row.get_by_role("button", name="Export").click()
-    page.wait_for_url("**/exports/*")
+    page.goto("/checkpoints?show=best")
+    leaf = page.locator(".tree-leaf").filter(has_text="best")
+    expect(leaf).to_have_count(1)
+    leaf.locator("[data-menu] > summary").click()
+    leaf.get_by_role("link", name="Export …").click()
+    page.wait_for_url("**/exports/new*")
+    page.get_by_role("button", name="Export", exact=True).click()
+    expect(page).to_have_url(re.compile("/exports/[0-9a-f-]{36}$"))
     mark(page)
     state = page.locator("#export-state")
     expect(state.locator(".badge").first).to_have_text("completed", timeout=WORK_MS)
