@@ -42,6 +42,8 @@ class Times:
     """CPU seconds of all processes until then."""
     stored_seconds: list[float] = field(default_factory=list)
     """Of each step: how long the training waited for rollouts, curves and progress to be in Postgres."""
+    storing_cpu: float = 0.0
+    """CPU seconds of the thread that stores them, in all."""
     pending: float = 0.0
 
 
@@ -115,8 +117,18 @@ def _timed() -> Iterator[Times]:
                 times.stored_seconds.append(times.pending)
                 times.pending = 0.0
 
-    wait = _counting(Behind.wait, times)
-    with patch("workers.training.run.RunRecorder", TimedRecorder), patch.object(Behind, "wait", wait):
+    wait, write = _counting(Behind.wait, times), Behind.write
+
+    def timed_write(behind: Behind, work: Any) -> None:
+        def timed_work() -> None:
+            began = time.thread_time()
+            work()
+            times.storing_cpu += time.thread_time() - began
+
+        write(behind, timed_work)
+
+    changed = {"wait": wait, "write": timed_write}
+    with patch("workers.training.run.RunRecorder", TimedRecorder), patch.multiple(Behind, **changed):
         yield times
 
 

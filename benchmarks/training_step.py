@@ -58,6 +58,7 @@ def _round(
     run_id, times = timed_run(version, choices)
     found = {"ours": _steps(times.steps, options.skip), "storing": times.stored_seconds[options.skip :]}
     found["cpu ours"] = _steps(times.cpu, options.skip)
+    found["cpu storing"] = [times.storing_cpu / len(times.steps)]
     tasks, grpo = tasks_of(run_id), TrainingConfiguration.model_validate(choices).grpo
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         weights = get_folder(start.artifact, Path(scratch) / "weights")
@@ -94,13 +95,18 @@ def _report(rounds: list[dict[str, list[float]]], options: argparse.Namespace) -
             f"step time, ours / bare TRL with {name}: {_ratio(medians, '', name)} (asked {ASKED}); "
             f"CPU of all processes {_ratio(medians, 'cpu ', name)}"
         )
-    shares = [sum(each["storing"]) / sum(each["ours"]) for each in rounds]
+    waited = [sum(each["storing"]) / sum(each["ours"]) for each in rounds]
+    worked = [each["cpu storing"][0] / statistics.median(each["cpu ours"]) for each in rounds]
     console.print(
-        f"storing rollouts and curves: {100 * statistics.median(shares):.1f} % of the step "
-        f"(rounds {', '.join(f'{100 * share:.1f}' for share in shares)}; asked {100 * ASKED_STORAGE:.0f} %)"
+        f"waiting for rollouts and curves to be stored: {_shares(waited)} of the step (asked {ASKED_STORAGE:.0%}); "
+        f"CPU of the thread that stores them: {_shares(worked)} of the step's"
     )
     load = f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
     console.print(f"18 tasks x 8 episodes, {options.steps} steps a round, beta {options.beta:g}, 1 thread; {load}")
+
+
+def _shares(values: list[float]) -> str:
+    return f"{statistics.median(values):.1%} (rounds {', '.join(f'{value:.1%}' for value in values)})"
 
 
 def _ratio(medians: dict[str, list[float]], kind: str, name: str) -> str:
