@@ -100,6 +100,15 @@ def test_what_is_skipped_in_ci_is_a_failure(tmp_path: Path, body: str, status: i
     assert check_skips.main([str(tmp_path / "tests.xml")]) == status
 
 
+def test_what_was_skipped_in_one_report_may_have_run_in_another(tmp_path: Path) -> None:
+    reports = []
+    for name, body in (("tests", '<skipped message="no module"/>'), ("extras", "")):
+        reports.append(str(tmp_path / f"{name}.xml"))
+        Path(reports[-1]).write_text(f'<testsuite>{RAN}<testcase classname="c" name="b">{body}</testcase></testsuite>')
+    assert check_skips.main(reports[:1]) == 1
+    assert check_skips.main(reports) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module", ["backend.app", "workers.jobs.celery_app", "workers.environments.host", "backend.supervisor.up"]

@@ -51,9 +51,9 @@ def base(tmp_path: Path) -> Path:
 
 
 def need_converter() -> None:
-    pytest.importorskip("gguf")
     if find_converter() is None:
         pytest.skip("llama.cpp's convert_hf_to_gguf.py is not installed")
+    pytest.importorskip("gguf")
 
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
