@@ -73,7 +73,7 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
     client = connect()
     found = find_checkpoint(client, checkpoint)
     if found is None:
-        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name")
+        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name or id")
     with tempfile.TemporaryDirectory(prefix="proctor-serve-") as folder:
         packed, target = Path(folder) / "weights.zip", Path(folder) / "weights"
         client.download(f"/checkpoints/{found['id']}/weights", packed)

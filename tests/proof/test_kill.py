@@ -89,7 +89,8 @@ def test_a_killed_worker_in_the_middle_of_grpo(installation: Installation) -> No
     first, again = curves(installation, run_id)
     assert min(again) - 1 in range(SAVED_EVERY, STEPS, SAVED_EVERY), "it goes on from a saved state"
     assert sorted(first | again) == list(range(1, STEPS + 1))
-    assert first | again == pytest.approx(means(installation, run_id))
+    # rewards are stored in four bytes, curves in eight: a mean near 0 differs in absolute terms
+    assert first | again == pytest.approx(means(installation, run_id), abs=1e-7)
     stages = installation.rows("SELECT stage, step FROM checkpoints WHERE run_id = %(run)s ORDER BY 1, 2", run=run_id)
     assert stages == [("grpo", 12), ("grpo", 24), ("sft", 12), ("untrained", 0)]
 
