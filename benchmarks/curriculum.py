@@ -28,7 +28,7 @@ from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest
 from backend.domain.statistics import Estimate, estimate_mean, paired_difference
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase
 from benchmarks.installation import installation
 from benchmarks.mastery_runs import train_apart

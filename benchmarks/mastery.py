@@ -26,7 +26,7 @@ from transformers.utils.logging import disable_progress_bar
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint, EnvironmentVersion
 from backend.db.session import transaction
-from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.training.choices import nest
 from backend.training.forms import resolve_configuration
 from benchmarks.installation import installation

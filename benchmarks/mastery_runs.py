@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.db.models import EnvironmentVersion, Run
 from backend.db.session import transaction
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.settings import PROJECT_ROOT, get_settings
 from benchmarks.cpu import tree_seconds
 from benchmarks.training_runs import start_run

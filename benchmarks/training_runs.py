@@ -16,7 +16,7 @@ from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.manifest import Manifest
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package

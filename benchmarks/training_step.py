@@ -24,7 +24,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint, EnvironmentVersion
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from benchmarks.bare.grpo import train as train_bare
 from benchmarks.bare.play import generating
 from benchmarks.bare.sampler import keeping_cache

@@ -18,7 +18,7 @@ from backend.db.models import (
     RunLogLine,
     SettingChange,
 )
-from backend.domain.alarms import CLEARED
+from backend.domain.training.alarms import CLEARED
 from backend.domain.vocabulary import JobStatus, PolicyKind
 from backend.errors import NotFound
 from backend.evaluations.forms import RunFilter

@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from backend.db.models import Export
-from backend.domain.exports import ExportOptions, HubUpload
+from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportForm, ExportStatus
 from backend.training import downloads, hub, queries, service
 from backend.training.export_forms import ExportRequest, HubRequest

@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, EnvironmentVersion, Job, Policy, Run, SettingChange
 from backend.domain.ids import new_id
-from backend.domain.steering import with_settings
-from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.steering import with_settings
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.evaluations.notes import Asker, note

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint
-from backend.domain.keeping import KeepReason
+from backend.domain.training.keeping import KeepReason
 from backend.domain.vocabulary import RunStatus
 from backend.training import queries
 from backend.training.disk import disk_use

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
-from backend.domain.keeping import KeepRule
+from backend.domain.training.keeping import KeepRule
 from backend.evaluations.pages.header import RunHeader, run_header
 from backend.evaluations.queries import get_run
 from backend.training import queries

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
 from backend.db.models import EnvironmentVersion, Run
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
 from backend.errors import Conflict
 from backend.training.choices import stored_choices

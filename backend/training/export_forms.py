@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, SecretStr
 
-from backend.domain.exports import REPOSITORY, Licence
+from backend.domain.training.exports import REPOSITORY, Licence
 from backend.domain.vocabulary import ExportForm
 
 

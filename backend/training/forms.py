@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from backend.domain.training import TrainingConfiguration
-from backend.domain.training_presets import PRESETS
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.presets import PRESETS
 from backend.errors import InvalidInput
 from backend.training.choices import is_choice, nest, read
 from backend.web.forms import field_messages, validate

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from backend.db.models import Export
-from backend.domain.exports import ExportOptions, HubUpload
+from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportStatus, Queue
 from backend.errors import Conflict
 from backend.events import announce

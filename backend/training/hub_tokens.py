@@ -3,7 +3,7 @@
 import base64
 
 from backend.db.models import Export
-from backend.domain.exports import ExportOptions
+from backend.domain.training.exports import ExportOptions
 from backend.evaluations.policies.secrets import seal, unseal
 
 

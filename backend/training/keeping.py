@@ -16,8 +16,8 @@ from sqlalchemy.orm import Session, aliased, joinedload
 from backend import artifacts
 from backend.db.models import Checkpoint, Export, Policy, Run
 from backend.db.session import after_commit
-from backend.domain.keeping import KeepReason, KeepRule, keep_reasons
-from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.keeping import KeepReason, KeepRule, keep_reasons
 from backend.domain.vocabulary import ExportStatus, RunKind, RunStatus
 from backend.evaluations.notes import Asker, note
 from backend.events import announce, run_topic

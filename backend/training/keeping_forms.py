@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from sqlalchemy.orm import Session
 
-from backend.domain.keeping import KeepRule
+from backend.domain.training.keeping import KeepRule
 from backend.training.keeping import PrunePlan, plan_by_hand, plan_by_rule
 
 _Count = Annotated[int, Field(ge=0, le=1_000_000)]

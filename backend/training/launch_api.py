@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from backend.db.models import Preflight
-from backend.domain.batch_arithmetic import batch_in_words
-from backend.domain.preflight.findings import FindingStatus, PreflightFinding
-from backend.domain.training_presets import PRESETS, Preset
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
+from backend.domain.training.presets import PRESETS, Preset
 from backend.domain.vocabulary import PreflightStatus, RunStatus
 from backend.training import service
 from backend.training.configuration_file import ConfigurationFile, file_of_run

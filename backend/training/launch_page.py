@@ -8,12 +8,12 @@ from urllib.parse import urlencode
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, EnvironmentVersion, Preflight, Run
-from backend.domain.batch_arithmetic import batch_in_words
 from backend.domain.capabilities import not_offered
 from backend.domain.ids import new_id
-from backend.domain.preflight.findings import PreflightFinding
-from backend.domain.training import TrainingConfiguration
-from backend.domain.training_presets import PRESETS, Preset, find_preset
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import PreflightFinding
+from backend.domain.training.presets import PRESETS, Preset, find_preset
 from backend.errors import InvalidInput
 from backend.training import launch_queries, queries
 from backend.training.choices import changed_choices, flatten, stored_choices

@@ -4,8 +4,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Environment, EnvironmentVersion
-from backend.domain.mix import MixPart
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.mix import MixPart
 from backend.errors import InvalidInput
 
 

@@ -4,9 +4,9 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, EnvironmentVersion
 from backend.domain.manifest import Manifest
-from backend.domain.preflight.at_once import Plan, checks_at_once
-from backend.domain.preflight.findings import PreflightFinding
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.at_once import Plan, checks_at_once
+from backend.domain.training.preflight.findings import PreflightFinding
 from backend.training.queries import find_certificate
 from backend.training.workers import offers
 

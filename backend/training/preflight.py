@@ -4,8 +4,8 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Preflight
 from backend.domain.capabilities import QUEUES
-from backend.domain.preflight.findings import FindingStatus, PreflightFinding, worst
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.queue import enqueue
 from backend.training.choices import stored_choices
 from backend.training.forms import TrainingRequest

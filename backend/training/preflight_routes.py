@@ -10,10 +10,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Preflight
-from backend.domain.batch_arithmetic import batch_in_words
 from backend.domain.ids import new_id
-from backend.domain.preflight.findings import FindingStatus, PreflightFinding
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
 from backend.domain.vocabulary import CheckStatus
 from backend.events import preflight_topic
 from backend.training.choices import changed_choices

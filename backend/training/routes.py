@@ -11,7 +11,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Export
-from backend.domain.exports import TITLES, ExportOptions, OfferedForm
+from backend.domain.training.exports import TITLES, ExportOptions, OfferedForm
 from backend.domain.vocabulary import ExportForm, ExportStatus
 from backend.errors import InvalidInput
 from backend.training import downloads, hub, queries, service

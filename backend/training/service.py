@@ -4,7 +4,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Export
-from backend.domain.exports import ExportOptions, OfferedForm, default_form, offered_forms
+from backend.domain.training.exports import ExportOptions, OfferedForm, default_form, offered_forms
 from backend.domain.vocabulary import ExportStatus, Queue
 from backend.errors import Conflict, InvalidInput
 from backend.queue import enqueue

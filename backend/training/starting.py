@@ -8,13 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Checkpoint, EnvironmentVersion, Policy, Run
-from backend.domain.adapter import refusal_to_continue
 from backend.domain.capabilities import QUEUES
 from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
-from backend.domain.mix import portions, union_columns
-from backend.domain.preflight.at_once import impossible
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.adapter import refusal_to_continue
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.mix import portions, union_columns
+from backend.domain.training.preflight.at_once import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
 from backend.errors import InvalidInput

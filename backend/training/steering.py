@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run, SettingChange
-from backend.domain.steering import NotSafe, safe_settings, setting_of, with_setting, with_settings
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.steering import NotSafe, safe_settings, setting_of, with_setting, with_settings
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.evaluations.notes import Asker, note

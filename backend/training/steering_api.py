@@ -8,9 +8,9 @@ from fastapi import APIRouter
 from pydantic import BaseModel
 
 from backend.db.models import Alarm, Run, SettingChange
-from backend.domain.alarm_kinds import ALARM_KINDS
-from backend.domain.alarms import CLEARED
-from backend.domain.steering import safe_settings
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import CLEARED
+from backend.domain.training.steering import safe_settings
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
 from backend.evaluations.api.answers import RunAnswer

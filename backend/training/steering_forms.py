@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.vocabulary import AlarmAnswer
 
 OTHERS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})

@@ -11,10 +11,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.db.models import Alarm, Run, SettingChange
-from backend.domain.alarm_kinds import ALARM_KINDS, AlarmKind
-from backend.domain.alarms import CLEARED, actions_of
-from backend.domain.steering import safe_settings
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
+from backend.domain.training.alarms import CLEARED, actions_of
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.steering import safe_settings
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header

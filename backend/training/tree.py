@@ -9,8 +9,8 @@ from sqlalchemy import CompoundSelect, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Policy, Run
-from backend.domain.keeping import KeepRule
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
+from backend.domain.training.keeping import KeepRule
 from backend.domain.vocabulary import RunKind
 from backend.training.keeping import Weighed, rule_of, weigh
 from backend.web.paging import Key, Slice, slice_of

@@ -15,9 +15,9 @@ from backend.db.models import (
     SignInLink,
     Worker,
 )
-from backend.domain.alarms import CLEARED
-from backend.domain.preflight.measured import TaskSuccess, success_finding
-from backend.domain.training_presets import PRESETS
+from backend.domain.training.alarms import CLEARED
+from backend.domain.training.preflight.measured import TaskSuccess, success_finding
+from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import AlarmAction, Phase, PreflightStatus, Role, RunKind, RunStatus, Severity
 from backend.environments.service import import_builtins
 from backend.training.planning import findings_at_once

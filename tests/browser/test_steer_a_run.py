@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from backend.db.models import Run
 from backend.db.session import transaction
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests import factories
 from workers.jobs.steering import AlarmDraft, record_alarm, take_up

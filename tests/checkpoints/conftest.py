@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend import artifacts
 from backend.db.models import Checkpoint, Run
-from backend.domain.training import CheckpointChoice, TrainingConfiguration
+from backend.domain.training.configuration import CheckpointChoice, TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.installation import forget_settings

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import AuditEvent, Export
 from backend.db.session import run_after_commit
-from backend.domain.keeping import KeepReason, KeepRule
+from backend.domain.training.keeping import KeepReason, KeepRule
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
 from backend.training.keeping import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
 from tests.checkpoints.conftest import TrainedRun, is_there

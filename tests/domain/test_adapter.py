@@ -3,9 +3,9 @@
 import pytest
 from pydantic import ValidationError
 
-from backend.domain.adapter import AdapterChoice, AdapterKind, AdapterRecord, public_name
-from backend.domain.exports import ExportOptions, default_form, offered_forms
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, public_name
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.exports import ExportOptions, default_form, offered_forms
 from backend.domain.vocabulary import ExportForm
 
 LORA = {"base": "Org/Base", "dtype": "bfloat16", "rank": 8, "alpha": 16}

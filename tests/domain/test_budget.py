@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.domain.budget import BudgetChoice, Spending
+from backend.domain.training.budget import BudgetChoice, Spending
 
 ALL = BudgetChoice(minutes=10, tokens=1000, rollouts=50)
 

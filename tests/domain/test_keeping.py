@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from backend.domain.keeping import KeepReason, KeepRule, keep_reasons
-from backend.domain.training import CheckpointChoice
+from backend.domain.training.configuration import CheckpointChoice
+from backend.domain.training.keeping import KeepReason, KeepRule, keep_reasons
 
 
 @dataclass

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from backend.domain.mix import MixPart, portions, union_columns
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.mix import MixPart, portions, union_columns
 from tests.factories import make_manifest
 
 

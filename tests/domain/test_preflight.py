@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from backend.domain.batch_arithmetic import batch_in_words
 from backend.domain.capabilities import Capabilities, Offer, not_offered
 from backend.domain.manifest import Manifest
-from backend.domain.memory import Load, ModelMeasures, estimate_memory
-from backend.domain.model_shapes import parameters_in_name
-from backend.domain.preflight.at_once import Plan, checks_at_once, memory_finding
-from backend.domain.preflight.findings import FindingStatus, PreflightFinding, worst
-from backend.domain.preflight.measured import (
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.memory import Load, ModelMeasures, estimate_memory
+from backend.domain.training.model_shapes import parameters_in_name
+from backend.domain.training.preflight.at_once import Plan, checks_at_once, memory_finding
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
+from backend.domain.training.preflight.measured import (
     Speed,
     TaskSuccess,
     conversation_finding,
@@ -21,7 +22,6 @@ from backend.domain.preflight.measured import (
     success_finding,
     time_finding,
 )
-from backend.domain.training import TrainingConfiguration
 from backend.domain.vocabulary import CheckStatus
 from tests.factories import make_manifest
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backend.domain.reinforcement import GrpoChoice
+from backend.domain.training.reinforcement import GrpoChoice
 
 
 @pytest.mark.parametrize(

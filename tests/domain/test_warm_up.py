@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backend.domain.warm_up import SftChoice
+from backend.domain.training.warm_up import SftChoice
 
 FILE = uuid.uuid4()
 

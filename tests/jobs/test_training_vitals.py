@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from backend.db.models import Alarm, MetricPoint, Run
 from backend.db.session import transaction
-from backend.domain.alarms import CLEARED
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.alarms import CLEARED
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, RunKind, RunStatus
 from tests.factories import make_run
 from workers.jobs.training_vitals import BEFORE_STEPS, Vitals, count_memory_kills

@@ -160,7 +160,7 @@ def test_a_policy_that_was_deleted_meanwhile_is_told(queue_check: QueueCheck):
 @pytest.mark.filterwarnings("default")
 @pytest.mark.timeout(400)
 def test_a_checkpoint_measures_in_a_process_of_its_own(queue_check: QueueCheck, tmp_path: Path):
-    from backend.domain.training import ModelChoice
+    from backend.domain.training.configuration import ModelChoice
     from workers.models.build import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["Guess.", "Higher.", "Lower.", "<guess>50</guess>"] * 9, context=1024)

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from backend.domain.adapter import AdapterChoice, AdapterKind
-from backend.domain.training import ModelChoice
+from backend.domain.training.adapter import AdapterChoice, AdapterKind
+from backend.domain.training.configuration import ModelChoice
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.start import start_from_base

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from workers.models.build import build_model, build_tokenizer
 
 SYSTEM = "You are X. Reply only with <move>n</move>, n a free cell."

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from backend.domain.adapter import AdapterChoice, AdapterKind
+from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from tests.models.adapters import logits_in, logits_of, make_adapter, make_base
 from workers.models.adapter import read_record, record_of
 from workers.models.load import ModelUnusable, load_folder

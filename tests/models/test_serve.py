@@ -9,7 +9,7 @@ import torch
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError
 
 from backend.domain.plans import Sampling
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from tests.models.conftest import SYSTEM
 from tests.models.endpoint import served
 from tests.models.test_policy import converse, start

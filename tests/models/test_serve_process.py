@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from backend.settings import PROJECT_ROOT
 from workers.models.build import build_model
 

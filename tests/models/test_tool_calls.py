@@ -6,7 +6,7 @@ import pytest
 
 from backend.domain.prompts import render_system
 from backend.domain.tools import write_call
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from tests.rollouts.tools_world import ToolWorld, tool_manifest
 from tests.rollouts.world import plans, play
 from workers.models.build import build_model, build_tokenizer

@@ -13,7 +13,7 @@ import pytest
 from backend.domain.errors import PolicyError
 from backend.domain.plans import Sampling
 from backend.domain.rollouts import task_of
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Split
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.rollouts.world import make_manifest

@@ -16,7 +16,7 @@ from backend.artifacts import put_folder
 from backend.cli.connection import connect
 from backend.cli.main import main
 from backend.db.session import transaction
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import PolicyKind
 from backend.embedded import socket_folder
 from tests.factories import make_checkpoint, make_policy

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from backend.db.session import transaction
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.ops.living import Command, Living

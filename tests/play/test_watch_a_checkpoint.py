@@ -25,7 +25,7 @@ PAGE = "/environments/counter/play"
 @pytest.fixture
 def checkpoint(ada: TestClient, tmp_path: Path) -> str:
     """The key of an untrained model's checkpoint."""
-    from backend.domain.training import ModelChoice
+    from backend.domain.training.configuration import ModelChoice
     from workers.models.build import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["start 0", "Your reply could not be read.", "1", "2", "3"] * 9, context=1024)

@@ -28,7 +28,7 @@ from backend.db.models import (
 from backend.domain.lesson_lines import write_line
 from backend.domain.lessons import Conversation, LessonStatistics
 from backend.domain.packages import content_hash
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import (
     CheckStatus,
     ExportStatus,

@@ -15,7 +15,7 @@ from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Metri
 from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import content_hash
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess

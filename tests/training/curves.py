@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Sighting
 from workers.training.alarms.watch import AlarmWatch

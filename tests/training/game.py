@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from backend.domain.manifest import RewardColumn
-from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout, Step, TaskSpec, columns_over_episode, task_of
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
+from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer

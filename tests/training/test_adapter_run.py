@@ -15,9 +15,9 @@ import torch
 from backend.artifacts import open_file
 from backend.db.models import Checkpoint, Export
 from backend.db.session import transaction
-from backend.domain.adapter import AdapterChoice, AdapterKind
-from backend.domain.exports import ExportOptions
-from backend.domain.training import ModelChoice
+from backend.domain.training.adapter import AdapterChoice, AdapterKind
+from backend.domain.training.configuration import ModelChoice
+from backend.domain.training.exports import ExportOptions
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, run_of

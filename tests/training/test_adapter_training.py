@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from backend.domain.adapter import AdapterKind
-from backend.domain.warm_up import SftChoice
+from backend.domain.training.adapter import AdapterKind
+from backend.domain.training.warm_up import SftChoice
 from tests.models.adapters import logits_of, make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, some_lessons
 from workers.models.load import load_folder

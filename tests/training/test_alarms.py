@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from backend.domain.alarm_kinds import ALARM_KINDS
-from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, Severity
 from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from backend.domain.adapter import AdapterKind
+from backend.domain.training.adapter import AdapterKind
 from backend.domain.vocabulary import ExportForm
 from tests.models.adapters import make_adapter, make_base
 from workers.models.adapter import beside, read_record

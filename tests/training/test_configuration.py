@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from backend.domain.manifest import read_manifest
-from backend.domain.training import TrainingConfiguration
-from backend.domain.training_presets import PRESETS
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.presets import PRESETS
 from tests.training.conftest import built_in
 
 

@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from backend.db.models import Alarm, Run
 from backend.db.session import transaction
-from backend.domain.alarms import AlarmsChoice
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.alarms import AlarmsChoice
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests.factories import make_policy, make_run
 from workers.jobs.steering import AlarmDraft, record_alarm

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from backend.db.models import Checkpoint
-from backend.domain.training import TrainingConfiguration
-from backend.domain.warm_up import GateChoice
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.warm_up import GateChoice
 from workers.training.gate import advice, gate_problems
 from workers.training.imitation import attempts_of
 

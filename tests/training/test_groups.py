@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout, task_of
+from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import COLUMNS, MANIFEST, completed
 from workers.training.grpo.groups import Batch, play_batch

@@ -8,8 +8,8 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from backend.domain.hardware import HardwareChoice, VllmChoice
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from tests.training.game import CHOICE, COLUMNS, make_tiny
 from workers.models.policy import LocalPolicy
 from workers.models.read import ModelUnusable

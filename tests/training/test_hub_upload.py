@@ -12,8 +12,8 @@ import pytest
 from backend.artifacts import put_file
 from backend.db.models import Export
 from backend.db.session import transaction
-from backend.domain.exports import ExportOptions, HubUpload
 from backend.domain.ids import new_id
+from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportStatus, PolicyKind, RunKind
 from backend.training.hub_tokens import sealed_token
 from tests.factories import make_checkpoint, make_policy, make_run

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.curriculum import CurriculumChoice
+from backend.domain.training.curriculum import CurriculumChoice
 from workers.training.planning.levels import AdaptiveLevels, FixedLevels, Outcome
 from workers.training.planning.turns import Turns
 

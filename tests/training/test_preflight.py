@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from backend.db.models import Checkpoint, Policy, Preflight, Rollout, Run
 from backend.db.session import transaction
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
 from backend.settings import PROJECT_ROOT
 from tests.training.conftest import SMALL, built_in, stored_version

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from backend.db.models import EnvironmentVersion, Group, Rollout, Run, Task
 from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
-from backend.domain.mix import union_columns
+from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.settings import get_settings
 from tests.training.conftest import (

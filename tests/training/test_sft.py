@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from backend.domain.warm_up import SftChoice
+from backend.domain.training.warm_up import SftChoice
 from tests.training.game import make_tiny, some_lessons
 from workers.training.lessons import BrokenStep
 from workers.training.trl_sft import SftRun, train_sft

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from backend.domain.manifest import Manifest
-from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import HELDOUT_SEED_BASE, Rollout, TaskSpec, task_of
-from backend.domain.training import Recipe, TrainingConfiguration
+from backend.domain.training.configuration import Recipe, TrainingConfiguration
+from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split
-from backend.domain.warm_up import SftChoice
 from tests.factories import make_manifest
 from tests.training.venues import make_venue
 from workers.rollouts.engine import GroupPlan

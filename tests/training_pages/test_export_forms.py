@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Export, Job, Worker
-from backend.domain.exports import ExportOptions, HubUpload
+from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportForm, ExportStatus, PolicyKind, Role, RunKind
 from backend.training.hub_tokens import token_of
 from tests.factories import make_checkpoint, make_policy, make_run

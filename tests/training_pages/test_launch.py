@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from backend.cli.starting import nested
-from backend.domain.blocks import Block
-from backend.domain.training import TrainingConfiguration
-from backend.domain.training_presets import PRESETS
+from backend.domain.training.blocks import Block
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.presets import PRESETS
 from backend.training import layout
 from backend.training.choices import changed_choices, flatten, nest, read
 from backend.training.forms import resolve_configuration

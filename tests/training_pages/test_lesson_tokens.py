@@ -6,7 +6,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from backend.artifacts import put_folder
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 from backend.training.lessons.tokens import measure_of
 from tests.factories import make_checkpoint, make_policy
 

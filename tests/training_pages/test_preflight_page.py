@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import EnvironmentVersion, Job, Preflight, Run, Worker
-from backend.domain.preflight.findings import problem
+from backend.domain.training.preflight.findings import problem
 from backend.domain.vocabulary import PreflightStatus, Queue, Role, RunKind
 from tests.factories import make_environment_version, make_policy, make_run
 from tests.web_fixtures import ClientFor

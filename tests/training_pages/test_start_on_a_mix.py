@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, EnvironmentVersion, Job, Run
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import CheckStatus, Role, RunKind
 from backend.errors import InvalidInput
 from backend.training.forms import TrainingRequest

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Alarm, AuditEvent, Job, Run, SettingChange
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, Queue, Role, RunKind, RunStatus
 from backend.queue import enqueue
 from tests.factories import make_checkpoint, make_policy, make_run

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from backend.artifacts import open_file
 from backend.db.models import Export
 from backend.db.session import transaction
-from backend.domain.exports import ExportOptions, HubUpload
+from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.evaluations.policies.secrets import SecretUnreadable
 from backend.events import announce
 from backend.training.hub_tokens import message_of, token_of

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from backend.db.models import Worker
 from backend.db.session import transaction
 from backend.domain.errors import RolloutError
-from backend.domain.exports import CONVERTER
+from backend.domain.training.exports import CONVERTER
 from backend.domain.vocabulary import Queue
 from backend.settings import PROJECT_ROOT, get_settings
 

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Alarm, Run, SettingChange
 from backend.db.session import transaction
-from backend.domain.alarm_kinds import ALARM_KINDS
-from backend.domain.alarms import CLEARED
 from backend.domain.text import plain_text
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import CLEARED
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import PAUSE_REQUESTED
 from backend.events import announce, run_topic

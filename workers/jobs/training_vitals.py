@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from backend.db.models import MetricPoint, Run
 from backend.db.session import transaction
-from backend.domain.alarm_kinds import ALARM_KINDS
-from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import finish_run
 from backend.training.steering import current_settings

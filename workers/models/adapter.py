@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from backend.domain.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation
+from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation
 from workers.models.bases import Source, base_of
 from workers.models.padding import find_padding
 from workers.models.read import OWN, ModelUnusable, Precision, read_model, read_tokenizer

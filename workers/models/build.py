@@ -7,8 +7,8 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from backend.domain.model_shapes import MAX_PARAMETERS, SHAPES, Shape
-from backend.domain.training import ModelChoice, Pieces
+from backend.domain.training.configuration import ModelChoice, Pieces
+from backend.domain.training.model_shapes import MAX_PARAMETERS, SHAPES, Shape
 
 PAD, END = "<|pad|>", "<|end|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")

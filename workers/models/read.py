@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
-from backend.domain.adapter import Quantisation
+from backend.domain.training.adapter import Quantisation
 
 _UNSAFE = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".gguf"}
 """Weight formats that run code when they are read, or that this product does not read."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint
-from backend.domain.adapter import AdapterChoice, AdapterKind, refusal_to_continue
+from backend.domain.training.adapter import AdapterChoice, AdapterKind, refusal_to_continue
 from workers.models.adapter import Origin, is_adapter, new_adapter, read_record
 from workers.models.bases import Source, find_base, weights_digest
 from workers.models.load import load_base, load_folder

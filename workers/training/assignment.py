@@ -12,9 +12,9 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.db.models import Environment, EnvironmentVersion, Run
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest, RewardColumn
-from backend.domain.mix import MixPart, union_columns
 from backend.domain.rollouts import Rollout
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.mix import MixPart, union_columns
 from backend.settings import get_settings
 from backend.training.branches import BRANCH
 from workers.training.branching import BranchPoint

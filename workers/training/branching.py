@@ -11,8 +11,8 @@ from transformers import TrainerControl, TrainerState
 from backend.artifacts import get_folder
 from backend.db.models import Checkpoint
 from backend.db.session import transaction
-from backend.domain.reinforcement import GrpoChoice
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
+from backend.domain.training.reinforcement import GrpoChoice
 from workers.training.resume import is_complete, mark_complete, newest_complete
 
 PLANS = "plans"

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from backend.domain.adapter import AdapterRecord, public_name
-from backend.domain.exports import REPOSITORY
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.adapter import AdapterRecord, public_name
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.exports import REPOSITORY
+from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import ExportForm, Phase
-from backend.domain.warm_up import SftChoice
 from workers.judging.detectors.watch import DETECTORS
 from workers.training.exporting.facts import CardFacts
 from workers.training.exporting.manifest import About

@@ -11,8 +11,8 @@ from sqlalchemy import select, update
 from backend.artifacts import get_folder, put_folder
 from backend.db.models import Checkpoint
 from backend.db.session import transaction
-from backend.domain.keeping import KeepRule
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
+from backend.domain.training.keeping import KeepRule
 from backend.events import announce, run_topic
 from backend.training.keeping import PrunePlan, prune_by_rule
 from workers.models.adapter import record_of, save_adapter

@@ -8,8 +8,8 @@ import torch
 
 from backend.db.models import Alarm, Run
 from backend.db.session import transaction
-from backend.domain.alarm_kinds import ALARM_KINDS
-from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.errors import Conflict
 from backend.evaluations.service import finish_run

@@ -21,7 +21,7 @@ from transformers.utils.logging import disable_progress_bar
 from backend.artifacts import get_folder, put_file, put_folder
 from backend.db.models import Checkpoint, Export
 from backend.db.session import transaction
-from backend.domain.exports import TITLES, ExportOptions
+from backend.domain.training.exports import TITLES, ExportOptions
 from backend.domain.vocabulary import ExportStatus
 from backend.events import announce
 from backend.logs import configure_logging

@@ -3,7 +3,7 @@
 from typing import Any
 
 from backend.db.models import Checkpoint
-from backend.domain.warm_up import GateChoice
+from backend.domain.training.warm_up import GateChoice
 from workers.training.workbench import Workbench
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from backend.domain.hardware import HardwareChoice
+from backend.domain.training.hardware import HardwareChoice
 from workers.models.read import ModelUnusable
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from backend.db.models import Checkpoint
 from backend.db.session import transaction
-from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.training.configuration import Stage, TrainingConfiguration
 from workers.models.build import build_model
 from workers.training.gate import gate_problems, success_of
 from workers.training.hardware import settle

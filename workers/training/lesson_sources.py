@@ -16,7 +16,7 @@ from backend.db.models import LessonFile, Run
 from backend.db.session import transaction
 from backend.domain.lessons import Conversation
 from backend.domain.rollouts import Rollout
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
 from backend.training.lessons.scripted import passing_episodes

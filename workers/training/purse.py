@@ -10,8 +10,8 @@ from sqlalchemy import func, select
 
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
-from backend.domain.budget import BudgetChoice, Spending
 from backend.domain.rollouts import Rollout
+from backend.domain.training.budget import BudgetChoice, Spending
 from backend.domain.vocabulary import Phase
 
 SAVED_EVERY_SECONDS = 2.0

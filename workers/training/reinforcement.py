@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from backend.db.models import Checkpoint
 from backend.domain.rollouts import Rollout
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
 from backend.domain.errors import SandboxError
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
 from backend.logs import configure_logging
 from workers.jobs.recording import RunRecorder

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.domain.alarms import action_of
-from backend.domain.steering import with_settings
+from backend.domain.training.alarms import action_of
+from backend.domain.training.steering import with_settings
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.training.steering import LEARNING_RATE
 from workers.jobs.steering import (

@@ -17,8 +17,8 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
+from backend.domain.training.reinforcement import GrpoChoice
 from workers.models.adapter import unrounded
 from workers.training.grpo.arguments import grpo_arguments
 from workers.training.grpo.credit import credit_turns, token_advantages

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
-from backend.domain.warm_up import SftChoice
+from backend.domain.training.warm_up import SftChoice
 from workers.models.adapter import unrounded
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order

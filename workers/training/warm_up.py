@@ -6,7 +6,7 @@ from backend.db.models import Checkpoint
 from backend.db.session import transaction
 from backend.domain.prompts import render_unparsable
 from backend.domain.rollouts import Rollout
-from backend.domain.training import Stage
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens

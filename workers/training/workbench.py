@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.domain.keeping import KeepRule
 from backend.domain.rollouts import TaskSpec
-from backend.domain.training import Stage, TrainingConfiguration
+from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.keeping import KeepRule
 from backend.domain.vocabulary import Phase, RunStatus
 from workers.jobs.recording import RunRecorder
 from workers.models.policy import LocalPolicy

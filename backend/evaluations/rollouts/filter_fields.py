@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Judge, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
-from backend.domain.mix import MixPart
+from backend.domain.training.mix import MixPart
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.evaluations.rollouts.text_search import indexed_to
 

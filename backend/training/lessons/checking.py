@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from backend.db.models import LessonFile
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.errors import InvalidInput
 from backend.training.lessons.files import deleted_at
 from backend.training.lessons.scripted import check_script_filter

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import EnvironmentVersion, LessonFile, Run
 from backend.domain.lessons import Conversation, LessonStatistics
 from backend.domain.manifest import Manifest
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.errors import InvalidInput
 from backend.training.lessons.files import deleted_at
 from backend.training.lessons.sources import (

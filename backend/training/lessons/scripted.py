@@ -10,7 +10,7 @@ from backend.db.models import EnvironmentVersion, Group, Rollout, Run
 from backend.domain.filter_tree import FilterError
 from backend.domain.filters import parse
 from backend.domain.manifest import Manifest
-from backend.domain.mix import union_columns
+from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
 from backend.evaluations.rollouts.filter_fields import scope_of

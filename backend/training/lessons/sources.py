@@ -18,8 +18,8 @@ from backend.domain.lesson_lines import read_line
 from backend.domain.lessons import Conversation, is_understood
 from backend.domain.manifest import Manifest
 from backend.domain.prompts import render_system
+from backend.domain.training.warm_up import MAX_RUNS, SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
-from backend.domain.warm_up import MAX_RUNS, SftChoice
 from backend.errors import InvalidInput
 from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.evaluations.rollouts.filter_sql import condition_of

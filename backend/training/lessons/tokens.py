@@ -13,7 +13,7 @@ from backend import artifacts
 from backend.db.models import Checkpoint
 from backend.domain.exchange.training_data import about_tokens
 from backend.domain.lessons import TokenCount
-from backend.domain.training import ModelChoice
+from backend.domain.training.configuration import ModelChoice
 
 _MARKS = 2
 """Tokens that a chat template adds to a message, at least: who speaks, and its end."""

@@ -2,7 +2,7 @@
 
 import math
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import Curve, History, Stretch
 from workers.training.alarms.sighting import Sighting
 

@@ -1,6 +1,6 @@
 """Lengths: replies that grow or shrink without earning more, and replies that are cut off."""
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Sighting
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 
 

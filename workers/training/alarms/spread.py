@@ -1,6 +1,6 @@
 """Variety: groups that teach nothing, and an entropy that collapses or explodes."""
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Sighting
 

@@ -3,7 +3,7 @@
 import math
 import statistics
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Sighting
 

@@ -2,7 +2,7 @@
 
 import statistics
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Sighting
 

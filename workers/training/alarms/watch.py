@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from backend.domain.alarms import AlarmsChoice, action_of
+from backend.domain.training.alarms import AlarmsChoice, action_of
 from workers.training.alarms import falls, heldout, lengths, spread, updates
 from workers.training.alarms.history import History
 from workers.training.alarms.sighting import Look, Sighting

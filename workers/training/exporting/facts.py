@@ -13,7 +13,7 @@ from backend.db.models import Certificate, Checkpoint, Environment, EnvironmentV
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind, RunStatus
 
 MOST_EVALUATIONS = 12

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.db.models import Checkpoint
-from backend.domain.adapter import AdapterRecord
+from backend.domain.training.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
 from workers.jobs.digests import digest_of
 from workers.training.exporting import inference

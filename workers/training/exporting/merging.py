@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers.pytorch_utils import Conv1D
 
-from backend.domain.adapter import AdapterRecord
+from backend.domain.training.adapter import AdapterRecord
 from workers.models.adapter import beside, read_record
 from workers.models.bases import base_of
 from workers.models.read import ModelUnusable, Precision, read_model

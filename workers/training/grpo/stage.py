@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.domain.hardware import VllmChoice
 from backend.domain.manifest import RewardColumn
-from backend.domain.reinforcement import GrpoChoice
 from backend.domain.rollouts import Rollout
+from backend.domain.training.hardware import VllmChoice
+from backend.domain.training.reinforcement import GrpoChoice
 from workers.training.hardware import FLOAT32, Hardware
 
 REPLACED = "grpo_replaced"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from backend.domain.curriculum import CurriculumChoice
+from backend.domain.training.curriculum import CurriculumChoice
 from workers.training.planning.turns import Turns
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from backend.domain.mix import portions
 from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.rollouts import Rollout, TaskSpec
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.mix import portions
 from backend.domain.vocabulary import Split
 from workers.rollouts.engine import GroupPlan
 from workers.training.planning.levels import AdaptiveLevels, FixedLevels, Levels, Outcome

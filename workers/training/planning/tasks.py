@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from backend.domain.mix import portions
 from backend.domain.rollouts import TaskSpec
+from backend.domain.training.mix import portions
 from backend.domain.vocabulary import Split
 from workers.training.planning.turns import Turns
 from workers.training.planning.venue import Venue

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from backend.domain.memory import ModelMeasures
+from backend.domain.training.memory import ModelMeasures
 from workers.training.hardware import Hardware
 from workers.training.lessons import Lesson
 

@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.memory import estimate_memory
-from backend.domain.preflight.at_once import in_mb, load_of, memory_finding
-from backend.domain.preflight.findings import ok, problem, warning
-from backend.domain.preflight.measured import (
+from backend.domain.training.memory import estimate_memory
+from backend.domain.training.preflight.at_once import in_mb, load_of, memory_finding
+from backend.domain.training.preflight.findings import ok, problem, warning
+from backend.domain.training.preflight.measured import (
     Speed,
     conversation_finding,
     gradient_finding,
     success_finding,
     time_finding,
 )
-from backend.domain.reinforcement import GrpoChoice
+from backend.domain.training.reinforcement import GrpoChoice
 from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.models.policy import LocalPolicy

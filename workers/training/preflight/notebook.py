@@ -8,8 +8,8 @@ from typing import Any
 
 from backend.db.models import Preflight
 from backend.db.session import transaction
-from backend.domain.preflight.findings import PreflightFinding
 from backend.domain.text import plain_text
+from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.vocabulary import PreflightStatus
 from backend.events import announce, preflight_topic
 from workers.jobs.recording import PROGRESS_SECONDS, RunRecorder

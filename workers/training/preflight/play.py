@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.domain.passes import REWARD, SuccessRule
-from backend.domain.preflight.measured import TaskSuccess
 from backend.domain.rollouts import Rollout
+from backend.domain.training.preflight.measured import TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy

@@ -13,7 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 from backend.db.models import Preflight
 from backend.db.session import transaction
 from backend.domain.errors import SandboxError
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
 from backend.logs import configure_logging
 from backend.settings import get_settings

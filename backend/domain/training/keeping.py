@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from backend.domain.training import CheckpointChoice, Stage
+from backend.domain.training.configuration import CheckpointChoice, Stage
 
 
 class KeepReason(StrEnum):

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from backend.domain.blocks import Block, Share
+from backend.domain.training.blocks import Block, Share
 from backend.domain.vocabulary import AlarmAction
 
 Answering = Literal["off", "note", "lower_rate", "pause", "stop", "roll_back"]

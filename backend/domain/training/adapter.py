@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from backend.domain.blocks import Block
+from backend.domain.training.blocks import Block
 
 ALL_LAYERS = "all-linear"
 _OUTPUT_HEADS = {"lm_head", "embed_out", "output"}

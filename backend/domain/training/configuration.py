@@ -12,15 +12,15 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.adapter import AdapterChoice, AdapterKind
-from backend.domain.alarms import AlarmsChoice
-from backend.domain.blocks import Block
-from backend.domain.budget import BudgetChoice
-from backend.domain.curriculum import CurriculumChoice
-from backend.domain.hardware import HardwareChoice, VllmChoice
-from backend.domain.mix import Mix
-from backend.domain.reinforcement import GrpoChoice
-from backend.domain.warm_up import GateChoice, SftChoice
+from backend.domain.training.adapter import AdapterChoice, AdapterKind
+from backend.domain.training.alarms import AlarmsChoice
+from backend.domain.training.blocks import Block
+from backend.domain.training.budget import BudgetChoice
+from backend.domain.training.curriculum import CurriculumChoice
+from backend.domain.training.hardware import HardwareChoice, VllmChoice
+from backend.domain.training.mix import Mix
+from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.warm_up import GateChoice, SftChoice
 
 Engine = Literal["transformers", "vllm", "unsloth"]
 Pieces = Literal["signs", "phrases"]

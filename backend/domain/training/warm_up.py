@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.blocks import Block, Name, Share
 from backend.domain.filters import MAX_LENGTH
+from backend.domain.training.blocks import Block, Name, Share
 
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50

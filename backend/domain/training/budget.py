@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from backend.domain.blocks import Block
+from backend.domain.training.blocks import Block
 
 
 class BudgetChoice(Block):

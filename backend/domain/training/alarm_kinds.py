@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from backend.domain.alarms import AlarmsChoice
+from backend.domain.training.alarms import AlarmsChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from backend.domain.blocks import Block
+from backend.domain.training.blocks import Block
 
 
 class HardwareChoice(Block):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backend.domain.adapter import AdapterKind, AdapterRecord
+from backend.domain.training.adapter import AdapterKind, AdapterRecord
 from backend.domain.vocabulary import ExportForm
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 
 SAFE = ("grpo.learning_rate", "grpo.temperature", "grpo.temperature_end", "heldout.every")
 """They change neither what was decided already nor the shape of a step."""

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backend.domain.adapter import AdapterKind
-from backend.domain.batch_arithmetic import batch_in_words
 from backend.domain.capabilities import Offer, not_offered
 from backend.domain.manifest import Manifest
-from backend.domain.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
-from backend.domain.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
-from backend.domain.preflight.findings import PreflightFinding, ok, problem, warning
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.adapter import AdapterKind
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
+from backend.domain.training.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
+from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4

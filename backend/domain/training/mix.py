@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from backend.domain.blocks import Block, Name
 from backend.domain.manifest import Manifest, RewardColumn
+from backend.domain.training.blocks import Block, Name
 
 MOST_ENVIRONMENTS = 16
 _PART = re.compile(r"(?P<environment>[a-z][a-z0-9_]{0,39})(@(?P<version>\d{1,9}))?(=(?P<weight>[^=@]{1,30}))?")

@@ -1,6 +1,6 @@
 """The numbers of a training run in words: what is played in a step, in all, and in which parts it is learned."""
 
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
 
 
 def batch_in_words(configuration: TrainingConfiguration) -> str:

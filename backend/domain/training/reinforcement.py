@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.blocks import Block
+from backend.domain.training.blocks import Block
 
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 _OF_SEQUENCES = frozenset({"grpo", "sapo", "luspo"})

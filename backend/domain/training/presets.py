@@ -5,14 +5,14 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict
 
-from backend.domain.reinforcement import GrpoChoice
-from backend.domain.training import (
+from backend.domain.training.configuration import (
     CheckpointChoice,
     HeldoutChoice,
     ModelChoice,
     TrainingConfiguration,
 )
-from backend.domain.warm_up import GateChoice, SftChoice
+from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.warm_up import GateChoice, SftChoice
 
 
 class Preset(BaseModel):

@@ -4,9 +4,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from backend.domain.blocks import Block, Share
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD, SuccessRule, default_rule
+from backend.domain.training.blocks import Block, Share
 
 
 class CurriculumChoice(Block):

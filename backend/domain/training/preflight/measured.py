@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.domain.preflight.findings import PreflightFinding, ok, problem, warning
-from backend.domain.training import TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
 
 HOPELESS, SATURATED = 0.02, 0.95
 """Success below and above which a group hardly ever holds both a success and a failure."""
