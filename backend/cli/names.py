@@ -44,7 +44,7 @@ def run_of(client: Client, name: str) -> dict[str, Any]:
 
 def find_run(client: Client, name: str) -> dict[str, Any] | None:
     """None where there is none."""
-    if _is_id(name):
+    if is_id(name):
         found: dict[str, Any] | None = client.find(f"/runs/{name}")
         return found
     for run in client.all("/runs", limit=1 if name == "last" else _RUNS_SEARCHED):
@@ -56,7 +56,7 @@ def find_run(client: Client, name: str) -> dict[str, Any] | None:
 
 def find_checkpoint(client: Client, name: str) -> dict[str, Any] | None:
     """By id; the best (else the newest) of a policy; by the end of its id. None where there is none."""
-    if _is_id(name):
+    if is_id(name):
         found: dict[str, Any] | None = client.find(f"/checkpoints/{name}")
         return found
     known = list(client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True))
@@ -70,7 +70,7 @@ def _ends(row: dict[str, Any], name: str) -> bool:
     return str(row["id"]).replace("-", "").endswith(name.replace("-", ""))
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
     try:
         uuid.UUID(text)
     except ValueError:

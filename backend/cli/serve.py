@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import find_checkpoint
+from backend.cli.names import find_checkpoint, is_id
 from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
@@ -72,8 +72,10 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
         return
     client = connect()
     found = find_checkpoint(client, checkpoint)
+    if found is None and is_id(checkpoint):
+        fail("There is no such checkpoint: `proctor checkpoints` shows those that are there")
     if found is None:
-        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name or id")
+        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name")
     with tempfile.TemporaryDirectory(prefix="proctor-serve-") as folder:
         packed, target = Path(folder) / "weights.zip", Path(folder) / "weights"
         client.download(f"/checkpoints/{found['id']}/weights", packed)

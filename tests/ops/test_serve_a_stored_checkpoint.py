@@ -84,4 +84,4 @@ def test_it_is_named_by_its_id(living: Living, checkpoint: str) -> None:
 def test_what_is_not_there_is_told(command: Command) -> None:
     by_name, by_id = command("serve", "nothing"), command("serve", "01a20047-953a-75f8-9de4-9b9eed534290")
     assert (by_name.status, "no checkpoint or trained policy of this name" in by_name.err) == (2, True)
-    assert (by_id.status, "of this name or id" in by_id.err) == (2, True)
+    assert (by_id.status, "There is no such checkpoint" in by_id.err) == (2, True)

@@ -135,7 +135,7 @@ def test_when_one_of_two_is_killed_another_goes_on_with_its_share(plan_shared: C
 
 @pytest.mark.slow
 def test_a_stop_ends_both_and_the_last_one_lays_the_run_down(plan_shared: Callable[..., uuid.UUID]) -> None:
-    run_id = plan_shared()
+    run_id = plan_shared(group_size=32)
     workers = [start_worker(job) for job in jobs_of(run_id)]
     wait_until(lambda: len(played(run_id)) > 5 and all("claims" in job.arguments for job in jobs_of(run_id)))
     asked = time.monotonic()
