@@ -19,7 +19,7 @@ def pinned(
     versions = [own]
     parts = []
     for part in configuration.mix:
-        version = _version(session, part)
+        version = version_of_part(session, part)
         if version.id in {each.id for each in versions}:
             raise InvalidInput(fields={"mix": f"{_name(version)} is in the run twice. Give it once, with its weight."})
         versions.append(version)
@@ -27,7 +27,8 @@ def pinned(
     return configuration.model_copy(update={"mix": parts}), versions
 
 
-def _version(session: Session, part: MixPart) -> EnvironmentVersion:
+def version_of_part(session: Session, part: MixPart) -> EnvironmentVersion:
+    """Raises InvalidInput with what is wrong in the field `mix`."""
     version = _find(session, part)
     if version is None:
         what = "published version" if part.version is None else f"version {part.version}"

@@ -5,21 +5,33 @@ from sqlalchemy.orm import Session
 from backend.db.models import Checkpoint, EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.preflight.at_once import Plan, checks_at_once
+from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once
 from backend.domain.training.preflight.findings import PreflightFinding
+from backend.errors import InvalidInput
+from backend.training.mixing import version_of_part
 from backend.training.queries import find_certificate
 from backend.training.workers import offers
 
 
 def plan_of(session: Session, version: EnvironmentVersion, configuration: TrainingConfiguration) -> Plan:
-    certificate = find_certificate(session, version.id)
+    sites, missing = [_site(session, version)], []
+    for part in configuration.mix:
+        try:
+            sites.append(_site(session, version_of_part(session, part), part.weight))
+        except InvalidInput as error:
+            missing.append(error.fields["mix"])
     return Plan(
         configuration=configuration,
-        manifest=Manifest.model_validate(version.manifest),
-        certificate=certificate.status if certificate else None,
+        sites=sites,
         offers=offers(session),
         checkpoint_bytes=_size(session, configuration),
+        missing=missing,
     )
+
+
+def _site(session: Session, version: EnvironmentVersion, weight: float = 1.0) -> Site:
+    certificate = find_certificate(session, version.id)
+    return Site(Manifest.model_validate(version.manifest), certificate.status if certificate else None, weight)
 
 
 def findings_at_once(

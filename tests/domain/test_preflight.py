@@ -10,7 +10,7 @@ from backend.domain.training.batch_arithmetic import batch_in_words
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import Load, ModelMeasures, estimate_memory
 from backend.domain.training.model_shapes import parameters_in_name
-from backend.domain.training.preflight.at_once import Plan, checks_at_once, memory_finding
+from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once, memory_finding
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
     Speed,
@@ -36,7 +36,7 @@ def configured(**choices: Any) -> TrainingConfiguration:
 def checked(manifest: Manifest | None = None, offers: tuple[Offer, ...] = (LAPTOP,), **choices: Any) -> dict[str, Any]:
     limits = {"tasks": {"train": 9000, "heldout": 200, "levels": 4}, "episode": {"max_tokens_per_turn": 32}}
     manifest = manifest or make_manifest("game", **limits)
-    plan = Plan(configured(**choices), manifest, CheckStatus.PASSED, offers)
+    plan = Plan(configured(**choices), [Site(manifest, CheckStatus.PASSED)], offers)
     return {finding.name: finding for finding in checks_at_once(plan)}
 
 
@@ -56,7 +56,7 @@ def test_the_defaults_have_nothing_against_them():
 
 
 def test_nobody_having_checked_the_environment_is_a_warning():
-    plan = Plan(configured(), make_manifest("game"), None, [LAPTOP])
+    plan = Plan(configured(), [Site(make_manifest("game"), None)], [LAPTOP])
     assert {each.name: each.status for each in checks_at_once(plan)}["certificate"] is FindingStatus.WARNING
 
 
@@ -64,6 +64,25 @@ def test_more_tasks_than_there_are_is_a_warning_with_how_often_each_comes():
     found = checked(make_manifest("game", tasks={"train": 1000, "heldout": 200, "levels": 1}))["tasks"]
     assert (found.status, found.evidence) == (FindingStatus.WARNING, {"asked": 6000, "there": 1000})
     assert "6.0 times" in found.sentence
+
+
+def test_of_a_mix_every_environment_is_asked_for_its_share():
+    ladder = make_manifest("ladder", tasks={"train": 2000, "heldout": 30, "levels": 2})
+    game = make_manifest("game", tasks={"train": 9000, "heldout": 200, "levels": 4})
+    choices = configured(mix=["ladder@1=0.5"], heldout={"tasks": 150})
+    sites = [Site(game, CheckStatus.PASSED), Site(ladder, CheckStatus.FAILED, 0.5)]
+    found = {each.name: each for each in checks_at_once(Plan(choices, sites, [LAPTOP]))}
+    assert found["certificate: game"].status is FindingStatus.OK
+    assert found["certificate: ladder"].status is FindingStatus.PROBLEM
+    assert found["tasks: game"].evidence["asked"] == 2 * found["tasks: ladder"].evidence["asked"] == 4000
+    assert "100 held-out tasks" in found["heldout: game"].sentence
+    assert found["heldout: ladder"].status is FindingStatus.PROBLEM
+    assert "90 or less" in found["heldout: ladder"].advice
+
+
+def test_an_environment_of_the_mix_that_is_not_there_is_a_problem():
+    plan = Plan(configured(), [Site(make_manifest("game"), None)], [LAPTOP], missing=["There is no ladder v9."])
+    assert [each.sentence for each in checks_at_once(plan) if each.name == "mix"] == ["There is no ladder v9."]
 
 
 def test_more_held_out_tasks_than_there_are_is_a_problem():

@@ -230,6 +230,13 @@ def test_an_examination_of_a_mix_is_the_mean_by_weight_with_each_environments_ow
     assert found.levels == {}
     assert list(found.columns) == ["win"]
     assert found.metrics()["heldout/environment/other"] == 0.0
+    for name, reward in (("game", 1.0), ("other", 0.0)):
+        assert found.environment_successes[name].mean == reward
+        levels = found.environment_levels[name]
+        assert sum(each.count for each in levels.values()) == found.environments[name].count
+        assert {level: each.mean for level, each in levels.items()} == dict.fromkeys(range(len(levels)), reward)
+        assert found.metrics()[f"heldout/environment_level/{name}/1"] == reward
+    assert set(found.as_json()["environment_levels"]) == {"game", "other"}
 
 
 def test_an_examination_in_which_one_environment_failed_has_no_reward() -> None:

@@ -11,6 +11,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import CheckStatus, Role, RunKind
 from backend.errors import InvalidInput
 from backend.training.forms import TrainingRequest
+from backend.training.planning import findings_at_once
 from backend.training.service import start_training
 from backend.web.identity import Actor
 from tests.factories import make_environment, make_environment_version, make_person, make_run
@@ -117,3 +118,13 @@ def test_a_step_has_room_for_every_environment(
 ) -> None:
     told = refusal(session, actor, own, "guessing", grpo={"tasks_per_step": 1, "group_size": 4})
     assert "2 environments do not fit into steps of 1 tasks" in told
+
+
+def test_a_pre_flight_asks_every_environment_and_says_which_is_not_there(
+    session: Session, own: EnvironmentVersion, other: EnvironmentVersion
+) -> None:
+    choices = TrainingConfiguration.model_validate({"mix": ["guessing@2=0.5", "nowhere"]})
+    found = {each.name: each for each in findings_at_once(session, own, choices)}
+    assert found["certificate: guessing"].status == "ok"
+    assert "There is no published version of an environment called nowhere" in found["mix"].sentence
+    assert found[f"tasks: {own.manifest['name']}"].evidence["asked"] == 4000

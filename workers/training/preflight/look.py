@@ -1,13 +1,16 @@
 """What a pre-flight asks on a worker, one question after the other; each answer is written down at once."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
 from backend.domain.training.preflight.at_once import in_mb, load_of, memory_finding
-from backend.domain.training.preflight.findings import ok, problem, warning
+from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
 from backend.domain.training.preflight.measured import (
     Speed,
+    TaskSuccess,
     conversation_finding,
     gradient_finding,
     success_finding,
@@ -18,6 +21,7 @@ from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
 from workers.models.policy import LocalPolicy
 from workers.training.hardware import Hardware, settle
+from workers.training.planning.venue import Venue
 from workers.training.preflight.effort import (
     DoesNotFit,
     Effort,
@@ -112,24 +116,37 @@ def _ask_script(bench: Workbench, notebook: Notebook, subject: _Subject) -> Play
     lengths = [len(lesson.tokens) for lesson in played.lessons]
     context = getattr(subject.model.config, "max_position_embeddings", None) or 10**9
     notebook.find(conversation_finding(max(lengths), sum(lengths) / len(lengths), context, played=len(lengths)))
-    tasks = successes(bench, played)
-    share = sum(task.successes for task in tasks) / len(tasks)
-    notebook.find(ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share))
+    for venue in bench.assignment.venues:
+        tasks = successes(venue, bench.configuration.curriculum.rule(venue.manifest), played)
+        if tasks:
+            found = _script(tasks)
+            notebook.find(told_of(found, venue.name) if bench.assignment.is_mixed else found)
     return played
+
+
+def _script(tasks: Sequence[TaskSuccess]) -> PreflightFinding:
+    share = sum(task.successes for task in tasks) / len(tasks)
+    return ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share)
 
 
 def _ask_policy(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played:
     played = play_policy(bench, subject.policy(bench.configuration.grpo))
-    tasks = successes(bench, played)
-    if not tasks:
+    if not played.completed:
         advice = "Read the worker's log: an episode that fails is no zero, it is lost."
         notebook.find(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
         return played
-    rule = bench.configuration.curriculum.rule(bench.assignment.manifest)
-    notebook.find(success_finding(tasks, bench.configuration, rule.expression))
-    if bench.configuration.recipe.has_grpo:
-        notebook.find(gradient_finding(tasks, bench.configuration))
+    for venue in bench.assignment.venues:
+        found = list(_success(bench.configuration, venue, played))
+        notebook.find(*(told_of(each, venue.name) for each in found) if bench.assignment.is_mixed else found)
     return played
+
+
+def _success(choices: TrainingConfiguration, venue: Venue, played: Played) -> Iterator[PreflightFinding]:
+    rule = choices.curriculum.rule(venue.manifest)
+    tasks = successes(venue, rule, played)
+    yield success_finding(tasks, choices, rule.expression)
+    if choices.recipe.has_grpo:
+        yield gradient_finding(tasks, choices)
 
 
 def _ask_effort(

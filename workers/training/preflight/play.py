@@ -16,6 +16,7 @@ from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.lessons import Lesson, lesson_of
 from workers.training.planning.planner import Planner
+from workers.training.planning.venue import Venue
 from workers.training.teacher import Teacher
 from workers.training.workbench import Workbench
 
@@ -117,13 +118,13 @@ def _play(
     return Played(rollouts, seconds, failure, lessons)
 
 
-def successes(bench: Workbench, played: Played) -> list[TaskSuccess]:
-    """By task. Each environment of a mix has its own rule of what success is."""
-    rules = {venue.tag: bench.configuration.curriculum.rule(venue.manifest) for venue in bench.assignment.venues}
+def successes(venue: Venue, rule: SuccessRule, played: Played) -> list[TaskSuccess]:
+    """By task of this environment."""
     groups: dict[int, list[Rollout]] = defaultdict(list)
     for rollout in played.completed:
-        groups[rollout.group].append(rollout)
-    return [_success(group, rules[group[0].task.version_id]) for group in groups.values()]
+        if rollout.task.version_id == venue.tag:
+            groups[rollout.group].append(rollout)
+    return [_success(group, rule) for group in groups.values()]
 
 
 def _success(group: Sequence[Rollout], rule: SuccessRule) -> TaskSuccess:

@@ -1,7 +1,8 @@
 """Checks that need no worker: arithmetic, certificate, workers, limits, memory, number of tasks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from backend.domain.capabilities import Offer, not_offered
 from backend.domain.manifest import Manifest
@@ -9,8 +10,9 @@ from backend.domain.training.adapter import AdapterKind
 from backend.domain.training.batch_arithmetic import batch_in_words
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import Load, MemoryEstimate, ModelMeasures, estimate_memory, least_memory
+from backend.domain.training.mix import portions
 from backend.domain.training.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
-from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
+from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
@@ -22,17 +24,28 @@ CROWDED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
+class Site:
+    """One of the environments that are about to be played."""
+
+    manifest: Manifest
+    certificate: CheckStatus | None
+    """None: nobody ran the checks."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What is about to be started, and what is known without a worker."""
 
     configuration: TrainingConfiguration
-    manifest: Manifest
-    certificate: CheckStatus | None
-    """None: nobody ran the checks."""
+    sites: Sequence[Site]
+    """The run's own environment first, then those of its mix."""
     offers: Sequence[Offer]
     """Workers that answer."""
     checkpoint_bytes: int | None = None
     """Size of the checkpoint's weights, where the run starts from one."""
+    missing: Sequence[str] = ()
+    """What is said of environments of the mix that are not there."""
 
     @property
     def able(self) -> list[Offer]:
@@ -41,39 +54,61 @@ class Plan:
 
 
 def checks_at_once(plan: Plan) -> list[PreflightFinding]:
-    """In the order in which a person would ask."""
+    """In the order in which a person would ask. Of a mix each environment is asked."""
     found = [
-        *_contradictions(plan),
-        _certificate(plan),
+        *(problem(_numbered("mix", number), sentence) for number, sentence in enumerate(plan.missing)),
+        *_of_each(plan, _contradictions),
+        *_of_each(plan, _certificate),
         *_workers(plan),
         _batch(plan.configuration),
-        _tasks(plan),
-        _heldout(plan),
+        *_of_each(plan, _tasks),
+        *_of_each(plan, _heldout),
+        *_of_each(plan, _context),
     ]
-    further = (_context(plan), memory_at_once(plan))
-    return found + [finding for finding in further if finding is not None]
+    memory = memory_at_once(plan)
+    return found + ([memory] if memory else [])
 
 
-def _contradictions(plan: Plan) -> Iterator[PreflightFinding]:
+Portion = Callable[[int], int]
+"""How many of so many tasks are the environment's own."""
+Question = Callable[[TrainingConfiguration, Site, Portion], Iterator[PreflightFinding]]
+
+
+def _of_each(plan: Plan, ask: Question) -> Iterator[PreflightFinding]:
+    """Of a single environment as it is; in a mix each finding says of which, so that names stay apart."""
+    weights = [site.weight for site in plan.sites]
+    for place, site in enumerate(plan.sites):
+        for finding in ask(plan.configuration, site, partial(_portion, weights, place)):
+            yield told_of(finding, site.manifest.name) if len(plan.sites) > 1 else finding
+
+
+def _portion(weights: Sequence[float], place: int, count: int) -> int:
+    return portions(weights, count)[place]
+
+
+def _numbered(name: str, number: int) -> str:
+    return f"{name}_{number}" if number else name
+
+
+def _contradictions(configuration: TrainingConfiguration, site: Site, _: Portion) -> Iterator[PreflightFinding]:
     """What cannot work with this environment; a run with it is refused."""
-    offered = plan.manifest.proctor
-    for number, sentence in enumerate(
-        plan.configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
-    ):
-        yield problem(f"environment_{number}" if number else "environment", sentence)
+    offered = site.manifest.proctor
+    found = configuration.problems(scripts=list(offered.scripts), levels=offered.tasks.levels)
+    for number, sentence in enumerate(found):
+        yield problem(_numbered("environment", number), sentence)
 
 
-def _certificate(plan: Plan) -> PreflightFinding:
-    match plan.certificate:
+def _certificate(_: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
+    match site.certificate:
         case CheckStatus.PASSED:
-            return ok("certificate", "The environment's checks passed: its reward was shown to be sound.")
+            yield ok("certificate", "The environment's checks passed: its reward was shown to be sound.")
         case CheckStatus.WARNED:
-            return warning("certificate", "The environment's checks passed with warnings.", "Read its certificate.")
+            yield warning("certificate", "The environment's checks passed with warnings.", "Read its certificate.")
         case CheckStatus.FAILED:
-            return problem("certificate", "The environment failed its checks.", "Repair it, or say why to train on it.")
+            yield problem("certificate", "The environment failed its checks.", "Repair it, or say why to train on it.")
         case _:
             advice = "Run its checks, or say why to train without; they are then run beside the training."
-            return warning("certificate", "Nobody ran the environment's checks.", advice)
+            yield warning("certificate", "Nobody ran the environment's checks.", advice)
 
 
 def _workers(plan: Plan) -> Iterator[PreflightFinding]:
@@ -111,13 +146,14 @@ def _batch(configuration: TrainingConfiguration) -> PreflightFinding:
     return ok("batch", sentence)
 
 
-def _tasks(plan: Plan) -> PreflightFinding:
-    there, asked = plan.manifest.proctor.tasks.train, tasks_asked(plan.configuration)
+def _tasks(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
+    there, asked = site.manifest.proctor.tasks.train, portion(tasks_asked(configuration))
     if asked > there:
         advice = "Repeated tasks may be learned by heart: watch the gap between training and held-out reward."
         sentence = f"{asked:,} training tasks are asked for and the environment has {there:,}: each comes about"
-        return warning("tasks", f"{sentence} {asked / there:.1f} times.", advice, asked=asked, there=there)
-    return ok("tasks", f"{asked:,} of the environment's {there:,} training tasks.", asked=asked, there=there)
+        yield warning("tasks", f"{sentence} {asked / there:.1f} times.", advice, asked=asked, there=there)
+    else:
+        yield ok("tasks", f"{asked:,} of the environment's {there:,} training tasks.", asked=asked, there=there)
 
 
 def tasks_asked(configuration: TrainingConfiguration) -> int:
@@ -127,25 +163,27 @@ def tasks_asked(configuration: TrainingConfiguration) -> int:
     return asked + (grpo.steps * grpo.tasks_per_step if configuration.recipe.has_grpo else 0)
 
 
-def _heldout(plan: Plan) -> PreflightFinding:
-    asked, there = plan.configuration.heldout.tasks, plan.manifest.proctor.tasks.heldout
+def _heldout(configuration: TrainingConfiguration, site: Site, portion: Portion) -> Iterator[PreflightFinding]:
+    asked, there = portion(configuration.heldout.tasks), site.manifest.proctor.tasks.heldout
     if asked > there:
-        advice = f"Set heldout.tasks to {there:,} or less."
-        return problem("heldout", f"{asked:,} held-out tasks are asked for; the environment has {there:,}.", advice)
+        advice = f"Set heldout.tasks to {configuration.heldout.tasks * there // asked:,} or less."
+        yield problem("heldout", f"{asked:,} held-out tasks are asked for; the environment has {there:,}.", advice)
+        return
     blur = 1.96 * (0.25 / asked) ** 0.5
     sentence = (
         f"Each examination plays {asked:,} held-out tasks: a share of successes is known to ±{blur:.0%} or better."
     )
     if asked < FEW_HELDOUT:
-        return warning("heldout", sentence, "More tasks tell the best checkpoint apart from a lucky one.")
-    return ok("heldout", sentence)
+        yield warning("heldout", sentence, "More tasks tell the best checkpoint apart from a lucky one.")
+    else:
+        yield ok("heldout", sentence)
 
 
-def _context(plan: Plan) -> PreflightFinding | None:
+def _context(configuration: TrainingConfiguration, site: Site, _: Portion) -> Iterator[PreflightFinding]:
     """Against the limits that the manifest declares. What episodes really need is measured by a worker."""
-    model, episode = plan.configuration.model, plan.manifest.proctor.episode
+    model, episode = configuration.model, site.manifest.proctor.episode
     if model.source != "scratch":
-        return None
+        return
     most = episode.max_turns * episode.max_tokens_per_turn
     sentence = (
         f"The model reads {model.context:,} tokens; replies alone may have {episode.max_turns} turns ×"
@@ -155,8 +193,9 @@ def _context(plan: Plan) -> PreflightFinding | None:
         advice = (
             "A single reply may fill the context, and the episode then ends. A look by a worker tells what is needed."
         )
-        return warning("context", sentence, advice, context=model.context, most=most)
-    return ok("context", sentence, context=model.context, most=most)
+        yield warning("context", sentence, advice, context=model.context, most=most)
+    else:
+        yield ok("context", sentence, context=model.context, most=most)
 
 
 def memory_at_once(plan: Plan) -> PreflightFinding | None:

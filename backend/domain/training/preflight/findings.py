@@ -47,6 +47,12 @@ def problem(name: str, sentence: str, advice: str = "", **evidence: Any) -> Pref
     )
 
 
+def told_of(finding: PreflightFinding, environment: str) -> PreflightFinding:
+    """One of several environments: it is named, so that the finding stays apart from those of the others."""
+    name, sentence = f"{finding.name}: {environment}", f"{environment}: {finding.sentence}"
+    return finding.model_copy(update={"name": name, "sentence": sentence})
+
+
 def worst(findings: Iterable[PreflightFinding]) -> FindingStatus:
     """Of all; ok where there is none."""
     found = {finding.status for finding in findings}
