@@ -45,7 +45,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
     ]
     warm_up = list(_warm_up(run, known))
     main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
-    details = [*_spreads(run, known), *_parts(run, known), *_machinery(known)]
+    details = [*_environment_levels(known), *_spreads(run, known), *_parts(run, known), *_machinery(known)]
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
 
@@ -139,6 +139,16 @@ def _environments(known: set[str]) -> Iterable[Chart]:
         if found:
             series = tuple(Series(name, name.removeprefix(prefix)) for name in found)
             yield Chart(prefix.strip("/").replace("/", "-") + "s", title, "reward", series)
+
+
+def _environment_levels(known: set[str]) -> Iterable[Chart]:
+    """Reward by level of each environment, where the run plays several."""
+    for prefix, title in (("environment_level/", "Reward"), ("heldout/environment_level/", "Held-out reward")):
+        found = [name.removeprefix(prefix).rpartition("/") for name in known if name.startswith(prefix)]
+        for place in sorted({name for name, _, _ in found}):
+            levels = sorted((level for name, _, level in found if name == place), key=lambda n: (len(n), n))
+            series = tuple(Series(f"{prefix}{place}/{level}", f"level {level}") for level in levels)
+            yield Chart(f"{prefix}{place}", f"{title} by level of {place}", "reward", series)
 
 
 def _curriculum(known: set[str]) -> Iterable[Chart]:

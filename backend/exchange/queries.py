@@ -10,9 +10,11 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.domain.exchange.record import SCHEMA
+from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Split
+from backend.evaluations.mixes import is_mixed, versions_of
 from backend.evaluations.rollouts.queries import matching
-from backend.exchange.formats.facts import RunFacts
+from backend.exchange.formats.facts import RunFacts, Venue
 from backend.exchange.formats.streams import Plain
 
 ROWS = 100
@@ -65,7 +67,16 @@ def facts_of(session: Session, run: Run, where: str = "") -> RunFacts:
         ended_at=run.ended_at.isoformat() if run.ended_at else "",
         proctor=package_version("proctor"),
         where=where,
+        venues=_venues(session, run) if is_mixed(run) else {},
     )
+
+
+def _venues(session: Session, run: Run) -> dict[str, Venue]:
+    found = {}
+    for version in versions_of(session, run):
+        weights = {column.name: column.weight for column in Manifest.model_validate(version.manifest).columns}
+        found[str(version.id)] = Venue(version.environment.name, version.number, version.content_hash, weights)
+    return found
 
 
 def splits_of(session: Session, run: Run, where: str = "") -> list[Split]:
@@ -113,6 +124,7 @@ def _whole() -> Select[Any]:
             Rollout.started_at,
             Rollout.ended_at,
             Group.ordinal,
+            Task.version_id,
             Task.split,
             Task.index.label("task_index"),
             Task.level,
@@ -125,16 +137,16 @@ def _whole() -> Select[Any]:
 
 
 def _record(row: Row[Any], facts: RunFacts) -> Plain:
-    weights = dict(zip(facts.columns, facts.weights, strict=True))
+    venue = facts.venue(row.version_id)
     scores = zip(facts.columns, row.scores or (), strict=False)
     error = {"kind": str(row.error_kind), "message": row.error_message or ""} if row.error_kind else None
     record: Plain = {
         "schema": SCHEMA,
         "id": str(row.id),
         "run": facts.id,
-        "environment": facts.environment,
-        "version": facts.version,
-        "content_hash": facts.content_hash,
+        "environment": venue.environment,
+        "version": venue.version,
+        "content_hash": venue.content_hash,
         "policy": facts.policy,
         "task": {
             "split": str(row.split),
@@ -149,7 +161,7 @@ def _record(row: Row[Any], facts: RunFacts) -> Plain:
         "stop_reason": str(row.stop_reason) if row.stop_reason else None,
         "error": error,
         "reward": row.reward,
-        "rewards": {name: {"score": score, "weight": weights[name]} for name, score in scores},
+        "rewards": {n: {"score": score, "weight": venue.weights[n]} for n, score in scores if n in venue.weights},
         "advantage": row.advantage,
         "started_at": row.started_at.isoformat() if row.started_at else None,
         "ended_at": row.ended_at.isoformat() if row.ended_at else None,

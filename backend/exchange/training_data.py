@@ -9,7 +9,7 @@ from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Group, Rollout, Run, Task, VerdictRecord
+from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Rollout, Run, Task, VerdictRecord
 from backend.domain.exchange.training_data import Seen, about_tokens, chat_of, has_reply
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.errors import InvalidInput
@@ -83,7 +83,7 @@ def conversations(session: Session, wanted: SftFilter) -> Iterator[Plain]:
     """`{"messages": […]}` with where each is from."""
     runs = _chosen(session, wanted)
     for row in _new_rows(session, runs, wanted):
-        yield _conversation(row, runs)
+        yield _conversation(row)
 
 
 def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is_wanted: bool) -> int:
@@ -126,10 +126,13 @@ def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
             Rollout.turns,
             Task.split,
             Task.index,
+            Environment.name.label("environment"),
         )
         .join(part, part.c.id == Rollout.id)
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
         .order_by(Rollout.run_id, Rollout.seq)
     )
     yield from session.execute(statement.execution_options(yield_per=ROWS))
@@ -185,14 +188,13 @@ def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
     found.tokens_written += row.tokens_out
     found.turns += row.turns
     if len(found.samples) < SAMPLES:
-        found.samples.append(_conversation(row, runs))
+        found.samples.append(_conversation(row))
 
 
-def _conversation(row: Row[Any], runs: Sequence[Run]) -> Plain:
-    run = next(run for run in runs if run.id == row.run_id)
+def _conversation(row: Row[Any]) -> Plain:
     return {
         "messages": chat_of(row.messages),
-        "environment": run.version.environment.name,
+        "environment": row.environment,
         "task": f"{row.split}/{row.index}",
         "reward": row.reward,
         "run": str(row.run_id),

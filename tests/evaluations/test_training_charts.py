@@ -57,6 +57,13 @@ def test_a_mix_is_drawn_by_environment(session: Session) -> None:
     assert labels(main["heldout-environments"]) == ["guess"]
 
 
+def test_each_environment_of_a_mix_is_drawn_by_its_levels(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    charts = more(run, *(f"heldout/environment_level/guess/{level}" for level in (10, 2)), "environment_level/ladder/0")
+    assert labels(charts["heldout/environment_level/guess"]) == ["level 2", "level 10"]
+    assert labels(charts["environment_level/ladder"]) == ["level 0"]
+
+
 def test_time_tokens_and_ratios_have_charts_of_their_own(session: Session) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     charts = more(run, "seconds/rollouts", "seconds/step", "tokens/in", "ratio/mean", "ratio/low_clip")

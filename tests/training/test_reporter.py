@@ -65,7 +65,7 @@ def test_columns_are_told_by_level() -> None:
     assert not any(name.startswith(("level/", "columns_level/")) for name in one_level)
 
 
-def test_in_a_mix_columns_are_told_by_environment_and_levels_are_not() -> None:
+def test_in_a_mix_columns_are_told_by_environment_and_levels_within_it() -> None:
     played = rollouts()
     for rollout in played[:4]:
         rollout.task = replace(rollout.task, version_id=OTHER)
@@ -75,6 +75,8 @@ def test_in_a_mix_columns_are_told_by_environment_and_levels_are_not() -> None:
     assert figures["columns_environment/game/brevity"] == -1.0
     assert "columns_environment/guess/brevity" not in figures
     assert not any(name.startswith("level/") for name in figures)
+    own = [rollout for rollout in played[4:] if rollout.is_completed and rollout.task.level == 1]
+    assert figures["environment_level/game/1"] == pytest.approx(sum(each.reward or 0 for each in own) / len(own))
     assert figures["columns/brevity"] == -1.0
 
 

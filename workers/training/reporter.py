@@ -51,17 +51,23 @@ def _columns(completed: Sequence[Rollout], columns: Sequence[str]) -> dict[str, 
 
 
 def _parts(completed: Sequence[Rollout], columns: Sequence[str], environments: Environments) -> dict[str, float]:
-    """Means by environment where there are several, else by level: levels of different environments say nothing
-    together. The planner draws each environment's reward."""
+    """Means by level, or where there are several environments by environment and each one's own levels: levels of
+    different environments say nothing together. The planner draws each environment's reward."""
     figures: dict[str, float] = {}
     if len(environments) > 1:
         for name, members in _split(completed, lambda rollout: environments[rollout.task.version_id]).items():
             figures |= _means(members, columns, f"columns_environment/{name}/")
+            figures |= _levels(members, f"environment_level/{name}/")
         return figures
     for level, members in _split(completed, lambda rollout: rollout.task.level).items():
-        figures[f"level/{level}"] = _mean([rollout.reward for rollout in members if rollout.reward is not None])
         figures |= _means(members, columns, f"columns_level/{level}/")
-    return figures
+    return figures | _levels(completed, "level/")
+
+
+def _levels(completed: Sequence[Rollout], prefix: str) -> dict[str, float]:
+    """Reward by level."""
+    levels = _split(completed, lambda rollout: rollout.task.level).items()
+    return {f"{prefix}{level}": _mean([r.reward for r in own if r.reward is not None]) for level, own in levels}
 
 
 def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[Key, list[Rollout]]:

@@ -47,13 +47,13 @@ def write(out: IO[bytes], facts: RunFacts, records: Iterable[Plain]) -> Iterator
 
 def episode_of(record: Plain, facts: RunFacts) -> Plain:
     place = record["task"]
-    key = f"{facts.content_hash}/{place['split']}/{place['index']}/{place['seed']}"
+    key = f"{record['content_hash']}/{place['split']}/{place['index']}/{place['seed']}"
     named = {name: place[name] for name in ("split", "level", "seed")}
     task = {"type": _TASK, "data": {"idx": place["index"], "id": key, **named}, "key": key}
     trace = _trace_of(record, facts, task)
     return {
         "id": record["id"],
-        "env": {"id": facts.environment, "name": f"{facts.environment}@{facts.version}"},
+        "env": {"id": record["environment"], "name": f"{record['environment']}@{record['version']}"},
         "task": task,
         "group": {"id": f"{facts.id}/{record['group']}"},
         "run": {"type": "eval", "id": facts.id, "name": facts.name},
