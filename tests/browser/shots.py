@@ -4,6 +4,8 @@ Paths may name rows: `/runs/{training}`, `/review/{flag}`. Nothing stays but the
 """
 
 import argparse
+import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from tests.browser.installation import CHROMIUM, cookie_for, installation
 from tests.browser.rows import make_rows
 
 WIDTHS = {"wide": (1440, 900), "phone": (390, 844)}
+MOST_CHARACTERS = 120
+"""Of a picture's name before the width and the scheme."""
 
 
 def shoot(page: Page, address: str, path: str, target: Path, width: str, scheme: str) -> None:
@@ -26,13 +30,20 @@ def shoot(page: Page, address: str, path: str, target: Path, width: str, scheme:
     page.on("response", lambda got: problems.append(f"{got.status} {got.url}") if got.status >= 400 else None)
     answer = page.goto(address + path)
     page.wait_for_timeout(500)
-    name = path.strip("/").replace("/", "_").replace("?", "_")[:40] or "overview"
-    page.screenshot(path=target / f"{name}-{width}-{scheme}.png", full_page=True)
+    page.screenshot(path=target / f"{name_of(path)}-{width}-{scheme}.png", full_page=True)
     overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
     note = f"{answer.status if answer else '?'} {path} {width} {scheme}"
     sys.stdout.write(
         note + (f" OVERFLOW {overflow}px" if overflow > 0 else "") + "".join(f"\n  {p}" for p in problems) + "\n"
     )
+
+
+def name_of(path: str) -> str:
+    """Of the picture: no two paths share one, also where they are longer than a file's name may be."""
+    name = re.sub(r"[^A-Za-z0-9.=-]+", "_", path).strip("_") or "overview"
+    if re.fullmatch(r"[/A-Za-z0-9.=-]*", path) and len(name) <= MOST_CHARACTERS:
+        return name
+    return f"{name[:MOST_CHARACTERS]}~{hashlib.sha256(path.encode()).hexdigest()[:8]}"
 
 
 def main() -> None:
