@@ -1,4 +1,4 @@
-"""How many rollouts pass a filter is counted once, and anew when it may be another number."""
+"""How many rollouts of a run that grows pass a filter is counted once, and anew when it may be another number."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from tests.factories import add_rollout, make_flag, make_group, make_run
 
 @pytest.fixture
 def run(session: Session) -> Run:
-    return make_run(session)
+    return make_run(session, ended_at=None)
 
 
 @pytest.fixture

@@ -40,8 +40,12 @@ class Known:
 
 
 @pytest.fixture
-def run(session: Session) -> Run:
-    return make_run(session)
+def run(request: pytest.FixtureRequest, session: Session) -> Run:
+    """A list of an ended run is kept in memory, one of a run that grows is searched in Postgres."""
+    return make_run(session) if getattr(request, "param", "growing") == "ended" else make_run(session, ended_at=None)
+
+
+kept_and_searched = pytest.mark.parametrize("run", ["ended", "growing"], indirect=True)
 
 
 @pytest.fixture
@@ -243,6 +247,7 @@ def test_every_filter_gives_what_python_picks(session: Session, run: Run, known:
         assert set(session.scalars(matching(session, run, expression))) == wanted, expression
 
 
+@kept_and_searched
 def test_every_order_is_pythons_with_those_without_a_value_last(session: Session, run: Run, known: list[Known]) -> None:
     scope = scope_of(session, run)
     by_id = {each.rollout.id: each for each in known}
@@ -261,6 +266,7 @@ def _sort_value(known: Known, name: str) -> Any:
     return struct.unpack("f", struct.pack("f", value))[0] if isinstance(value, float) else value
 
 
+@kept_and_searched
 @pytest.mark.slow
 @pytest.mark.parametrize("sort", ["seq", "-reward", "win", "-status", "task", "flag", "-judge.strict one", "guesses"])
 def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list[Known], sort: str) -> None:
@@ -283,6 +289,7 @@ def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list
     assert there == back == whole
 
 
+@kept_and_searched
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where", ["guesses >= 0 or text ~ centre", "has flag or win = 1", "group = mixed and turns > 0"]
@@ -316,6 +323,7 @@ def test_what_was_said_is_counted_up_to_a_bound(
     assert counted_rollouts(session, run, wanted, scope_of(session, run))[1] == Matching(5, is_more=True)
 
 
+@kept_and_searched
 def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: list[Known]) -> None:
     wanted = RolloutFilter(where="has flag or win = 1", status="completed", sort="-tokens", limit=500)
     found = [item.rollout for item in rollouts(session, run, wanted).items]
@@ -324,6 +332,7 @@ def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: li
     assert [rollout.tokens_out for rollout in found] == sorted((row.tokens_out for row in found), reverse=True)
 
 
+@kept_and_searched
 @pytest.mark.slow
 def test_every_order_goes_with_every_kind_of_filter(session: Session, run: Run, known: list[Known]) -> None:
     scope = scope_of(session, run)

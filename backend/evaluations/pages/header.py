@@ -60,7 +60,8 @@ class RunHeader:
     def origin(self) -> str:
         """What this run did with its source, in words."""
         if self.run.branch_step is not None:
-            return f"branched at step {self.run.branch_step} off"
+            is_moved = self.source is not None and self.source.version_id != self.run.version_id
+            return f"branched{' onto another version' if is_moved else ''} at step {self.run.branch_step} off"
         words = {RunKind.RESCORE: "re-scored from", RunKind.REPLAY: "replayed from"}
         return words.get(self.run.kind, "again after")
 

@@ -28,6 +28,8 @@ class Scope:
     run_id: uuid.UUID
     phase: Phase | None = None
     step: int | None = None
+    version_ids: tuple[uuid.UUID, ...] | None = None
+    """Only tasks of these versions, where a run plays several environments."""
 
     @property
     def expression(self) -> str:
@@ -36,7 +38,8 @@ class Scope:
         return " and ".join([*parts, *([f"step = {self.step}"] if self.step is not None else [])])
 
     def parameters(self) -> dict[str, Any]:
-        return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step}
+        versions = None if self.version_ids is None else list(self.version_ids)
+        return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step, "versions": versions}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,9 @@ class Outcomes:
 SCOPE = """
 r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
   AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
+  AND (CAST(:versions AS uuid[]) IS NULL OR r.group_id IN (
+    SELECT g.id FROM groups g JOIN tasks t ON t.id = g.task_id
+    WHERE g.run_id = :run AND t.version_id = ANY(CAST(:versions AS uuid[]))))
 """
 
 _OUTCOMES = text(f"""

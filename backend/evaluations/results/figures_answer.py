@@ -8,8 +8,9 @@ from pydantic import BaseModel
 from backend.db.models import Run
 from backend.domain.passes import PassAt, SuccessRule
 from backend.domain.statistics import Coverage, Estimate
+from backend.evaluations.results.environment_figures import EnvironmentFigures, LevelFigures
 from backend.evaluations.results.figures import ColumnFigures, Outcomes
-from backend.evaluations.results.run_figures import FailureMessage, LevelFigures, RunFigures
+from backend.evaluations.results.run_figures import FailureMessage, RunFigures
 
 
 class ColumnAnswer(BaseModel):
@@ -84,6 +85,31 @@ class LevelAnswer(BaseModel):
         )
 
 
+class EnvironmentAnswer(BaseModel):
+    """One of a run's environments: its own columns, levels and rule of success."""
+
+    name: str
+    version_id: uuid.UUID
+    version: int
+    coverage: CoverageAnswer
+    success: "SuccessAnswer"
+    columns: list[ColumnAnswer]
+    """The reward first."""
+    levels: list[LevelAnswer]
+
+    @classmethod
+    def of(cls, found: EnvironmentFigures) -> "EnvironmentAnswer":
+        return cls(
+            name=found.name,
+            version_id=found.version.id,
+            version=found.version.number,
+            coverage=CoverageAnswer.of(found.coverage),
+            success=SuccessAnswer.of(found.rule, found.groups.success),
+            columns=[ColumnAnswer.of(column) for column in found.columns],
+            levels=[LevelAnswer.of(each) for each in found.levels],
+        )
+
+
 class FailureAnswer(BaseModel):
     """One message of failed rollouts."""
 
@@ -144,6 +170,8 @@ class FiguresAnswer(BaseModel):
     """The reward first."""
     passes: list[PassAnswer]
     levels: list[LevelAnswer]
+    environments: list[EnvironmentAnswer]
+    """Each one's own, of a training run that plays several; its levels are there, and `levels` is empty."""
     groups: dict[str, Any] | None
     """{groups, mixed, all_good, all_bad}: of the groups with several completed rollouts."""
     statuses: dict[str, int]
@@ -164,6 +192,7 @@ class FiguresAnswer(BaseModel):
             columns=[ColumnAnswer.of(column) for column in found.columns],
             passes=[PassAnswer.of(each) for each in found.groups.passes],
             levels=[LevelAnswer.of(each) for each in found.levels],
+            environments=[EnvironmentAnswer.of(each) for each in found.environments],
             groups=shares and {name: getattr(shares, name) for name in ("groups", "mixed", "all_good", "all_bad")},
             statuses=found.scoped.statuses,
             stop_reasons=found.scoped.stop_reasons,

@@ -10,11 +10,20 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Run
 from backend.domain.manifest import Manifest
-from backend.domain.passes import REWARD, SuccessRule, default_rule
-from backend.domain.statistics import Coverage, Estimate
+from backend.domain.passes import SuccessRule
+from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RunKind
+from backend.evaluations.mixes import is_mixed, versions_of
+from backend.evaluations.results.environment_figures import (
+    EnvironmentFigures,
+    LevelFigures,
+    environment_figures,
+    levels_of,
+    mixed_columns,
+)
 from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
 from backend.evaluations.results.group_figures import GroupFigures, group_figures
+from backend.evaluations.results.rules import rule_of
 
 MOST_MESSAGES = 12
 """Different failures that are told."""
@@ -45,16 +54,6 @@ class FailureMessage:
     """The first with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelFigures:
-    """One level: its reward and success over tasks."""
-
-    level: int
-    reward: Estimate | None
-    success: Estimate | None
-    coverage: Coverage
-
-
 @dataclass(slots=True)
 class RunFigures:
     """What the rollouts of a scope amount to."""
@@ -70,14 +69,13 @@ class RunFigures:
     """The reward first."""
     groups: GroupFigures
     messages: Sequence[FailureMessage] = field(default_factory=list)
+    environments: Sequence[EnvironmentFigures] = ()
+    """Each one's own, where the run plays several."""
 
     @property
     def levels(self) -> list[LevelFigures]:
-        found = self.groups
-        return [
-            LevelFigures(level, self.columns[0].by_level.get(level), found.by_level.get(level), coverage)
-            for level, coverage in found.coverage.items()
-        ]
+        """Empty where there are several environments: their levels say nothing together."""
+        return [] if self.environments else levels_of(self.columns[0], self.groups)
 
 
 _MESSAGES = text("""
@@ -94,15 +92,17 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
     scope = _scope(run, everything, choice)
     scoped = everything if scope.phase is None else outcomes(session, scope)
     rule = rule_of(run, Manifest.model_validate(run.version.manifest), choice.success, choice.at_least)
+    versions = versions_of(session, run) if is_mixed(run) else ()
     return RunFigures(
         scope=scope,
         rule=rule,
         all=everything,
         scoped=scoped,
         coverage=coverage_of(run, scoped, scope),
-        columns=column_figures(session, run, scope),
+        columns=mixed_columns(session, run, scope, versions) if versions else column_figures(session, run, scope),
         groups=group_figures(session, run, scope, rule),
         messages=_messages(session, run) if everything.failed else (),
+        environments=environment_figures(session, run, scope, versions),
     )
 
 
@@ -120,17 +120,6 @@ def planned_rollouts(run: Run) -> int:
     if run.kind is RunKind.EVALUATION and all(isinstance(number, int) for number in asked):
         return int(asked[0] or 0) * int(asked[1] or 0)
     return int(run.progress.get("total") or 0)
-
-
-def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: float | None = None) -> SuccessRule:
-    """What was chosen; a column alone is asked for its highest value."""
-    suggested = default_rule(manifest)
-    if suggested.column not in {REWARD, *run.columns}:  # other rewards than the version's were applied
-        suggested = SuccessRule(REWARD, 0.5)
-    if column is None or column == suggested.column:
-        return suggested if at_least is None else SuccessRule(suggested.column, at_least)
-    declared = {each.name: each.range for each in manifest.columns}.get(column)
-    return SuccessRule(column, at_least if at_least is not None else (declared or (0.0, 1.0))[1])
 
 
 def _scope(run: Run, everything: Outcomes, choice: FiguresChoice) -> Scope:

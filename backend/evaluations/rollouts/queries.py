@@ -20,6 +20,7 @@ from backend.evaluations.rollouts.counts import Matching, keep, kept, key_of
 from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
 from backend.evaluations.rollouts.filter_sql import condition_of, is_dear
 from backend.evaluations.rollouts.order import END, Order, order_of
+from backend.evaluations.rollouts.standing import Standing, standing_of
 from backend.web.cursors import Slice, make_cursor, read_cursor
 
 MOST_COUNTED = 5000
@@ -77,12 +78,34 @@ def rollouts(session: Session, run: Run, wanted: RolloutFilter, scope: FilterSco
     """A run's rollouts in the wanted order; those without a value come last."""
     scope = scope or scope_of(session, run)
     order = order_of(scope, wanted.sort)
+    if standing := standing_of(
+        session, scope, condition_tree(scope, wanted.expression), wanted.expression, wanted.sort
+    ):
+        return _cut(session, scope, order, wanted, standing)
+    return _searched(session, scope, order, wanted)
+
+
+def _searched(session: Session, scope: FilterScope, order: Order, wanted: RolloutFilter) -> Slice[Listed]:
     backwards, cursor = _cursor_of(wanted, order)
     found = _asked(scope, order, wanted)
     if cursor:
         found = found.where(order.past(cursor, backwards=backwards))
     found = found.order_by(*order.by(order.key, Rollout.seq.expression, backwards=backwards))
-    return _slice(session, run, session.execute(found.limit(wanted.limit + 1)).all(), wanted)
+    return _slice(session, scope.run, session.execute(found.limit(wanted.limit + 1)).all(), wanted)
+
+
+def _cut(
+    session: Session, scope: FilterScope, order: Order, wanted: RolloutFilter, standing: Standing
+) -> Slice[Listed]:
+    backwards, cursor = _cursor_of(wanted, order)
+    numbers = standing.part(order, wanted.sort, wanted.limit + 1, cursor[1] if cursor else None, backwards=backwards)
+    if numbers is None:
+        return _searched(session, scope, order, wanted)
+    found = order.joined(select(Rollout.id, Rollout.seq, order.key.label("key")))
+    rows = {
+        row.seq: row for row in session.execute(found.where(Rollout.run_id == scope.run.id, Rollout.seq.in_(numbers)))
+    }
+    return _slice(session, scope.run, [rows[number] for number in numbers if number in rows], wanted)
 
 
 def counted_rollouts(
@@ -92,6 +115,8 @@ def counted_rollouts(
     if not wanted.where:
         return rollouts(session, run, wanted, scope), None
     tree = condition_tree(scope, wanted.where)
+    if wanted.where == wanted.expression and (standing := standing_of(session, scope, tree, wanted.where, wanted.sort)):
+        return _cut(session, scope, order_of(scope, wanted.sort), wanted, standing), Matching(standing.count())
     key = key_of(session, scope, wanted.where, tree)
     if known := kept(key):
         return rollouts(session, run, wanted, scope), known
@@ -278,7 +303,9 @@ class Neighbours:
 
 def neighbours(session: Session, rollout: Rollout, wanted: RolloutFilter, scope: FilterScope) -> Neighbours:
     """Also of a rollout that does not pass the filter itself: those where it would stand."""
-    order = order_of(scope, wanted.sort)
+    tree, order = condition_tree(scope, wanted.expression), order_of(scope, wanted.sort)
+    if standing := standing_of(session, scope, tree, wanted.expression, wanted.sort):
+        return _ids_of(session, scope, standing.neighbours(order, wanted.sort, rollout.seq))
     place = order.joined(select(order.key, Rollout.seq)).where(Rollout.id == rollout.id)
     here = session.execute(place).one()
     asked = (Rollout.run_id == rollout.run_id, *condition(scope, wanted.expression))
@@ -290,6 +317,13 @@ def neighbours(session: Session, rollout: Rollout, wanted: RolloutFilter, scope:
         return found
 
     return Neighbours(nearest(backwards=True), nearest(backwards=False))
+
+
+def _ids_of(session: Session, scope: FilterScope, numbers: tuple[int | None, int | None]) -> Neighbours:
+    wanted = [number for number in numbers if number is not None]
+    found = select(Rollout.seq, Rollout.id).where(Rollout.run_id == scope.run.id, Rollout.seq.in_(wanted))
+    ids = {row.seq: row.id for row in session.execute(found)}
+    return Neighbours(*(None if number is None else ids.get(number) for number in numbers))
 
 
 def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
