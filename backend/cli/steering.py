@@ -14,6 +14,11 @@ from backend.client import Client
 Pairs = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=VALUE", help="E.g. grpo.learning_rate=2e-4; repeatable.")
 ]
+Version = Annotated[
+    int | None,
+    typer.Option("--version", min=1, help="Another version of the environment to go on with, such as a repaired one."),
+]
+Reason = Annotated[str | None, typer.Option("--without-certificate", help="Why to train on an unchecked version.")]
 
 
 def alarms(run: RunName, as_json: AsJson = False) -> None:
@@ -34,12 +39,15 @@ def answer(
     what: Annotated[
         str, typer.Argument(metavar="ANSWER", help="lower_rate, pause, stop, roll_back or dismiss (it is none).")
     ],
+    version: Version = None,
+    without_certificate: Reason = None,
     as_json: AsJson = False,
 ) -> None:
     """Do something about an alarm, and remember that it was answered."""
     client = connect()
     run_id = run_of(client, run)["id"]
-    answered = client.post(f"/runs/{run_id}/alarms/{_alarm_of(client, run_id, alarm)}", {"answer": what})
+    body = {"answer": what, "version": version, "without_certificate": without_certificate}
+    answered = client.post(f"/runs/{run_id}/alarms/{_alarm_of(client, run_id, alarm)}", body)
     if as_json:
         write_json(answered)
         return
@@ -90,12 +98,15 @@ def branch(
     choices: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
     ] = None,
+    version: Version = None,
+    without_certificate: Reason = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
     """Start a run that goes on from a checkpoint of a training run with the steps that remain."""
     client = connect()
     body: dict[str, Any] = {"step": step, "checkpoint_id": checkpoint, "changes": _changes(choices or [])}
+    body |= {"version": version, "without_certificate": without_certificate}
     started = client.post(f"/runs/{run_of(client, run)['id']}/branch", body)
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
 

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Alarm, Run
+from backend.db.models import Alarm, Checkpoint, Run
 from backend.domain.vocabulary import AlarmAnswer
 from backend.errors import Conflict, NotFound
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.service import request_stop
 from backend.events import announce, run_topic
-from backend.training.branches import last_good_checkpoint, rate_after, start_branch
+from backend.training.branches import Onto, last_good_checkpoint, rate_after, start_branch
 from backend.training.steering import lower_rate, may_steer, request_pause
 
 
@@ -38,14 +38,22 @@ def get_alarm(session: Session, run: Run, alarm_id: uuid.UUID) -> Alarm:
     return alarm
 
 
-def answer_alarm(session: Session, actor: Asker, run: Run, alarm_id: uuid.UUID, answer: AlarmAnswer) -> Run | None:
+def answer_alarm(
+    session: Session,
+    actor: Asker,
+    run: Run,
+    alarm_id: uuid.UUID,
+    answer: AlarmAnswer,
+    *,
+    onto: Onto | None = None,
+) -> Run | None:
     """Do what a person decided about an alarm, and remember it. Returns the branch that a roll back starts."""
     may_steer(actor, run)
     alarm = get_alarm(session, run, alarm_id)
     session.refresh(alarm, ["answer"], with_for_update=True)
     if alarm.answer is not None:
         raise AlreadyAnswered
-    branch = _carry_out(session, actor, run, alarm, answer)
+    branch = _carry_out(session, actor, run, alarm, answer, onto)
     alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
     note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
     session.flush()
@@ -53,16 +61,25 @@ def answer_alarm(session: Session, actor: Asker, run: Run, alarm_id: uuid.UUID, 
     return branch
 
 
-def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm) -> Run:
-    """A branch with a lower rate from the last good checkpoint before the alarm's trouble began."""
-    onset = alarm.evidence.get("onset")
-    checkpoint = last_good_checkpoint(session, run, alarm.step if onset is None else int(onset))
+def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, onto: Onto | None = None) -> Run:
+    """A branch from the last good checkpoint before the alarm's trouble began. With another version of the environment
+    the rate stays: the reward was at fault, not the rate."""
+    checkpoint = good_checkpoint(session, run, alarm)
     if checkpoint is None:
         raise NothingToRollBackTo
-    return start_branch(session, actor, run, checkpoint, rate_after(session, run, checkpoint))
+    changes = {} if onto else rate_after(session, run, checkpoint)
+    return start_branch(session, actor, run, checkpoint, changes, onto=onto)
 
 
-def _carry_out(session: Session, actor: Asker, run: Run, alarm: Alarm, answer: AlarmAnswer) -> Run | None:
+def good_checkpoint(session: Session, run: Run, alarm: Alarm) -> Checkpoint | None:
+    """Where a roll back because of this alarm goes on from."""
+    onset = alarm.evidence.get("onset")
+    return last_good_checkpoint(session, run, alarm.step if onset is None else int(onset))
+
+
+def _carry_out(
+    session: Session, actor: Asker, run: Run, alarm: Alarm, answer: AlarmAnswer, onto: Onto | None
+) -> Run | None:
     match answer:
         case AlarmAnswer.LOWER_RATE:
             lower_rate(session, actor, run, alarm_id=alarm.id)
@@ -71,7 +88,7 @@ def _carry_out(session: Session, actor: Asker, run: Run, alarm: Alarm, answer: A
         case AlarmAnswer.STOP:
             request_stop(session, actor, run)
         case AlarmAnswer.ROLL_BACK:
-            branch = roll_back(session, actor, run, alarm)
+            branch = roll_back(session, actor, run, alarm, onto=onto)
             if not run.status.is_over:
                 request_stop(session, actor, run)
             return branch

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
@@ -29,12 +30,28 @@ class CannotBranch(Conflict):
     """No run can go on from this checkpoint."""
 
 
+@dataclass(frozen=True, slots=True)
+class Onto:
+    """Another version of the run's environment that a branch goes on with, such as one whose reward was repaired."""
+
+    version: EnvironmentVersion
+    columns: Mapping[str, float]
+    """Weights of the branch's reward columns, those of its mix included."""
+    without_certificate: str | None = None
+    """Why it is trained on although its checks did not pass."""
+
+    def configuration(self) -> dict[str, Any]:
+        return {"content_hash": self.version.content_hash, "without_certificate": self.without_certificate}
+
+
 def start_branch(
     session: Session,
     actor: Asker | None,
     run: Run,
     checkpoint: Checkpoint,
     changes: Mapping[str, Any] | None = None,
+    *,
+    onto: Onto | None = None,
 ) -> Run:
     """Queue a run that goes on from the checkpoint with the steps that remain. Without an actor an alarm does it."""
     if actor is not None:
@@ -42,6 +59,8 @@ def start_branch(
     step = _branch_step(run, checkpoint)
     asked_by = actor.person_id if actor else None
     branch = _branch(session, run, checkpoint, step, asked_by)
+    if onto is not None:
+        _move(session, branch, onto)
     kept = changes_until(session, run.id, step)
     now = with_settings(TrainingConfiguration.of_run(run.configuration), [(old.name, old.after) for old in kept])
     new = [
@@ -53,7 +72,8 @@ def start_branch(
         session.add(row)
         session.flush()
     enqueue(session, JOB, queue=_queue_of(session, run), run_id=branch.id)
-    note(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step)
+    version = onto.version.number if onto else None
+    note(session, actor, "run.branch", "run", run.id, name=run.name, branch=str(branch.id), step=step, version=version)
     announce(session, RUNS, run_topic(run.id))
     return branch
 
@@ -74,6 +94,15 @@ def checkpoint_for(session: Session, run: Run, checkpoint_id: uuid.UUID | None, 
             fields={"step" if checkpoint_id is None else "checkpoint_id": "There is no such checkpoint."}
         )
     return found
+
+
+def branch_points(session: Session, run: Run) -> list[Checkpoint]:
+    """Every checkpoint of the run that a branch may begin at, in the order of training."""
+    steps = TrainingConfiguration.of_run(run.configuration).grpo.steps
+    of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step < steps)
+    saved = session.scalars(select(Checkpoint).where(*of_run).order_by(Checkpoint.step))
+    start = _start_of_grpo(session, run)
+    return [*([start] if start else []), *(row for row in saved if row.pruned_at is None)]
 
 
 def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint | None:
@@ -146,6 +175,17 @@ def _branch(session: Session, run: Run, checkpoint: Checkpoint, step: int, asked
     session.add(branch)
     session.flush()
     return branch
+
+
+def _move(session: Session, branch: Run, onto: Onto) -> None:
+    """Another version from the branch's first step on; everything else is the source's."""
+    branch.version_id = onto.version.id
+    branch.name = f"{branch.name} on v{onto.version.number}"[:200]
+    branch.columns, branch.weights = list(onto.columns), list(onto.columns.values())
+    branch.configuration = {**branch.configuration, **onto.configuration()}
+    policy = session.get_one(Policy, branch.policy_id)
+    policy.description = f"{policy.description} From there on: version {onto.version.number}."
+    session.flush()
 
 
 def _policy(

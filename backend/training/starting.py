@@ -41,7 +41,7 @@ def start_training(session: Session, actor: Actor, request: TrainingRequest) -> 
         return known
     configuration, versions = choices_of_request(session, request)
     version, manifests = versions[0], [Manifest.model_validate(each.manifest) for each in versions]
-    reason = _reason_without_certificate(session, versions, request)
+    reason = reason_without_certificate(session, versions, request.without_certificate)
     policy = _policy(session, actor, request, version, configuration, run_id)
     run = _run(actor, request, version, policy, configuration, run_id)
     columns = union_columns(manifests)
@@ -97,12 +97,12 @@ def _configuration(session: Session, request: TrainingRequest) -> TrainingConfig
 def _check_choices(session: Session, configuration: TrainingConfiguration, manifests: Sequence[Manifest]) -> None:
     weights = [1.0, *(part.weight for part in configuration.mix)]
     for manifest, heldout in zip(manifests, portions(weights, configuration.heldout.tasks), strict=True):
-        _check_environment(configuration, manifest, heldout)
+        check_environment(configuration, manifest, heldout)
     if configuration.model.source == "checkpoint":
         _check_start(session, configuration)
 
 
-def _check_environment(configuration: TrainingConfiguration, manifest: Manifest, heldout: int) -> None:
+def check_environment(configuration: TrainingConfiguration, manifest: Manifest, heldout: int) -> None:
     """`heldout`: how many of its tasks the examination wants."""
     tasks = manifest.proctor.tasks
     if problems := configuration.problems(scripts=list(manifest.proctor.scripts), levels=tasks.levels):
@@ -130,20 +130,20 @@ def _check_start(session: Session, configuration: TrainingConfiguration) -> None
         raise InvalidInput(fields={"adapter.kind": refusal[0].upper() + refusal[1:] + "."})
 
 
-def _reason_without_certificate(
-    session: Session, versions: Sequence[EnvironmentVersion], request: TrainingRequest
+def reason_without_certificate(
+    session: Session, versions: Sequence[EnvironmentVersion], typed: str | None
 ) -> str | None:
     """None where all versions are certified; else the reason that was typed."""
     for version in versions:
         certificate = find_certificate(session, version.id)
         if certificate is None or certificate.status is CheckStatus.FAILED:
-            return _typed_reason(version, certificate, request)
+            return _typed_reason(version, certificate, typed)
     return None
 
 
-def _typed_reason(version: EnvironmentVersion, certificate: Certificate | None, request: TrainingRequest) -> str:
+def _typed_reason(version: EnvironmentVersion, certificate: Certificate | None, typed: str | None) -> str:
     what = "has no certificate" if certificate is None else "failed its checks"
-    reason = (request.without_certificate or "").strip()
+    reason = (typed or "").strip()
     if len(reason) < MIN_REASON:
         name = f"{version.environment.name} v{version.number}"
         raise InvalidInput(

@@ -15,6 +15,7 @@ from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
 from backend.evaluations.api.answers import RunAnswer
 from backend.training import alarms, branches, steering
+from backend.training.branch_versions import onto_version
 from backend.training.steering_forms import AnswerRequest, BranchRequest, ChangesRequest
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 
@@ -121,7 +122,8 @@ def answer_alarm(
 ) -> AnsweredOut:
     """Lower the rate, pause, stop, roll back to the last good checkpoint, or dismiss it."""
     run = _training(session, run_id)
-    branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer)
+    onto = onto_version(session, run, request.version, request.without_certificate)
+    branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
     answered = AlarmOut.of(alarms.get_alarm(session, run, alarm_id))
     return AnsweredOut(alarm=answered, branch_run_id=branch.id if branch else None)
 
@@ -161,7 +163,8 @@ def start_branch(run_id: uuid.UUID, request: BranchRequest, session: SessionDep,
     """A new run that goes on from a checkpoint of this one with the steps that remain."""
     run = _training(session, run_id)
     checkpoint = branches.checkpoint_for(session, run, request.checkpoint_id, request.step)
-    return BranchOut.of(branches.start_branch(session, actor, run, checkpoint, request.changes))
+    onto = onto_version(session, run, request.version, request.without_certificate)
+    return BranchOut.of(branches.start_branch(session, actor, run, checkpoint, request.changes, onto=onto))
 
 
 @router.get("/branches")

@@ -4,13 +4,18 @@ import uuid
 from typing import Annotated, Any
 
 from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.vocabulary import AlarmAnswer
 
 OTHERS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
 """Fields of the forms that are no settings."""
+
+_Number = Annotated[int | None, Field(ge=1)]
+VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
+"""A form sends what was left empty as an empty text."""
+Reason = Annotated[str | None, Field(max_length=2000)]
 
 
 class ChangesRequest(BaseModel):
@@ -28,6 +33,16 @@ class AnswerRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     answer: AlarmAnswer
+    version: VersionNumber = None
+    """Only of a roll back: the version of the environment that the branch goes on with, such as a repaired one."""
+    without_certificate: Reason = None
+    """Why it is trained on although its checks did not pass."""
+
+    @model_validator(mode="after")
+    def _of_a_branch(self) -> "AnswerRequest":
+        if self.version is not None and self.answer is not AlarmAnswer.ROLL_BACK:
+            raise ValueError("another version goes with roll_back alone")
+        return self
 
 
 class BranchRequest(BaseModel):
@@ -40,6 +55,10 @@ class BranchRequest(BaseModel):
     """In place of the checkpoint: the GRPO step whose checkpoint it goes on from; 0 for the weights before GRPO."""
     changes: dict[str, Any] = {}
     """Settings that may be changed while a run trains, by dotted name."""
+    version: VersionNumber = None
+    """Another version of the run's environment to go on with, such as a repaired one; left out: the run's own."""
+    without_certificate: Reason = None
+    """Why it is trained on although its checks did not pass."""
 
 
 async def read_settings_form(request: Request) -> dict[str, str | None]:

@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.db.models import Alarm, Run, SettingChange
+from backend.db.models import Alarm, Checkpoint, EnvironmentVersion, Run, SettingChange
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, actions_of
 from backend.domain.training.configuration import TrainingConfiguration
@@ -20,6 +20,7 @@ from backend.evaluations import queries as run_queries
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.training import alarms, branches, steering
+from backend.training.branch_versions import onto_version, other_versions
 from backend.training.steering_forms import read_settings_form
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.pages import page, render_block, see_other
@@ -90,6 +91,22 @@ class AlarmsPage:
     """Something would still take a change up."""
 
 
+@dataclass(frozen=True, slots=True)
+class BranchPage:
+    """The question where a branch of a run begins, and which version of the environment it goes on with."""
+
+    run: Run
+    versions: Sequence[EnvironmentVersion]
+    """All but the run's own, newest first."""
+    checkpoints: Sequence[Checkpoint]
+    """Those that a branch may begin at."""
+    checkpoint_id: uuid.UUID | None
+    alarm: Alarm | None
+    """What it is about, where it is a roll back."""
+    good: Checkpoint | None
+    """Of a roll back: the last good checkpoint before the trouble began."""
+
+
 @router.get("/alarms", response_class=HTMLResponse)
 def show_alarms(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     return page(request, TEMPLATE, _alarms_page(session, run_id), block="run_alarms")
@@ -110,9 +127,18 @@ async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncI
 
 @router.post("/alarms/{alarm_id}", response_class=HTMLResponse)
 def answer_alarm(
-    run_id: uuid.UUID, alarm_id: uuid.UUID, session: SessionDep, actor: Trainer, answer: Annotated[AlarmAnswer, Form()]
+    run_id: uuid.UUID,
+    alarm_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    answer: Annotated[AlarmAnswer, Form()],
+    version: Annotated[int | None, Form(ge=1)] = None,
+    without_certificate: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
-    branch = alarms.answer_alarm(session, actor, _training(session, run_id), alarm_id, answer)
+    """`version`, of a roll back: the one that the branch goes on with."""
+    run = _training(session, run_id)
+    onto = onto_version(session, run, version, without_certificate)
+    branch = alarms.answer_alarm(session, actor, run, alarm_id, answer, onto=onto)
     return see_other(f"/runs/{branch.id if branch else run_id}" + ("" if branch else "/alarms"), ANSWERED[answer])
 
 
@@ -145,6 +171,30 @@ def pause_run(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Respons
     return see_other(f"/runs/{run_id}", "Pausing. The state is saved after the step under way.")
 
 
+@router.get("/branch", response_class=HTMLResponse)
+def plan_branch(
+    request: Request,
+    run_id: uuid.UUID,
+    session: SessionDep,
+    _: Trainer,
+    alarm_id: uuid.UUID | None = None,
+    checkpoint_id: uuid.UUID | None = None,
+) -> HTMLResponse:
+    """Where a branch begins and which version it goes on with; `alarm_id`: a roll back because of this alarm."""
+    run = _training(session, run_id)
+    alarm = alarms.get_alarm(session, run, alarm_id) if alarm_id else None
+    good = alarms.good_checkpoint(session, run, alarm) if alarm else None
+    context = BranchPage(
+        run=run,
+        versions=other_versions(session, run),
+        checkpoints=branches.branch_points(session, run),
+        checkpoint_id=good.id if good else checkpoint_id,
+        alarm=alarm,
+        good=good,
+    )
+    return page(request, "runs/branch.html", context)
+
+
 @router.post("/branch", response_class=HTMLResponse)
 def start_branch(
     run_id: uuid.UUID,
@@ -152,12 +202,15 @@ def start_branch(
     actor: Trainer,
     checkpoint_id: Annotated[uuid.UUID, Form()],
     is_slower: Annotated[bool, Form()] = False,
+    version: Annotated[int | None, Form(ge=1)] = None,
+    without_certificate: Annotated[str, Form(max_length=2000)] = "",
 ) -> Response:
     """`is_slower`: with the rate that the run's alarms would lower to."""
     run = _training(session, run_id)
     checkpoint = branches.checkpoint_for(session, run, checkpoint_id, None)
     changes = branches.rate_after(session, run, checkpoint) if is_slower else {}
-    branch = branches.start_branch(session, actor, run, checkpoint, changes)
+    onto = onto_version(session, run, version, without_certificate)
+    branch = branches.start_branch(session, actor, run, checkpoint, changes, onto=onto)
     return see_other(f"/runs/{branch.id}", f"The branch from step {branch.branch_step} is queued.")
 
 

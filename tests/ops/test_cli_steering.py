@@ -71,3 +71,5 @@ def test_a_pause_and_a_branch(command: Command, training: str) -> None:
     assert command("run", "stop", started.json["id"]).status == 0
     nowhere = command("run", "branch", training, "--step", "41", "--no-wait")
     assert (nowhere.status, "no such checkpoint" in nowhere.err) == (2, True)
+    elsewhere = command("run", "branch", training, "--step", "40", "--version", "99", "--no-wait")
+    assert (elsewhere.status, "v99" in elsewhere.err) == (2, True)

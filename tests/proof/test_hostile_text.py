@@ -85,6 +85,7 @@ PAGES = (
     "/runs/{training}",
     "/runs/{training}/rollouts",
     "/runs/{training}/configuration",
+    "/runs/{training}/branch",
     "/runs/{check}",
     "/rollouts/{rollout}",
     "/rollouts/{failed}",

@@ -29,7 +29,8 @@ Figures = dict[str, float]
 
 
 def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> Iterator[tuple[int, Figures]]:
-    """Each step's figures up to a step; of a branch also those of the run that it goes on from."""
+    """Each step's figures up to a step; of a branch also those of the run that it goes on from, unless that one played
+    another version of the environment: rewards of two versions are two scales."""
     wanted = set(names)
     with transaction() as session:
         by_step: dict[int, Figures] = {}
@@ -44,7 +45,8 @@ def _points(session: Session, run: Run, last: int, names: set[str]) -> Iterator[
     first = 0
     if run.branch_step is not None and run.source_run_id is not None:
         first = run.branch_step + 1
-        if source := session.get(Run, run.source_run_id):
+        source = session.get(Run, run.source_run_id)
+        if source is not None and source.version_id == run.version_id:
             yield from _points(session, source, min(last, run.branch_step), names)
     own = (MetricPoint.run_id == run.id, MetricPoint.name.in_(names), MetricPoint.step.between(first, last))
     yield from session.scalars(select(MetricPoint).where(*own).order_by(MetricPoint.step, MetricPoint.attempt))
