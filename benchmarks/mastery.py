@@ -30,7 +30,17 @@ from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.training.choices import nest
 from backend.training.forms import resolve_configuration
 from benchmarks.installation import installation
-from benchmarks.mastery_games import LEVELS, Games, Play, arena_for, baselines, count_games, player
+from benchmarks.mastery_games import (
+    FIRST_OF_SEARCH,
+    FIRST_UNSEEN,
+    LEVELS,
+    Games,
+    Play,
+    arena_for,
+    baselines,
+    count_games,
+    player,
+)
 from benchmarks.mastery_runs import Trained, train_apart
 from benchmarks.mastery_table import print_games, print_runs
 from benchmarks.training_runs import environment
@@ -59,7 +69,7 @@ def main() -> int:
             runs = list(_trained(version, options))
             print_runs(console, runs)
             weights = _weights(runs, options.keep or Path(scratch))
-        _examine(version, weights, options.games)
+        _examine(version, weights, options.games, FIRST_OF_SEARCH if options.search else FIRST_UNSEEN)
     return 0
 
 
@@ -99,9 +109,9 @@ def _weights(runs: Sequence[Trained], folder: Path) -> Weights:
     return found
 
 
-def _examine(version: EnvironmentVersion, weights: Weights, games: int) -> None:
+def _examine(version: EnvironmentVersion, weights: Weights, games: int, first_task: int) -> None:
     with arena_for(version) as arena:
-        play = player(version, arena)
+        play = player(version, arena, first_task)
         rows: list[tuple[str, str, list[Games]]] = []
         for name, script in baselines().items():
             rows.append((name, "", _against_all(play, script, games)))
@@ -133,6 +143,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--games", type=int, default=1000, help="on each level, of each policy and temperature")
     parser.add_argument("--gold", action="store_true", help="also the same warm-up on perfect play")
     parser.add_argument("--keep", type=Path, help="where the weights stay")
+    parser.add_argument("--search", action="store_true", help="settings are looked for: leaves the final games alone")
     parser.add_argument("--examine", type=Path, action="append", default=[], metavar="FOLDER")
     return parser.parse_args()
 

@@ -19,7 +19,8 @@ from workers.training.workbench import single_groups
 
 FIRST_UNSEEN = 300_000
 """Held-out tasks from here on are examined by nothing else: a run's own examinations take the first ones, and whoever
-looks for better settings takes those from 100,000 on."""
+looks for better settings takes those from `FIRST_OF_SEARCH` on."""
+FIRST_OF_SEARCH = 99_999
 OPPONENTS = ("random", "perfect")
 LEVELS = (0, 2)
 """Of the environment, at which these opponents play."""
@@ -79,13 +80,13 @@ def interval(hits: int, count: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def player(version: EnvironmentVersion, arena: Arena) -> Play:
+def player(version: EnvironmentVersion, arena: Arena, first_task: int = FIRST_UNSEEN) -> Play:
     """Plays held-out games of a level through the product's own engine; seeds alternate who begins."""
     manifest = Manifest.model_validate(version.manifest)
 
     def play(policy: Policy, level: int, games: int) -> list[Rollout]:
         levels = manifest.proctor.tasks.levels
-        first = FIRST_UNSEEN - FIRST_UNSEEN % levels + level
+        first = first_task - first_task % levels + level
         tasks = [task_of(manifest, Split.HELDOUT, first + levels * number) for number in range(games)]
         plans = single_groups(tasks)
         if isinstance(policy, LocalPolicy):
