@@ -85,6 +85,33 @@ def test_rollouts_can_be_asked_for_by_environment(
         assert found["items"][0]["version_id"] == str(version.id)
 
 
+def test_figures_are_told_by_environment_and_its_levels(
+    session: Session, viewer: TestClient, run: Run, other: EnvironmentVersion
+) -> None:
+    for index in range(4):
+        own_rollout(session, run, index=index, win=float(index % 2))
+        foreign_rollout(session, run, other, index=index)
+    found = viewer.get(f"/api/v1/runs/{run.id}/figures").json()
+    assert found["levels"] == []
+    own, foreign = found["environments"]
+    assert [each["name"] for each in (own, foreign)] == [run.version.environment.name, other.environment.name]
+    assert {each["name"]: (each["weight"], each["mean"]) for each in foreign["columns"]} == {
+        "reward": (None, 2.5),
+        "format": (0.5, 1.0),
+        "solved": (2.0, 1.0),
+    }
+    assert [each["reward"]["mean"] for each in own["levels"]] == pytest.approx([0.2, 1.2, 0.2, 1.2])
+    assert [each["success"]["mean"] for each in own["levels"]] == [0, 1, 0, 1]
+    assert (own["success"]["column"], foreign["success"]["column"]) == ("win", "solved")
+    assert (own["success"]["rate"]["mean"], foreign["success"]["rate"]["mean"]) == (0.5, 1.0)
+    columns = {each["name"]: each for each in found["columns"]}
+    assert (columns["solved"]["mean"], columns["solved"]["tasks"]) == (1.0, 4)
+    assert (columns["win"]["mean"], columns["reward"]["tasks"]) == (0.5, 8)
+    html = viewer.get(f"/runs/{run.id}").text
+    assert "By environment" in html
+    assert f"and+environment+%3D+{other.environment.name}+and+level+%3D+1" in html
+
+
 def test_tasks_of_different_environments_are_never_compared(
     session: Session, run: Run, other: EnvironmentVersion
 ) -> None:

@@ -11,7 +11,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
 from backend.evaluations.results.group_figures import group_figures
-from backend.evaluations.results.run_figures import rule_of
+from backend.evaluations.results.rules import rule_of
 
 _GROUPS = text("""
 WITH spread AS (
