@@ -104,6 +104,7 @@ def test_figures_are_told_by_environment_and_its_levels(
     assert [each["success"]["mean"] for each in own["levels"]] == [0, 1, 0, 1]
     assert (own["success"]["column"], foreign["success"]["column"]) == ("win", "solved")
     assert (own["success"]["rate"]["mean"], foreign["success"]["rate"]["mean"]) == (0.5, 1.0)
+    assert (found["success"]["column"], found["success"]["rate"]["mean"]) == ("win", 0.5)
     columns = {each["name"]: each for each in found["columns"]}
     assert (columns["solved"]["mean"], columns["solved"]["tasks"]) == (1.0, 4)
     assert (columns["win"]["mean"], columns["reward"]["tasks"]) == (0.5, 8)

@@ -79,6 +79,15 @@ def mixed_columns(
     return [found[some][name] for name, some in owners.items()]
 
 
+def mixed_groups(
+    session: Session, run: Run, scope: Scope, versions: Sequence[EnvironmentVersion], rule: SuccessRule
+) -> GroupFigures:
+    """Of all groups; success only in the environments that have the rule's column."""
+    found = group_figures(session, run, scope, rule)
+    own = replace(scope, version_ids=_owners(rule.column, versions))
+    return replace(found, passes=group_figures(session, run, own, rule).passes)
+
+
 def _owners(column: str, versions: Sequence[EnvironmentVersion]) -> tuple[uuid.UUID, ...]:
     return tuple(version.id for version in versions if column == REWARD or column in _weights(version))
 

@@ -20,6 +20,7 @@ from backend.evaluations.results.environment_figures import (
     environment_figures,
     levels_of,
     mixed_columns,
+    mixed_groups,
 )
 from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
 from backend.evaluations.results.group_figures import GroupFigures, group_figures
@@ -100,7 +101,9 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
         scoped=scoped,
         coverage=coverage_of(run, scoped, scope),
         columns=mixed_columns(session, run, scope, versions) if versions else column_figures(session, run, scope),
-        groups=group_figures(session, run, scope, rule),
+        groups=mixed_groups(session, run, scope, versions, rule)
+        if versions
+        else group_figures(session, run, scope, rule),
         messages=_messages(session, run) if everything.failed else (),
         environments=environment_figures(session, run, scope, versions),
     )
