@@ -60,7 +60,9 @@ def levels_of(reward: ColumnFigures, groups: GroupFigures) -> list[LevelFigures]
 def environment_figures(
     session: Session, run: Run, scope: Scope, versions: Sequence[EnvironmentVersion]
 ) -> list[EnvironmentFigures]:
-    """In the order of the mix."""
+    """In the order of the mix; empty where there is one environment."""
+    if len(versions) == 1:
+        return []
     return [
         _of_environment(session, run, replace(scope, version_ids=(version.id,)), version, name)
         for version, name in zip(versions, names_of(versions), strict=True)
@@ -71,6 +73,8 @@ def mixed_columns(
     session: Session, run: Run, scope: Scope, versions: Sequence[EnvironmentVersion]
 ) -> list[ColumnFigures]:
     """Each column over the tasks of the environments that have it: elsewhere it counts nothing, and is stored as 0."""
+    if len(versions) == 1:
+        return column_figures(session, run, scope)
     owners = {name: _owners(name, versions) for name in [REWARD, *run.columns]}
     found = {
         some: {each.name: each for each in column_figures(session, run, replace(scope, version_ids=some))}
@@ -84,6 +88,8 @@ def mixed_groups(
 ) -> GroupFigures:
     """Of all groups; success only in the environments that have the rule's column."""
     found = group_figures(session, run, scope, rule)
+    if len(versions) == 1:
+        return found
     own = replace(scope, version_ids=_owners(rule.column, versions))
     return replace(found, passes=group_figures(session, run, own, rule).passes)
 

@@ -13,7 +13,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.passes import SuccessRule
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RunKind
-from backend.evaluations.mixes import is_mixed, versions_of
+from backend.evaluations.mixes import versions_of
 from backend.evaluations.results.environment_figures import (
     EnvironmentFigures,
     LevelFigures,
@@ -22,8 +22,8 @@ from backend.evaluations.results.environment_figures import (
     mixed_columns,
     mixed_groups,
 )
-from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
-from backend.evaluations.results.group_figures import GroupFigures, group_figures
+from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, outcomes
+from backend.evaluations.results.group_figures import GroupFigures
 from backend.evaluations.results.rules import rule_of
 
 MOST_MESSAGES = 12
@@ -93,7 +93,7 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
     scope = _scope(run, everything, choice)
     scoped = everything if scope.phase is None else outcomes(session, scope)
     rule = rule_of(run, Manifest.model_validate(run.version.manifest), choice.success, choice.at_least)
-    versions = versions_of(session, run) if is_mixed(run) else ()
+    versions = versions_of(session, run)
     return RunFigures(
         scope=scope,
         rule=rule,
