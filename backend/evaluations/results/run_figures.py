@@ -100,10 +100,8 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
         all=everything,
         scoped=scoped,
         coverage=coverage_of(run, scoped, scope),
-        columns=mixed_columns(session, run, scope, versions) if versions else column_figures(session, run, scope),
-        groups=mixed_groups(session, run, scope, versions, rule)
-        if versions
-        else group_figures(session, run, scope, rule),
+        columns=mixed_columns(session, run, scope, versions),
+        groups=mixed_groups(session, run, scope, versions, rule),
         messages=_messages(session, run) if everything.failed else (),
         environments=environment_figures(session, run, scope, versions),
     )
