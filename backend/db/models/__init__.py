@@ -1,6 +1,7 @@
 """All tables. Models hold columns, relationships and pure properties only."""
 
 from backend.db.models.base import Base
+from backend.db.models.detectors import DetectorSetting
 from backend.db.models.environments import (
     Certificate,
     DraftTrial,
@@ -11,7 +12,18 @@ from backend.db.models.environments import (
 )
 from backend.db.models.exports import Export
 from backend.db.models.imports import EnvironmentImport
-from backend.db.models.judging import Fixture, Flag, Judge, Judgement, VerdictRecord
+from backend.db.models.judging import (
+    AuditDraw,
+    AuditSample,
+    Fixture,
+    Flag,
+    Judge,
+    Judgement,
+    ReviewAssignment,
+    ReviewItem,
+    ReviewTarget,
+    VerdictRecord,
+)
 from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
@@ -22,10 +34,13 @@ from backend.db.models.views import SavedView
 __all__ = [
     "Alarm",
     "ApiToken",
+    "AuditDraw",
     "AuditEvent",
+    "AuditSample",
     "Base",
     "Certificate",
     "Checkpoint",
+    "DetectorSetting",
     "DraftTrial",
     "Environment",
     "EnvironmentDraft",
@@ -44,6 +59,9 @@ __all__ = [
     "Person",
     "Policy",
     "Preflight",
+    "ReviewAssignment",
+    "ReviewItem",
+    "ReviewTarget",
     "Rollout",
     "RolloutText",
     "Run",
