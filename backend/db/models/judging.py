@@ -1,11 +1,11 @@
-"""Flags, verdicts, fixtures, and judges with their judgements."""
+"""Flags, verdicts, the review's list and samples, fixtures, and judges with their judgements."""
 
 import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, String, Text, UniqueConstraint
-from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, REAL
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, Uuid, false, text
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -37,6 +37,8 @@ class Flag(Base):
     sentence: Mapped[str] = mapped_column(Text)
     """What was seen, with numbers."""
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    cluster: Mapped[str | None] = mapped_column(String(200))
+    """Rollouts that show the same pattern have the same text here."""
     training_step: Mapped[int | None]
     created_at: Mapped[CreatedAt]
 
@@ -55,10 +57,107 @@ class VerdictRecord(Base):
     flag_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("flags.id", ondelete="SET NULL"), index=True)
     verdict: Mapped[Verdict] = mapped_column(text_enum(Verdict))
     comment: Mapped[str] = mapped_column(Text, default="")
+    is_blind: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Given on the transcript alone: whether anything had flagged it was not shown."""
+    is_bulk: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Given to a whole cluster at once; nobody looked at this very rollout, so no statistic counts it."""
     person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
 
     person: Mapped[Person | None] = relationship(lazy="raise")
+
+
+_WAITING = text("verdict IS NULL")
+
+
+class ReviewItem(Base):
+    """What a reviewer is shown: a rollout that is flagged or in the blind sample, or a flag about a run.
+
+    A list that is kept, so that the queue's order is read from an index: `judging.keeping` writes it from flags and
+    audit samples. The id is the rollout's, or the flag's where no rollout is meant, and says nothing of which it is.
+    """
+
+    __tablename__ = "review_items"
+    __table_args__ = (
+        Index("ix_review_items_waiting", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_waiting_environment", "environment_id", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_waiting_run", "run_id", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_cluster", "environment_id", "cluster"),
+        Index("ix_review_items_created_at_id", "created_at", "id"),
+    )
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
+    detectors: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Empty: nothing flagged it, it is in the blind sample."""
+    cluster: Mapped[str | None] = mapped_column(String(300))
+    """`detector: cluster` of the strongest flag that has one; means something within the environment."""
+    suspicion: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """1 - Π(1 - p·s) over its flags, p the detector's measured precision."""
+    reward_share: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """Reward as a share of the sum of positive weights, within [0, 1]; 1 for a flag about a run."""
+    rank: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster."""
+    verdict: Mapped[Verdict | None] = mapped_column(text_enum(Verdict))
+    """The newest; null while it waits."""
+    reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
+    """Who looked at it and gave a verdict."""
+    created_at: Mapped[CreatedAt]
+
+    run: Mapped[Run] = relationship(lazy="raise")
+    rollout: Mapped[Rollout | None] = relationship(lazy="raise")
+
+
+class ReviewAssignment(Base):
+    """Somebody is to judge an item; several may be, each for themselves."""
+
+    __tablename__ = "review_assignments"
+    __table_args__ = (UniqueConstraint("item_id", "person_id"),)
+
+    id: Mapped[Id]
+    item_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("review_items.id", ondelete="CASCADE"))
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
+    assigned_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+
+    person: Mapped[Person] = relationship(lazy="raise", foreign_keys=[person_id])
+
+
+class ReviewTarget(Base):
+    """How many items somebody means to judge a day."""
+
+    __tablename__ = "review_targets"
+
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), primary_key=True)
+    per_day: Mapped[int]
+
+
+class AuditDraw(Base):
+    """How the blind sample of a run is drawn, and how far."""
+
+    __tablename__ = "audit_draws"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seed: Mapped[int] = mapped_column(BigInteger)
+    share: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    drawn_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Rollouts up to this number were drawn from."""
+    created_at: Mapped[CreatedAt]
+
+
+class AuditSample(Base):
+    """A rollout that no detector had flagged and that the run's seed drew. One that is flagged later stays here."""
+
+    __tablename__ = "audit_samples"
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
+    lot: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    """In [0, 1): its place among the flagged ones of the queue."""
+    created_at: Mapped[CreatedAt]
 
 
 class Fixture(Base):

@@ -1,0 +1,153 @@
+"""The review's list: what waits for a person, in the order of the queue, kept so that nothing is sorted on request.
+
+Whoever writes flags calls `place`, whoever writes verdicts `mark`, in the same transaction. `refresh` does both for
+everything; housekeeping calls it, because a verdict changes a detector's precision and so every place in the queue.
+"""
+
+import uuid
+from collections.abc import Collection
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from backend.db.models import ReviewItem
+
+_WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "verdict", "reviewers")
+_LOCK = 0x70726F63
+"""Of Postgres's advisory locks: two writers of the list would wait for each other's rows."""
+
+_PLACE = """
+WITH newest AS (
+  SELECT DISTINCT ON (v.flag_id) f.detector, v.verdict
+  FROM verdicts v JOIN flags f ON f.id = v.flag_id
+  WHERE NOT v.is_bulk
+  ORDER BY v.flag_id, v.created_at DESC, v.id DESC
+), known AS (
+  SELECT detector, (1.0 + count(*) FILTER (WHERE verdict IN ('hack', 'broken_reward'))) / (2.0 + count(*)) AS precision
+  FROM newest WHERE verdict <> 'unsure' GROUP BY detector
+), pieces AS (
+  SELECT coalesce(f.rollout_id, f.id) AS id, f.run_id, f.rollout_id, f.created_at, f.detector,
+         f.detector || ': ' || f.cluster AS cluster,
+         coalesce(known.precision, 0.5) * least(greatest(f.score, 0), 1) AS strength
+  FROM flags f LEFT JOIN known USING (detector)
+  WHERE :all OR f.rollout_id = ANY(:ids) OR (f.rollout_id IS NULL AND f.id = ANY(:ids))
+  UNION ALL
+  SELECT rollout_id, run_id, rollout_id, created_at, NULL, NULL, 0
+  FROM audit_samples WHERE :all OR rollout_id = ANY(:ids)
+), suspects AS (
+  SELECT id, run_id, rollout_id, min(created_at) AS created_at,
+         coalesce(array_agg(DISTINCT detector::text) FILTER (WHERE detector IS NOT NULL), '{}') AS detectors,
+         (array_agg(cluster ORDER BY strength DESC, cluster) FILTER (WHERE cluster IS NOT NULL))[1] AS cluster,
+         1 - exp(sum(ln(1 - least(strength, 0.999999)))) AS suspicion
+  FROM pieces GROUP BY id, run_id, rollout_id
+)
+INSERT INTO review_items AS item (
+  id, run_id, environment_id, rollout_id, detectors, cluster, suspicion, reward_share, rank, reviewers, created_at)
+SELECT s.id, s.run_id, version.environment_id, s.rollout_id, s.detectors, s.cluster, s.suspicion,
+       CASE WHEN s.rollout_id IS NULL THEN 1 ELSE least(greatest(coalesce(rollout.reward / nullif(
+         (SELECT sum(greatest(weight, 0)) FROM unnest(run.weights) weight), 0), 0), 0), 1) END,
+       0, '{}', s.created_at
+FROM suspects s
+JOIN runs run ON run.id = s.run_id
+LEFT JOIN rollouts rollout ON rollout.id = s.rollout_id
+LEFT JOIN groups ON groups.id = rollout.group_id
+LEFT JOIN tasks ON tasks.id = groups.task_id
+JOIN environment_versions version ON version.id = coalesce(tasks.version_id, run.version_id)
+ON CONFLICT (id) DO UPDATE SET detectors = excluded.detectors, cluster = excluded.cluster,
+  suspicion = excluded.suspicion, reward_share = excluded.reward_share
+WHERE (item.detectors, item.cluster, item.suspicion, item.reward_share)
+  IS DISTINCT FROM (excluded.detectors, excluded.cluster, excluded.suspicion, excluded.reward_share)
+"""
+
+_RANK = """
+WITH touched AS (
+  SELECT environment_id, cluster FROM review_items WHERE id = ANY(:ids) AND cluster IS NOT NULL
+), flagged AS (
+  SELECT id, environment_id, coalesce(cluster, id::text) AS cluster, suspicion * reward_share AS weight
+  FROM review_items
+  WHERE detectors <> '{}' AND (:all OR id = ANY(:ids) OR (environment_id, cluster) IN (SELECT * FROM touched))
+), placed AS (
+  SELECT id, weight / sqrt(count(*) OVER peers)
+         - CASE WHEN row_number() OVER (peers ORDER BY weight DESC, id) > 1 THEN 1 ELSE 0 END AS rank
+  FROM flagged WINDOW peers AS (PARTITION BY environment_id, cluster)
+)
+UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = placed.id AND item.rank <> placed.rank
+"""
+
+_MIX = """
+WITH firsts AS (
+  SELECT environment_id, rank, row_number() OVER (PARTITION BY environment_id ORDER BY rank) AS place,
+         count(*) OVER (PARTITION BY environment_id) AS total
+  FROM review_items WHERE verdict IS NULL AND detectors <> '{}' AND rank >= 0
+), totals AS (
+  SELECT DISTINCT environment_id, total FROM firsts
+), blind AS (
+  SELECT item.id, item.environment_id, sample.lot, floor(sample.lot * totals.total) + 1 AS place
+  FROM review_items item JOIN audit_samples sample ON sample.rollout_id = item.rollout_id
+  LEFT JOIN totals ON totals.environment_id = item.environment_id
+  WHERE item.verdict IS NULL AND item.detectors = '{}' AND (:all OR item.id = ANY(:ids))
+), placed AS (
+  SELECT blind.id, coalesce(firsts.rank, blind.lot) AS rank
+  FROM blind LEFT JOIN firsts ON firsts.environment_id = blind.environment_id AND firsts.place = blind.place
+)
+UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = placed.id AND item.rank <> placed.rank
+"""
+"""The blind sample stands where its lots put it among the flagged ones, so that the place says nothing."""
+
+_MARK = """
+WITH given AS (
+  SELECT coalesce(rollout_id, flag_id) AS id, verdict, is_bulk, person_id, created_at, id AS record
+  FROM verdicts
+  WHERE coalesce(rollout_id, flag_id) IS NOT NULL
+    AND (:all OR rollout_id = ANY(:ids) OR (rollout_id IS NULL AND flag_id = ANY(:ids)))
+), summed AS (
+  SELECT id, (array_agg(CASE WHEN is_bulk AND verdict = 'unsure' THEN NULL ELSE verdict END
+                        ORDER BY created_at DESC, record DESC))[1] AS verdict,
+         coalesce(array_agg(DISTINCT person_id) FILTER (WHERE NOT is_bulk AND person_id IS NOT NULL), '{}') AS reviewers
+  FROM given GROUP BY id
+)
+UPDATE review_items item SET verdict = summed.verdict, reviewers = summed.reviewers
+FROM summed
+WHERE item.id = summed.id AND (item.verdict, item.reviewers) IS DISTINCT FROM (summed.verdict, summed.reviewers)
+"""
+
+_DROP = """
+DELETE FROM review_items item
+WHERE id = ANY(:ids)
+  AND NOT EXISTS (SELECT FROM flags WHERE flags.rollout_id = item.id OR flags.id = item.id)
+  AND NOT EXISTS (SELECT FROM audit_samples WHERE rollout_id = item.id)
+"""
+
+
+def place(session: Session, ids: Collection[uuid.UUID]) -> None:
+    """Put rollouts (or flags about a run) where their flags and lots say, by the precision that detectors have now."""
+    if ids:
+        _write(session, (_PLACE, _MARK, _RANK, _MIX), ids)
+
+
+def mark(session: Session, ids: Collection[uuid.UUID]) -> None:
+    """Note the verdicts on these rollouts or flags about a run."""
+    if ids:
+        _write(session, (_MARK,), ids)
+
+
+def drop(session: Session, ids: Collection[uuid.UUID]) -> None:
+    """Take off the list what nothing flags any more; what is still flagged finds its new place."""
+    _write(session, (_DROP, _PLACE, _RANK, _MIX), ids)
+
+
+def refresh(session: Session) -> None:
+    """Everything again."""
+    _write(session, (_PLACE, _MARK, _RANK, _MIX), None)
+
+
+def _write(session: Session, statements: Collection[str], ids: Collection[uuid.UUID] | None) -> None:
+    session.flush()
+    session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    chosen: dict[str, Any] = {"all": ids is None, "ids": list(ids or ())}
+    for statement in statements:
+        session.execute(text(statement), chosen)
+    for row in session.identity_map.values():
+        if isinstance(row, ReviewItem):
+            session.expire(row, _WRITTEN)
