@@ -27,6 +27,8 @@ from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
 from backend.judging import judges_api, judges_routes
 from backend.judging import routes as judging_routes
+from backend.judging.consequences import api as consequences_api
+from backend.judging.consequences import routes as consequences_routes
 from backend.overview import api as overview_api
 from backend.overview import routes as overview_routes
 from backend.overview import worker_routes
@@ -60,6 +62,7 @@ PAGES = (
     worker_routes,
     judging_routes,
     judges_routes,
+    consequences_routes,
     team_routes,
     environments_routes,
     evaluations_routes,
@@ -75,6 +78,7 @@ PAGES = (
 JSON = (
     judging_api,
     judges_api,
+    consequences_api,
     team_api,
     environments_api,
     evaluations_api,

@@ -14,11 +14,13 @@ from sqlalchemy.orm import Session, undefer
 from backend.db.models import Certificate, EnvironmentVersion, Run
 from backend.db.session import transaction
 from backend.domain.checks import CheckResult, certificate_status
+from backend.domain.judged_fixtures import JudgedFixture
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import begin_run, finish_run
+from backend.judging.consequences.fixtures import judged_fixtures
 from workers.environments.client import HostRefused
 from workers.jobs.children import must_run_child
 from workers.jobs.env_host import open_env_host
@@ -49,6 +51,8 @@ class _Assignment:
     content_hash: str
     manifest: Manifest
     files: dict[str, str] = field(repr=False)
+    judged: Sequence[JudgedFixture] = field(default=(), repr=False)
+    """Episodes of the environment that people judged."""
     reference: str = ""
     """The name of the policy that the tasks are measured with too."""
 
@@ -104,6 +108,7 @@ async def _examine(assignment: _Assignment, recorder: RunRecorder, reference: Re
                 assignment.manifest,
                 server,
                 files=assignment.files,
+                judged=assignment.judged,
                 seed=assignment.seed,
                 on_rollout=writer.put,
                 should_stop=recorder.should_stop,
@@ -163,6 +168,7 @@ def _take_up(run_id: uuid.UUID) -> _Assignment | None:
             content_hash=version.content_hash,
             manifest=Manifest.model_validate(version.manifest),
             files=version.files,
+            judged=judged_fixtures(session, version.environment_id),
             reference=asked_reference(session, run_id).get("name", ""),
         )
 

@@ -13,6 +13,7 @@ from backend.db.models.policies import Policy
 from backend.db.models.rollouts import Rollout
 from backend.db.models.runs import Run
 from backend.db.models.team import Person
+from backend.domain.judged_fixtures import fixture_name
 from backend.domain.vocabulary import JudgementStatus, Severity, Verdict
 
 
@@ -161,22 +162,42 @@ class AuditSample(Base):
 
 
 class Fixture(Base):
-    """Stored actions with the reward that every later version must give them."""
+    """A judged episode's actions with the reward that every later version must give them. Never changed: another bound
+    is another row, and what was taken back stays."""
 
     __tablename__ = "fixtures"
 
     id: Mapped[Id]
     environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"), index=True)
-    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="SET NULL"))
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="SET NULL"), index=True)
     task: Mapped[dict[str, Any]]
-    """Reset arguments."""
+    """`domain.judged_fixtures.stored_task`."""
     replies: Mapped[list[dict[str, Any]]]
     """The policy's replies in order: [{"reply": …}]."""
     lowest: Mapped[float | None]
     highest: Mapped[float | None]
     comment: Mapped[str] = mapped_column(Text, default="")
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    """Who judged, or moved the bound."""
     created_at: Mapped[CreatedAt]
+    withdrawn_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    withdrawn_at: Mapped[datetime | None]
+    withdrawn_because: Mapped[str] = mapped_column(Text, default="", server_default="")
+
+    creator: Mapped[Person | None] = relationship(lazy="raise", foreign_keys=[created_by])
+    withdrawer: Mapped[Person | None] = relationship(lazy="raise", foreign_keys=[withdrawn_by])
+
+    @property
+    def name(self) -> str:
+        return fixture_name(self.id, is_positive=self.is_positive)
+
+    @property
+    def is_positive(self) -> bool:
+        return self.lowest is not None
+
+    @property
+    def bound(self) -> float | None:
+        return self.lowest if self.highest is None else self.highest
 
 
 class Judge(Base):

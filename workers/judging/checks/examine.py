@@ -43,6 +43,7 @@ THEMES: dict[str, tuple[Check, ...]] = {
         grading.VARIATIONS,
         grading.LADDER,
         grading.FIXTURES,
+        grading.JUDGED,
         rewards.ADD_UP,
         rewards.IN_RANGE,
     ),

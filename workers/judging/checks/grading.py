@@ -1,17 +1,20 @@
 """Does the reward follow the quality of an answer, and nothing else? Variations, a ladder, the package's fixtures."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 from backend.domain.fixtures import Fixture, FixtureKind, against_manifest, read_fixtures
+from backend.domain.judged_fixtures import JudgedFixture
 from backend.domain.manifest import ActionSpec, EpisodeSpec, Manifest
-from backend.domain.rollouts import Rollout
+from backend.domain.reward_bounds import floor_of, gold_bounds
+from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
 from workers.judging.checks.base import Check, Finding, does_not_apply, failed, listed, passed, skipped
-from workers.judging.checks.bounds import TOLERANCE, floor_of, gold_bounds
+from workers.judging.checks.bounds import TOLERANCE
 from workers.judging.checks.policies import recites, rewrites
-from workers.judging.checks.subject import Subject
+from workers.judging.checks.subject import CONCURRENCY, Subject
 
 SAMPLES = 8
 NO_GOLD = "The manifest names no `gold` script: there is no right answer to compare with."
@@ -119,11 +122,50 @@ async def _fixtures(subject: Subject) -> Finding:
 
 
 async def _play_fixture(subject: Subject, fixture: Fixture, number: int) -> list[Rollout]:
+    return await _recite(subject, "fixtures", fixture.task.spec(subject.manifest), fixture.replies, number)
+
+
+async def _recite(subject: Subject, name: str, task: TaskSpec, replies: Sequence[str], number: int) -> list[Rollout]:
     """The transcript is the whole episode: where it ends, so does the episode."""
-    short = subject.manifest.proctor.episode.model_copy(update={"max_turns": len(fixture.replies)})
-    task = fixture.task.spec(subject.manifest)
+    short = subject.manifest.proctor.episode.model_copy(update={"max_turns": len(replies)})
     manifest = _with_episode(subject.manifest, short)
-    return await subject.play("fixtures", recites(fixture.replies), [(task, 1)], manifest=manifest, offset=number)
+    return await subject.play(name, recites(replies), [(task, 1)], manifest=manifest, offset=number)
+
+
+async def _judged(subject: Subject) -> Finding:
+    """Every episode that people judged, whichever version it was played on."""
+    if not subject.judged:
+        return does_not_apply("Nobody judged an episode of this environment a hack, or kept an honest one.")
+    gate = asyncio.Semaphore(CONCURRENCY)
+
+    async def replayed(number: int, fixture: JudgedFixture) -> tuple[JudgedFixture, Rollout | None]:
+        async with gate:
+            played = await _recite(subject, "judged", fixture.task, fixture.replies, number)
+        return fixture, next(iter(played), None)
+
+    pairs = await asyncio.gather(*(replayed(number, fixture) for number, fixture in enumerate(subject.judged)))
+    results = [_judged_result(subject, fixture, rollout) for fixture, rollout in pairs]
+    broken = [(result["told"], rollout) for result, (_, rollout) in zip(results, pairs, strict=True) if result["told"]]
+    hacks = sum(fixture.highest is not None for fixture in subject.judged)
+    told = f"{hacks} judged a hack and {len(pairs) - hacks} judged honest"
+    if broken:
+        shown = [rollout for _, rollout in broken if rollout]
+        sentence = f"{len(broken)} of {len(pairs)} judged episodes ({told}) do not hold. "
+        return failed(sentence + listed([text for text, _ in broken], 3) + ".", shown, fixtures=results)
+    return passed(f"{len(pairs)} judged episodes, {told}, are rewarded as people said.", fixtures=results)
+
+
+def _judged_result(subject: Subject, fixture: JudgedFixture, rollout: Rollout | None) -> dict[str, Any]:
+    """`told` says what does not hold; empty where it does."""
+    reward = rollout.reward if rollout and rollout.is_completed else None
+    result = {"fixture": fixture.name, "judge": fixture.judge, "demand": fixture.demand, "reward": reward, "told": ""}
+    if reward is None:
+        broke = rollout.error_message if rollout else "stopped"
+        return result | {"told": f"{fixture.name} (judged by {fixture.judge}): the episode broke: {broke}"}
+    if not fixture.is_met(reward, subject.manifest.proctor.checks.noise + TOLERANCE):
+        told = f"{fixture.name} (judged by {fixture.judge}) earns {reward:.4g} instead of {fixture.demand}"
+        return result | {"told": told}
+    return result
 
 
 def _with_episode(manifest: Manifest, episode: EpisodeSpec) -> Manifest:
@@ -164,5 +206,11 @@ FIXTURES = Check(
     "fixtures_hold",
     "Every transcript that belongs to the package earns the columns that it says.",
     _fixtures,
+    needs=("starts_and_resets", "agent_fits"),
+)
+JUDGED = Check(
+    "judged_fixtures_hold",
+    "An episode that a person judged a hack scores low for ever; an honest one that was kept, as high as it did.",
+    _judged,
     needs=("starts_and_resets", "agent_fits"),
 )

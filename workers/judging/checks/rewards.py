@@ -3,10 +3,10 @@
 import math
 
 from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
+from backend.domain.reward_bounds import declared_range
 from backend.domain.rollouts import Rollout, columns_over_episode, weighted_reward
 from workers.environments.client import Observation
 from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
-from workers.judging.checks.bounds import declared_range
 from workers.judging.checks.subject import Subject
 
 SAMPLES = 12

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.judged_fixtures import JudgedFixture
 from backend.domain.manifest import Manifest
 from backend.domain.rollouts import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
@@ -53,6 +54,8 @@ class Subject:
     server: EnvServer
     files: Mapping[str, str] = field(default_factory=dict)
     """The package, for its fixtures."""
+    judged: Sequence[JudgedFixture] = ()
+    """Episodes on which people gave a verdict, on whatever version."""
     seed: int = 0
     on_rollout: OnRollout = lambda rollout: None
     """Told of every rollout as it ends, failed ones included."""

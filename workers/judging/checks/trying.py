@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from backend.domain.reward_bounds import floor_of, gold_bounds
 from backend.domain.rollouts import Rollout
 from backend.domain.statistics import Estimate, estimate_mean
 from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
@@ -10,8 +11,6 @@ from workers.judging.checks.bounds import (
     by_level,
     figures,
     floor_limit,
-    floor_of,
-    gold_bounds,
     success_bounds,
 )
 from workers.judging.checks.policies import DEGENERATE
