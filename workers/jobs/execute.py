@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from backend.errors import AppError
 from backend.settings import get_settings
 from workers.jobs import leases
+from workers.jobs.fitting import is_passed_over
 from workers.jobs.registry import JobContext, UnknownJob, find_body
 
 logger = structlog.get_logger(__name__)
@@ -32,6 +33,8 @@ class Interrupted(BaseException):
 def execute(job_id: uuid.UUID, worker: str = "") -> None:
     """The one entry for all jobs. A message for a job that is over, taken or unknown is no error. `worker` is the name
     under which this one reports, so that a page can say what it works on."""
+    if worker and is_passed_over(job_id, worker):
+        return
     taken = leases.take(job_id, f"{worker or _machine_name()}/{os.getpid()}")
     if taken is None:
         logger.info("nothing to do for this wake-up", job_id=str(job_id))

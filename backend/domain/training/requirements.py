@@ -1,0 +1,60 @@
+"""What a job asks of the worker that takes it up, where not every worker of its queue has it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.domain.capabilities import NEEDS, Offer
+from backend.domain.training.adapter import AdapterKind, AdapterRecord
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.exports import CONVERTER, QUANTISER
+from backend.domain.vocabulary import ExportForm
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One thing that a worker must have."""
+
+    words: str
+    """After "a worker with"."""
+    is_met: Callable[[Offer], bool]
+
+
+def of_training(configuration: TrainingConfiguration) -> list[Requirement]:
+    """Of a run, and of a look at it."""
+    chosen = configuration.resolved()
+    found = [Requirement(need.words, need.is_met) for need in NEEDS if _at(chosen, need.field) == need.value]
+    count = configuration.hardware.processes
+    if count > 1 and configuration.hardware.device != "cpu":
+        found.append(Requirement(f"{count} GPUs", lambda offer: not offer.can.has_cuda or offer.can.gpu_count >= count))
+    return found
+
+
+def of_weights(adapter: Mapping[str, Any] | None) -> list[Requirement]:
+    """Of whatever loads a checkpoint. `adapter`: its record, None for whole weights."""
+    record = AdapterRecord.model_validate(adapter) if adapter is not None else None
+    return [_installed(QUANTISER)] if record and record.kind is AdapterKind.QLORA else []
+
+
+def of_export(form: ExportForm, adapter: Mapping[str, Any] | None) -> list[Requirement]:
+    return [*of_weights(adapter), *([_installed(CONVERTER)] if form is ExportForm.GGUF else [])]
+
+
+def lacking(requirements: Iterable[Requirement], offer: Offer) -> list[str]:
+    """What this worker has not, in words."""
+    return [each.words for each in requirements if not each.is_met(offer)]
+
+
+def able(requirements: Sequence[Requirement], offers: Iterable[Offer], queue: str) -> list[str]:
+    """Names of the workers of the queue that have everything."""
+    return [offer.name for offer in offers if queue in offer.queues and not lacking(requirements, offer)]
+
+
+def _installed(engine: str) -> Requirement:
+    return Requirement(engine, lambda offer: engine in offer.can.engines)
+
+
+def _at(chosen: object, field: str) -> object:
+    for name in field.split("."):
+        chosen = chosen.get(name) if isinstance(chosen, dict) else None
+    return chosen

@@ -1,0 +1,147 @@
+"""Jobs that not every worker of their queue can carry out: who leaves them, who takes them, what is said meanwhile."""
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from backend.db.models import Export, Job, Preflight, Run, Worker
+from backend.db.session import transaction
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.vocabulary import ExportForm, ExportStatus, JobStatus, Queue, RunKind, RunStatus
+from backend.queue import enqueue
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+from tests.jobs.conftest import job_of, run_of
+from workers.jobs.execute import execute
+from workers.jobs.fitting import PATIENCE, SINCE, is_passed_over
+from workers.jobs.registry import BODIES, Entry
+
+PLAIN = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
+FOUR_BIT = PLAIN | {"bitsandbytes": "0.50.1"}
+QLORA = {"adapter": {"kind": "qlora"}, "model": {"source": "base", "base": "some/model-0.5B"}}
+BESIDE_4_BIT = {
+    "base": "some/model-0.5B",
+    "dtype": "bfloat16",
+    "rank": 8,
+    "alpha": 16.0,
+    "quantisation": {"type": "nf4"},
+}
+Report = Callable[..., None]
+
+
+@pytest.fixture
+def report(installation: None) -> Report:
+    """A worker says what it has."""
+
+    def report(name: str, engines: dict[str, str], queue: str = "gpu", *, seconds_ago: float = 0, **can: Any) -> None:
+        capabilities = {"flavour": "transformers", "engines": engines, **can}
+        seen_at = datetime.now(UTC) - timedelta(seconds=seconds_ago)
+        with transaction() as session:
+            session.merge(Worker(name=name, queues=[queue], capabilities=capabilities, seen_at=seen_at))
+
+    return report
+
+
+def training_job(**choices: Any) -> uuid.UUID:
+    configuration = TrainingConfiguration.model_validate(choices).resolved()
+    with transaction() as session:
+        run = make_run(session, kind=RunKind.TRAINING, status=RunStatus.QUEUED, configuration=configuration)
+        return enqueue(session, "training.run", queue=Queue.GPU, run_id=run.id).id
+
+
+def test_a_worker_without_bitsandbytes_leaves_a_qlora_run_to_the_one_that_has_it(
+    report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BODIES, "training.run", Entry("tests.jobs.bodies:write"))
+    report("gpu@plain", PLAIN)
+    report("gpu@four-bit", FOUR_BIT)
+    job_id = training_job(**QLORA)
+    execute(job_id, "gpu@plain")
+    job = job_of(job_id)
+    assert (job.status, job.attempts, job.lease_owner) == (JobStatus.QUEUED, 0, None)
+    phase = run_of(job_id).progress["phase"]
+    assert phase == "waiting for gpu@four-bit: gpu@plain has no peft and bitsandbytes"
+    assert not is_passed_over(job_id, "gpu@four-bit")
+
+
+def test_any_worker_takes_what_asks_for_nothing_special(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    assert not is_passed_over(training_job(), "gpu@plain")
+    assert not is_passed_over(training_job(**QLORA), "gpu@has-not-reported")
+
+
+def test_a_gpu_and_as_many_as_there_are_processes_are_needed(report: Report) -> None:
+    gpu = {"name": "A GPU", "memory_mb": 80_000}
+    report("gpu@cpu", PLAIN, cuda=False)
+    report("gpu@one", PLAIN, cuda=True, bf16=True, gpus=[gpu])
+    report("gpu@two", PLAIN, cuda=True, bf16=True, gpus=[gpu, gpu])
+    job_id = training_job(hardware={"device": "cuda"})
+    assert [is_passed_over(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, False, False]
+    job_id = training_job(hardware={"device": "cuda", "processes": 2})
+    assert [is_passed_over(job_id, name) for name in ("gpu@cpu", "gpu@one", "gpu@two")] == [True, True, False]
+
+
+def test_where_nobody_can_the_run_waits_and_then_fails_with_the_reason(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    report("gpu@silent", FOUR_BIT, seconds_ago=600)
+    report("cpu@four-bit", FOUR_BIT, queue="cpu")
+    job_id = training_job(**QLORA)
+    assert is_passed_over(job_id, "gpu@plain")
+    assert run_of(job_id).progress["phase"] == "waiting for a worker with peft and bitsandbytes: none answers"
+    began = datetime.fromisoformat(job_of(job_id).arguments[SINCE])
+    with transaction() as session:
+        session.get_one(Job, job_id).arguments = {SINCE: (began - PATIENCE).isoformat()}
+    assert is_passed_over(job_id, "gpu@plain")
+    run = run_of(job_id)
+    assert (job_of(job_id).status, run.status) == (JobStatus.FAILED, RunStatus.FAILED)
+    assert run.reason == "No worker that answers has what this needs: peft and bitsandbytes."
+
+
+def test_the_time_of_waiting_begins_anew_once_somebody_could(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    job_id = training_job(**QLORA)
+    assert is_passed_over(job_id, "gpu@plain")
+    report("gpu@four-bit", FOUR_BIT)
+    assert is_passed_over(job_id, "gpu@plain")
+    assert SINCE not in job_of(job_id).arguments
+
+
+def test_a_gguf_export_waits_for_the_converter(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    report("gpu@converter", PLAIN | {"llama.cpp": "b1"})
+    with transaction() as session:
+        checkpoint = make_checkpoint(session, make_policy(session), make_run(session, kind=RunKind.TRAINING))
+        export = Export(checkpoint_id=checkpoint.id, run_id=checkpoint.run_id, form=ExportForm.GGUF, options={})
+        session.add(export)
+        session.flush()
+        arguments = {"export_id": str(export.id)}
+        job_id = enqueue(session, "exports.run", queue=Queue.GPU, arguments=arguments).id
+    assert is_passed_over(job_id, "gpu@plain")
+    with transaction() as session:
+        told = session.get_one(Export, export.id)
+        assert (told.status, told.progress["phase"]) == (
+            ExportStatus.QUEUED,
+            "waiting for gpu@converter: gpu@plain has no llama.cpp",
+        )
+    assert not is_passed_over(job_id, "gpu@converter")
+
+
+def test_a_look_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    report("gpu@four-bit", FOUR_BIT)
+    configuration = TrainingConfiguration.model_validate(QLORA).resolved()
+    with transaction() as session:
+        preflight = Preflight(version_id=make_environment_version(session).id, configuration=configuration)
+        session.add(preflight)
+        session.flush()
+        look = enqueue(session, "training.preflight", queue=Queue.GPU, arguments={"preflight_id": str(preflight.id)})
+        checkpoint = make_checkpoint(session, make_policy(session), adapter=BESIDE_4_BIT)
+        run = make_run(session, status=RunStatus.QUEUED, policy=make_policy(session), checkpoint_id=checkpoint.id)
+        evaluation = enqueue(session, "evaluations.run", queue=Queue.GPU, run_id=run.id)
+    for job_id in (look.id, evaluation.id):
+        assert [is_passed_over(job_id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
+    with transaction() as session:
+        assert "gpu@four-bit" in session.get_one(Preflight, preflight.id).progress["phase"]
+        assert "gpu@four-bit" in session.get_one(Run, run.id).progress["phase"]
