@@ -4,6 +4,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import CompoundSelect, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
@@ -157,6 +158,8 @@ def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:
     """`highest held-out reward 0.683 [0.642, 0.724], 0.021 above step 160`"""
     if best.heldout_reward is None:
         return ""
+    if judged := best.heldout.get("judged"):
+        return _why_best_as_judged(best, judged, of_run)
     words = f"highest held-out reward {best.heldout_reward:.3f}"
     if interval := interval_of(best):
         words += f" [{interval[0]:.3f}, {interval[1]:.3f}]"
@@ -166,6 +169,16 @@ def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:
     reward, second = max(others, key=lambda pair: pair[0])
     ahead = best.heldout_reward - reward
     return f"{words}, as high as {name_of(second)}" if ahead < 5e-4 else f"{words}, {ahead:.3f} above {name_of(second)}"
+
+
+def _why_best_as_judged(best: Checkpoint, judged: dict[str, Any], of_run: Sequence[Checkpoint]) -> str:
+    """`highest held-out reward as judged 0.412 [0.371, 0.450]; as trained it has 0.683, step 160 has 0.902`"""
+    words = f"highest held-out reward as judged {judged['mean']:.3f}"
+    if judged["low"] is not None:
+        words += f" [{judged['low']:.3f}, {judged['high']:.3f}]"
+    highest = max(of_run, key=lambda each: -1e9 if each.heldout_reward is None else each.heldout_reward)
+    words += f"; as trained it has {best.heldout_reward:.3f}"
+    return words if highest is best else f"{words}, {name_of(highest)} has {highest.heldout_reward:.3f}"
 
 
 def interval_of(checkpoint: Checkpoint) -> tuple[float, float] | None:

@@ -56,6 +56,7 @@ BODIES = {
     "exports.run": Entry("workers.jobs.exports:run", owns_run=False),
     "exports.upload": Entry("workers.jobs.hub:run", owns_run=False),
     "judging.detect": Entry("workers.jobs.judging:run", owns_run=False),
+    "judging.follow": Entry("workers.jobs.following_verdicts:run", owns_run=False),
     "judging.judge": Entry("workers.jobs.judges:judge", owns_run=False),
     "judging.ask": Entry("workers.jobs.judges:ask", owns_run=False),
 }

@@ -14,6 +14,7 @@ from backend.db.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.keeping import KeepRule
 from backend.events import announce, run_topic
+from backend.judging.consequences.curves import choose_best
 from backend.training.keeping import PrunePlan, prune_by_rule
 from workers.models.adapter import record_of, save_adapter
 from workers.models.load import load_folder
@@ -73,14 +74,7 @@ class CheckpointStore:
                     heldout_reward=examination.reward.mean if examination.reward else None,
                 )
             )
-            best = (
-                select(Checkpoint.id)
-                .where(of_run, Checkpoint.heldout_reward.is_not(None))
-                .order_by(Checkpoint.heldout_reward.desc(), Checkpoint.created_at)
-                .limit(1)
-                .scalar_subquery()
-            )
-            session.execute(update(Checkpoint).where(of_run).values(is_best=Checkpoint.id == best))
+            choose_best(session, self.run_id)
             announce(session, run_topic(self.run_id))
 
     def prune(self, rule: KeepRule) -> PrunePlan:
@@ -96,9 +90,13 @@ class CheckpointStore:
 
     def load(self, checkpoint: Checkpoint) -> tuple[Any, Any]:
         """Model and tokenizer. Their folder stays: TRL reads its reference model from it."""
-        target = self._folder / "weights" / checkpoint.id.hex
+        target = self.folder_of(checkpoint)
         shutil.rmtree(target, ignore_errors=True)
         return load_folder(get_folder(checkpoint.artifact, target))
+
+    def folder_of(self, checkpoint: Checkpoint) -> Path:
+        """Where `load` puts the weights on this machine."""
+        return self._folder / "weights" / checkpoint.id.hex
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

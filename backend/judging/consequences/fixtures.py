@@ -64,7 +64,9 @@ class Judged:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def follow_verdict(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
+def fixture_of_verdict(
+    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
+) -> Fixture | None:
     """What a new verdict makes of the rollout's fixture: a hack gets one, another verdict takes it back."""
     present = active_fixture(session, rollout_id)
     if present is not None and verdict is not (Verdict.HONEST if present.is_positive else Verdict.HACK):

@@ -3,14 +3,14 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 
 from backend.db.models import Environment, Fixture
 from backend.environments.queries import get_environment
-from backend.judging.consequences import fixtures
+from backend.judging.consequences import curves, fixtures
 from backend.judging.consequences.forms import BoundForm, KeepForm, WithdrawForm
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.forms import read_form
@@ -69,6 +69,12 @@ def withdraw(
     fixture = fixtures.get_fixture(session, fixture_id)
     fixtures.withdraw(session, actor, fixture, form.because)
     return _to_list(session, fixture, f"{fixture.name} is taken back.")
+
+
+@router.get("/runs/{run_id}/judged.json")
+def judged_points(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str, Any]:
+    """Points of the reward as trained and as judged."""
+    return curves.chart_of(session, curves.get_run(session, run_id))
 
 
 def _to_list(session: SessionDep, fixture: Fixture, notice: str) -> Response:

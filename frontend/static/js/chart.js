@@ -129,10 +129,10 @@
       };
     }
 
-    // what lies between two quantiles, or in a window of levels, is filled
+    // what lies between two quantiles, in a window of levels or in an interval is filled
     bands() {
       const place = (name) => this.data.series.findIndex(({ label }) => label === name) + 1;
-      return [["p90", "p10"], ["top level", "lowest level"]]
+      return [["p90", "p10"], ["top level", "lowest level"], ["judged at most", "judged at least"]]
         .map((ends) => ends.map(place))
         .filter(([high, low]) => high && low)
         .map(([high, low]) => ({ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }));

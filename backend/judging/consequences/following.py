@@ -1,0 +1,32 @@
+"""What a verdict sets off: at once its fixture, a moment later the best checkpoint of a training run."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Job, Run
+from backend.domain.vocabulary import JobStatus, Queue, RunKind, Verdict
+from backend.judging.consequences.fixtures import fixture_of_verdict
+from backend.queue import FOLLOW_JOB, enqueue
+
+if TYPE_CHECKING:
+    from backend.web.identity import Actor
+
+
+def follow_verdict(
+    session: Session, actor: Actor | None, run_id: uuid.UUID, rollout_id: uuid.UUID, verdict: Verdict
+) -> None:
+    fixture_of_verdict(session, actor, rollout_id, verdict)
+    if session.scalar(select(Run.kind).where(Run.id == run_id)) is RunKind.TRAINING:
+        _weigh_again(session, run_id)
+
+
+def _weigh_again(session: Session, run_id: uuid.UUID) -> None:
+    """One waiting job is enough for any number of verdicts; one that is at work may have read too early."""
+    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == FOLLOW_JOB, Job.status == JobStatus.QUEUED)
+    if session.scalar(waiting.limit(1)) is None:
+        enqueue(session, FOLLOW_JOB, queue=Queue.CPU, run_id=run_id)
