@@ -31,10 +31,14 @@ class Trained:
 
 def train_apart(version: EnvironmentVersion, name: str, configuration: TrainingConfiguration) -> Trained:
     """As a worker does it, one thread of torch."""
-    run_id = start_run(version, configuration.resolved())
+    return conduct_apart(start_run(version, configuration.resolved()), name)
+
+
+def conduct_apart(run_id: uuid.UUID, name: str) -> Trained:
+    """A run that a worker has taken up: until it ends or rests."""
     began, cpu_before = time.monotonic(), tree_seconds()
     log = get_settings().data / f"{run_id}.log"
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         command = [sys.executable, "-m", "workers.training.run", str(run_id)]
         ended = subprocess.run(command, cwd=PROJECT_ROOT, stdout=output, stderr=output, check=False)
     if ended.returncode:

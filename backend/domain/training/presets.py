@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict
 
+from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import (
     CheckpointChoice,
     HeldoutChoice,
@@ -100,6 +101,24 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 heldout=HeldoutChoice(every=30, tasks=300),
                 checkpoints=CheckpointChoice(every=30),
                 servers=2,
+            ),
+        ),
+        "sloppy-guess-watched": Preset(
+            title="A reward that is hacked, watched",
+            about="A model of 0.1 million parameters from scratch learns number guessing from those games that a weak"
+            " teacher won, then 40 steps of reinforcement on a reward with a hole. A grave suspicion pauses the run.",
+            suits="Seeing a policy find the hole, an alarm pause it, and a roll back onto a repaired version. Nothing"
+            " that it makes is worth keeping.",
+            takes="Some minutes on two CPU cores.",
+            seen="Not measured yet.",
+            environment="sloppy_guess",
+            configuration=TrainingConfiguration(
+                model=ModelChoice(pieces="phrases", vocabulary=640),
+                sft=SftChoice(episodes=4000, script_where="win = 1", noise=0.0, steps=400, learning_rate=3e-3),
+                grpo=GrpoChoice(steps=40, tasks_per_step=8, group_size=8, learning_rate=8e-4, beta=0.0),
+                heldout=HeldoutChoice(every=5, tasks=50),
+                checkpoints=CheckpointChoice(every=5, keep_last=20),
+                alarms=AlarmsChoice(suspicion="pause"),
             ),
         ),
     }
