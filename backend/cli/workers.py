@@ -26,6 +26,8 @@ def _row(worker: dict[str, Any]) -> tuple[object, ...]:
     state = "silent" if worker["is_silent"] else "working" if work else "idle"
     gpus = ", ".join(f"{gpu['name']} {gpu['memory_mb'] / 1024:.0f} GB" for gpu in can["gpus"]) or None
     reach = " CUDA" * bool(can["cuda"]) + " bf16" * bool(can["bf16"])
+    if len(can["gpus"]) > 1:
+        gpus = f"{can['cuda_devices'] or len(can['gpus'])} GPUs: {gpus}"
     return (
         *(worker["name"], state, ", ".join(worker["queues"])),
         f"{can['cpus']} CPUs, {can['memory_mb'] / 1024:.0f} GB",

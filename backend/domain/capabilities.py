@@ -35,6 +35,8 @@ class Capabilities(BaseModel):
     """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
     cuda: bool | None = None
     """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    cuda_devices: int | None = None
+    """How many GPUs torch reaches; null as above."""
     bf16: bool | None = None
     """Does the GPU compute in bfloat16?"""
     launcher: str | None = None
@@ -51,6 +53,13 @@ class Capabilities(BaseModel):
     @property
     def has_cuda(self) -> bool:
         return bool(self.gpus) if self.cuda is None else self.cuda
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that a run can have."""
+        if not self.has_cuda:
+            return 0
+        return len(self.gpus) if self.cuda_devices is None else self.cuda_devices
 
     @property
     def trains(self) -> bool:

@@ -70,7 +70,7 @@ class Presence:
         """What the machine said when it was asked; the next report has it."""
         converter = {CONVERTER: str(found["converter"])} if found.get("converter") else {}
         self._capabilities["engines"] |= converter
-        self._capabilities |= {name: found[name] for name in ("cuda", "bf16") if name in found}
+        self._capabilities |= {name: found[name] for name in ("cuda", "cuda_devices", "bf16") if name in found}
 
     def _run(self) -> None:
         while True:

@@ -10,6 +10,8 @@ from workers.jobs.training_vitals import Vitals
 MODULE = "workers.training.run"
 MODULES = {"unsloth": "workers.training.with_unsloth"}
 """Of engines whose training process begins in a way of its own."""
+LAUNCHER = "workers.training.ranks.launch"
+"""Of runs that train in several processes."""
 
 
 def run(context: JobContext) -> None:
@@ -28,5 +30,7 @@ def run(context: JobContext) -> None:
 
 
 def module_of(run: Run) -> str:
-    """What the run's engine is started by."""
+    """What the run is started by."""
+    if run.configuration.get("hardware", {}).get("processes", 1) > 1:
+        return LAUNCHER
     return MODULES.get(str(run.configuration.get("engine")), MODULE)

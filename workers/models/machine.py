@@ -13,11 +13,12 @@ from workers.models.converter import find_converter
 
 
 def look() -> dict[str, Any]:
-    """`{cuda, bf16, converter}`; the converter's name or null."""
+    """`{cuda, cuda_devices, bf16, converter}`; the converter's name or null."""
     has_cuda = bool(torch.cuda.is_available())
     converter = find_converter()
     return {
         "cuda": has_cuda,
+        "cuda_devices": torch.cuda.device_count() if has_cuda else 0,
         "bf16": has_cuda and bool(torch.cuda.is_bf16_supported()),
         "converter": converter.name if converter else None,
     }

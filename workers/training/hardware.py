@@ -28,6 +28,11 @@ def take_device(choice: HardwareChoice) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # noqa: TID251 - torch asks for it when it first looks for a GPU
     elif choice.device == "cuda" and not torch.cuda.is_available():
         raise ModelUnusable("the run wants a GPU (hardware.device=cuda), and torch reaches none on this worker")
+    elif torch.cuda.is_available() and choice.processes > torch.cuda.device_count():
+        raise ModelUnusable(
+            f"{choice.processes} processes want a GPU each (hardware.processes), and torch reaches "
+            f"{torch.cuda.device_count()} on this worker"
+        )
 
 
 def settle(choice: HardwareChoice) -> Hardware:

@@ -16,6 +16,7 @@ from workers.models.build import build_model
 from workers.training.gate import gate_problems, success_of
 from workers.training.hardware import settle
 from workers.training.lesson_sources import gathered_lessons
+from workers.training.ranks.orders import SftOrder
 from workers.training.resume import newest_complete, step_of
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_sft import SftRun, train_sft
@@ -147,6 +148,10 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
         f"SFT{_which(attempt)}: {attempt.steps:,} steps of {choice.batch} out of {len(lessons):,} lessons, "
         f"seed {attempt.seed}"
     )
+    save_every = max(bench.configuration.checkpoints.every, attempt.steps // 10)
+    weights, kept = bench.store.folder_of(start), bench.folder_of(Stage.SFT)
+    order = SftOrder(str(weights), str(kept), str(folder), attempt.steps, attempt.seed, save_every)
+    bench.ranks.tell(order.as_json())
     train_sft(
         SftRun(
             model=model,
@@ -155,9 +160,10 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
             lessons=lessons,
             seed=attempt.seed,
             folder=folder,
-            save_every=max(bench.configuration.checkpoints.every, attempt.steps // 10),
+            save_every=save_every,
             on_step=on_step,
             hardware=settle(bench.configuration.hardware),
+            ranks=bench.ranks,
         )
     )
     if reached < attempt.steps and bench.is_used_up():

@@ -58,7 +58,7 @@ def gathered_lessons(bench: Workbench, model: Any, tokenizer: Any) -> list[Lesso
     kept, said = folder / "lessons.jsonl", folder / "lessons.json"
     if kept.exists():
         bench.summary["lessons"] = json.loads(said.read_text())
-        return list(_read(kept))
+        return kept_lessons(folder)
     choice, context = bench.configuration.sft, context_of(model, tokenizer)
     chat = ChatTokens(tokenizer)
     main = _fitting(_gather(bench, chat, choice.source, choice.scripted_episodes), context)
@@ -251,7 +251,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
     partial.replace(path)
 
 
-def _read(path: Path) -> Iterator[Lesson]:
-    with path.open() as lines:
-        for line in lines:
-            yield Lesson(**json.loads(line))
+def kept_lessons(folder: Path) -> list[Lesson]:
+    """Those that were gathered before."""
+    with (folder / "lessons.jsonl").open() as lines:
+        return [Lesson(**json.loads(line)) for line in lines]

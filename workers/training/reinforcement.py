@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from backend.db.models import Checkpoint
 from backend.domain.rollouts import Rollout
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import Phase
 from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.view import row_of
-from workers.models.policy import LocalPolicy
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.behind import Behind
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
@@ -19,7 +17,10 @@ from workers.training.hardware import settle
 from workers.training.pace import Pace
 from workers.training.planning.memory import PlanMemory
 from workers.training.planning.planner import Planner
+from workers.training.ranks.orders import GrpoOrder
+from workers.training.ranks.playing import play_together
 from workers.training.reporter import step_figures
+from workers.training.sampling import training_player, training_sampler
 from workers.training.steering import Steering
 from workers.training.trl_grpo import reached_step, train_grpo
 from workers.training.verdicts import Hacks
@@ -45,9 +46,10 @@ class Reinforcement:
         self.bench, self.reached = bench, reached
         self.choice, self.folder = bench.configuration.grpo, bench.folder_of(Stage.GRPO)
         assignment = bench.assignment
+        self._start = start
         self._model, self._tokenizer = bench.store.load(start)
         self._hardware = settle(bench.configuration.hardware)
-        self._policy = self._sampler()
+        self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
         self._watch = resume_watch(assignment.run_id, before_step=reached + 1)
         self._environments = {venue.tag: venue.name for venue in assignment.venues}
         self._pace = Pace(reached)
@@ -66,6 +68,7 @@ class Reinforcement:
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{bench.arena.capacity} at a time"
         )
+        bench.ranks.tell(GrpoOrder(str(bench.store.folder_of(self._start)), str(self.folder)).as_json())
         try:
             with self._behind:
                 train_grpo(self._run())
@@ -75,19 +78,6 @@ class Reinforcement:
             self._steering.raise_ending()
             raise Stopped
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _sampler(self) -> LocalPolicy:
-        choice = self.choice
-        policy = LocalPolicy(
-            self._model,
-            self._tokenizer,
-            temperature=choice.temperature,
-            top_p=choice.top_p,
-            top_k=choice.top_k,
-            lockstep=True,
-        )
-        policy.set_precision(is_bf16=self._hardware.is_bf16)
-        return policy
 
     def _run(self) -> GrpoRun:
         configuration, assignment = self.bench.configuration, self.bench.assignment
@@ -109,16 +99,12 @@ class Reinforcement:
             hardware=self._hardware,
             vllm=configuration.vllm if configuration.engine == "vllm" else None,
             set_generation=self._policy.sample_with,
+            ranks=self.bench.ranks,
         )
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
-        return self.bench.arena.play_in_lockstep(
-            self._planner.plans_of(step, ordinals),
-            self._policy,
-            phase=Phase.TRAIN,
-            seed=self.bench.configuration.seed,
-            training_step=step,
-        )
+        play = training_player(self.bench.arena, self._policy, self.bench.configuration.seed)
+        return play_together(self.bench.ranks, step, self._planner.plans_of(step, ordinals), play)
 
     def _on_step(self, step: GrpoStep) -> bool:
         """Record, judge, learn what to play next, steer, examine. Returns whether to go on."""

@@ -1,6 +1,7 @@
 """One training run in a process of its own: `python -m workers.training.run <run id>`.
 
-Started again for the same run, it goes on where its checkpoints and saved states stand.
+Started again for the same run, it goes on where its checkpoints and saved states stand. Of a run in several processes
+it is each of them: the first leads, and is this one; the others follow.
 """
 
 import logging
@@ -20,6 +21,7 @@ from backend.domain.errors import SandboxError
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
 from backend.logs import configure_logging
+from backend.settings import get_settings
 from workers.jobs.recording import RunRecorder
 from workers.rollouts.engine import TooManyFailures
 from workers.training.arena import arena_of
@@ -27,9 +29,12 @@ from workers.training.assignment import Assignment, read_assignment
 from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
 from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
+from workers.training.following import follow
 from workers.training.gate import GateClosed, check_gate
 from workers.training.hardware import take_device
 from workers.training.imitation import imitate
+from workers.training.ranks.joining import is_follower, join, lead, tell_launcher
+from workers.training.ranks.room import check_room
 from workers.training.reinforcement import reinforce
 from workers.training.warm_up import begin
 from workers.training.workbench import Ended, Stopped, UsedUp, Workbench
@@ -64,10 +69,17 @@ def train(run_id: uuid.UUID) -> Outcome:
 
 def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, Any]) -> Outcome:
     take_device(assignment.configuration.hardware)
+    ranks = join()
     recorder.progress(phase="preparing the environment", done=0, total=1)
+    if ranks.count > 1:
+        needs = [venue.manifest.proctor.resources for venue in assignment.venues]
+        check_room(needs * ranks.count, assignment.configuration.servers)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:
-        with arena_of(assignment) as arena, _paid(Workbench(assignment, arena, recorder, store, summary)) as bench:
+        with (
+            arena_of(assignment) as arena,
+            _paid(Workbench(assignment, arena, recorder, store, summary, ranks)) as bench,
+        ):
             _stages(bench)
     except Stopped:
         return asked_to_stop(assignment.run_id)
@@ -135,9 +147,14 @@ def main() -> int:
     logging.getLogger("accelerate").setLevel(logging.WARNING)
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
-    outcome = train(run_id)
-    logger.info("training ended", status=outcome.status, reason=outcome.reason)
+    tell_launcher(lambda: follow(run_id) if is_follower() else _lead(run_id))
     return 0
+
+
+def _lead(run_id: uuid.UUID) -> None:
+    with lead(get_settings().data / "training" / str(run_id)):
+        outcome = train(run_id)
+    logger.info("training ended", status=outcome.status, reason=outcome.reason)
 
 
 if __name__ == "__main__":

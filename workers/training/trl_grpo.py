@@ -17,15 +17,16 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from backend.domain.rollouts import Rollout
 from backend.domain.training.reinforcement import GrpoChoice
 from workers.models.adapter import unrounded
 from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.credit import credit_turns, token_advantages
 from workers.training.grpo.groups import Batch, play_batch
+from workers.training.grpo.rows import rows_of
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Ratio
-from workers.training.grpo.trainer import Trainer
-from workers.training.lessons import BrokenStep, lessons_of_step
+from workers.training.grpo.trainer import Counted, Trainer, mean_and_highest
+from workers.training.lessons import BrokenStep
+from workers.training.ranks.playing import play_for_leader
+from workers.training.ranks.weights import check_same
 from workers.training.resume import mark_complete, newest_complete, step_of
 
 __all__ = ["GrpoControls", "GrpoRun", "GrpoStep", "reached_step", "train_grpo"]
@@ -78,6 +79,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.trainer: Any = None
         self._batch = Batch(run.choice.group_size, [], [])
         self._counted_tokens = 0.0
+        self._token_advantages: list[list[float]] | None = None
+        """Of the rollouts that this rank learns from; None: TRL's stay."""
         self._updates: list[dict[str, Any]] = []
         """What TRL logged of each update of the step under way."""
         self._factor = 1.0
@@ -86,59 +89,51 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Before the first update of our step: what may change between steps."""
-        choice, controls = self.run.choice, self.run.controls
+        choice = self.run.choice
         if state.global_step % choice.updates:
             return
-        self._factor = controls.learning_rate_factor
         step = state.global_step // choice.updates + 1
-        temperature = choice.temperature_at(step) if controls.temperature is None else controls.temperature
+        self._factor, temperature = self.run.ranks.agree(lambda: self._controls_of(step))
         self.run.set_temperature(temperature)
         self.trainer.set_temperature(temperature)
 
+    def _controls_of(self, step: int) -> tuple[float, float]:
+        """Factor of the rate, and temperature."""
+        choice, controls = self.run.choice, self.run.controls
+        temperature = choice.temperature_at(step) if controls.temperature is None else controls.temperature
+        return controls.learning_rate_factor, temperature
+
     def rollouts(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """TRL's `rollout_func`. The prompts come with each group already repeated for its members."""
-        choice = self.run.choice
-        step = trainer.state.global_step // choice.updates + 1
+        step = trainer.state.global_step // self.run.choice.updates + 1
         with trainer.clock.counts("rollouts"):
             self._check_groups(step, [prompt[-1]["group"] for prompt in prompts])
-            batch = self._batch = play_batch(self.run, step)
-            lessons = lessons_of_step(
-                batch.rollouts,
-                groups=batch.groups,
-                group_size=choice.group_size,
-                end=self.run.tokenizer.eos_token_id,
-                silent=self._silent(batch),
-            )
-        self._counted_tokens = sum(sum(lesson.mask) for lesson in lessons) / len(lessons)
-        return {
-            "prompt_ids": [lesson.prompt for lesson in lessons],
-            "completion_ids": [lesson.completion for lesson in lessons],
-            "env_mask": [lesson.mask for lesson in lessons],
-            "logprobs": [rollout.logprobs if rollout.is_completed else [0.0] for rollout in batch.rollouts],
-            "values": [self._values(place, rollout) for place, rollout in enumerate(batch.rollouts)],
-        }
+            learned = self._learned(step)
+        self._token_advantages = learned.pop("token_advantages")
+        return learned
+
+    def _learned(self, step: int) -> dict[str, Any]:
+        """What this rank learns from: its share of what the leader made of all that was played."""
+        ranks = self.run.ranks
+        if self.run.play_share is not None:
+            told: dict[str, Any] = play_for_leader(ranks, self.run.play_share)
+            return told
+        self._batch = play_batch(self.run, step)
+        whole, shares = rows_of(self.run, self._batch), ranks.shares(self.run.choice.episodes_per_step)
+        self._counted_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
+        own: dict[str, Any] = ranks.deal(
+            [{name: rows and rows[share] for name, rows in whole.items()} for share in shares]
+        )
+        return own
 
     def _check_groups(self, step: int, numbers: list[int]) -> None:
-        """Raises BrokenStep when TRL's sampler gave anything but this step's groups."""
+        """Raises BrokenStep when TRL's sampler gave anything but this rank's share of the step's groups."""
         size, count = self.run.choice.group_size, self.run.choice.tasks_per_step
         first = (step - 1) * count
-        wanted = [first + ordinal for ordinal in range(count) for _ in range(size)]
+        own = range(count)[self.run.ranks.shares(count)[self.run.ranks.number]]
+        wanted = [first + ordinal for ordinal in own for _ in range(size)]
         if numbers != wanted:
             raise BrokenStep(f"step {step}: the trainer asks for groups {numbers[:3]}…, not for {wanted[:3]}…")
-
-    def _silent(self, batch: Batch) -> set[int]:
-        """Rollouts none of whose tokens is learned."""
-        cut = {place for place, rollout in enumerate(batch.rollouts) if rollout.is_truncated}
-        return batch.masked | cut if self.run.choice.mask_truncated else batch.masked
-
-    def _values(self, place: int, rollout: Rollout) -> dict[str, float] | None:
-        """Reward columns for TRL, which weighs them; in a mix they are weighed here, by the rollout's environment.
-        None keeps a failed or masked rollout out of its group's mean and spread."""
-        if not rollout.is_completed or place in self._batch.masked:
-            return None
-        if self.run.columns_of is None:
-            return rollout.columns
-        return {column.name: column.weight * rollout.columns[column.name] for column in self.run.columns_of(rollout)}
 
     def reward_function(self, column: str) -> Callable[..., list[float | None]]:
         """TRL's reward function of one column."""
@@ -150,17 +145,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         return values_of_column
 
     def advantages_of_tokens(self) -> list[list[float]] | None:
-        choice, batch = self.run.choice, self._batch
-        if choice.credit == "episode":
-            return None
-        credit_turns(
-            batch.rollouts,
-            batch.masked,
-            size=choice.group_size,
-            columns_for=self.run.columns_for,
-            scale=choice.scale_rewards,
-        )
-        return [token_advantages(rollout) for rollout in batch.rollouts]
+        return self._token_advantages
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
         """The schedule never learns of the factor: its rates are put back after the update."""
@@ -175,15 +160,20 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> Any:
         if logs is None or "loss" not in logs:
             return control
-        if not self._updates:
-            self._check(-(-state.global_step // self.run.choice.updates), logs)
+        run = self.run
+        if run.ranks.leads and not self._updates:
+            self._check(-(-state.global_step // run.choice.updates), logs)
         self._updates.append(dict(logs))
-        if state.global_step % self.run.choice.updates == 0:
-            self._finish(state.global_step // self.run.choice.updates, control)
+        if state.global_step % run.choice.updates == 0:
+            ratios = run.ranks.gather(self.trainer.ratios.take())
+            if not run.ranks.agree(lambda: self._finish(state.global_step // run.choice.updates, ratios)):
+                control.should_save = True
+                control.should_training_stop = True
+            self._updates = []
         return control
 
-    def _finish(self, step: int, control: Any) -> None:
-        """Our step is over: hand it to the listener."""
+    def _finish(self, step: int, ratios: list[Counted]) -> bool:
+        """Our step is over: hand it to the listener. Returns whether to go on."""
         rollouts = self._batch.rollouts
         advantages = list(self.trainer._logs["advantages"])[-len(rollouts) :]
         for place, (rollout, advantage) in enumerate(zip(rollouts, advantages, strict=True)):
@@ -191,15 +181,13 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             rollout.advantage = advantage if counts else None
         now = time.monotonic()
         seconds, self._last_step_at = now - self._last_step_at, now
-        if not self.run.on_step(self._step(step, seconds)):
-            control.should_save = True
-            control.should_training_stop = True
-        self._updates = []
+        goes_on = self.run.on_step(self._step(step, seconds, ratios))
         self._batch = Batch(self.run.choice.group_size, [], [])
         self._last_step_at += time.monotonic() - now  # what the listener does is no part of the step
+        return goes_on
 
-    def _step(self, step: int, seconds: float) -> GrpoStep:
-        spent, (mean_ratio, highest_ratio) = self.trainer.clock.take(), self.trainer.ratios.take()
+    def _step(self, step: int, seconds: float, ratios: list[Counted]) -> GrpoStep:
+        spent, (mean_ratio, highest_ratio) = self.trainer.clock.take(), mean_and_highest(ratios)
         return GrpoStep(
             step=step,
             rollouts=[*self._batch.rollouts, *self._batch.replaced],
@@ -237,8 +225,10 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
                 raise BrokenStep(f"step {step}: the trainer counted {name} {theirs}, played was {value:.6g}")
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.run.before_save()
-        mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
+        check_same(self.run.ranks, self.run.model)
+        if self.run.ranks.leads:
+            self.run.before_save()
+            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
 
     def on_train_begin(self, args: Any, state: Any, control: Any, lr_scheduler: Any, **_: Any) -> None:
         """A state without an optimiser has no schedule either: it is brought to where the step is."""

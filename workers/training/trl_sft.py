@@ -15,6 +15,8 @@ from backend.domain.training.warm_up import SftChoice
 from workers.models.adapter import unrounded
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
+from workers.training.ranks.ranks import ALONE, Ranks
+from workers.training.ranks.weights import check_same
 from workers.training.resume import mark_complete, newest_complete
 
 LOG_EVERY = 5
@@ -37,7 +39,9 @@ class SftRun:
     """Where the trainer's own states are kept."""
     save_every: int
     on_step: OnStep
+    """Of the leader."""
     hardware: Hardware = FLOAT32
+    ranks: Ranks = ALONE
 
 
 def train_sft(run: SftRun) -> None:
@@ -75,7 +79,7 @@ def _arguments(run: SftRun) -> SFTConfig:
     return SFTConfig(
         output_dir=str(run.folder),
         max_steps=choice.steps,
-        per_device_train_batch_size=choice.batch,
+        per_device_train_batch_size=choice.batch // run.ranks.count,
         learning_rate=choice.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=min(choice.warmup_steps, choice.steps // 2),
@@ -118,10 +122,12 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
         return self._report(state.global_step, {name: float(logs[name]) for name in names if name in logs}, control)
 
     def _report(self, step: int, figures: dict[str, float], control: Any) -> Any:
-        if not self.run.on_step(step, figures):
+        if not self.run.ranks.agree(lambda: self.run.on_step(step, figures)):
             control.should_save = True
             control.should_training_stop = True
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        mark_complete(self.run.folder / f"checkpoint-{state.global_step}")
+        check_same(self.run.ranks, self.run.model)
+        if self.run.ranks.leads:
+            mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

@@ -19,6 +19,7 @@ from workers.training.checkpoints import CheckpointStore
 from workers.training.examination import Examination, summarise
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
 from workers.training.purse import Purse
+from workers.training.ranks.ranks import ALONE, Ranks
 
 
 class Stopped(Exception):
@@ -48,6 +49,7 @@ class Workbench:
     recorder: RunRecorder
     store: CheckpointStore
     summary: dict[str, Any] = field(default_factory=dict)
+    ranks: Ranks = ALONE
     purse: Purse = field(init=False)
 
     def __post_init__(self) -> None:

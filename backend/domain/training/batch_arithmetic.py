@@ -17,10 +17,11 @@ def batch_in_words(configuration: TrainingConfiguration) -> str:
         told += [
             f"{grpo.tasks_per_step:,} tasks × {grpo.group_size:,} episodes = {step:,} rollouts a step",
             f"{grpo.steps:,} steps = {grpo.steps * step:,} rollouts",
-            _parts(grpo.micro_batches, step // grpo.micro_batches),
+            _parts(grpo.micro_batches, step // grpo.micro_batches, configuration.hardware.processes),
         ]
     return "; ".join(told)
 
 
-def _parts(count: int, rollouts: int) -> str:
-    return "learned in one part" if count == 1 else f"learned in {count:,} parts of {rollouts:,}"
+def _parts(count: int, rollouts: int, processes: int) -> str:
+    told = "learned in one part" if count == 1 else f"learned in {count:,} parts of {rollouts:,}"
+    return told if processes == 1 else f"{told}, divided among {processes:,} processes"

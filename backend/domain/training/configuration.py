@@ -187,7 +187,28 @@ class TrainingConfiguration(Block):
             found.append("vLLM is to sample on a server: say where it is (vllm.server).")
         if self.engine == "vllm" and self.hardware.device == "cpu":
             found.append("vLLM samples on a GPU: leave hardware.device at auto, or choose another engine.")
+        found.extend(self._problems_of_processes())
         return found
+
+    def _problems_of_processes(self) -> Iterator[str]:
+        count = self.hardware.processes
+        if count == 1:
+            return
+        if self.engine != "transformers":
+            yield f"Several processes train with the engine transformers, not with {self.engine}: set one of the two."
+        grpo, parts = self.grpo, self.grpo.micro_batches
+        if self.recipe.has_sft and self.sft.batch % count:
+            yield f"A warm-up's batch of {self.sft.batch} does not divide among {count} processes (sft.batch)."
+        if self.recipe.has_grpo and grpo.tasks_per_step % count:
+            yield (
+                f"{grpo.tasks_per_step} groups a step do not divide among {count} processes: choose a multiple of "
+                f"{count} (grpo.tasks_per_step)."
+            )
+        elif self.recipe.has_grpo and grpo.episodes_per_step // count % parts:
+            yield (
+                f"Each of {count} processes learns from {grpo.episodes_per_step // count} episodes a step, which do "
+                f"not divide into {parts} parts (grpo.micro_batches)."
+            )
 
     def _problems_of_levels(self, levels: int) -> Iterator[str]:
         given = self.grpo.levels

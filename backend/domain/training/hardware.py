@@ -19,6 +19,11 @@ class HardwareChoice(Block):
     gradient_checkpointing: bool = False
     """Compute activations again on the way back instead of keeping them: about a third slower, and much less memory.
     Turn on when a step runs out of it, after more `grpo.micro_batches`."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Processes that train together, one on each GPU of the worker. A step's groups and a warm-up's batch are divided
+    evenly among them, so `grpo.tasks_per_step` and `sft.batch` must divide. Each keeps the whole model, plays at most
+    `concurrency` episodes at a time, and has `servers` env servers of its own; examinations are played by the first
+    alone. On a CPU it only serves to try this out."""
 
 
 class VllmChoice(Block):

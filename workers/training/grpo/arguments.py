@@ -15,7 +15,7 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
     return GRPOConfig(
         output_dir=str(run.folder),
         max_steps=choice.steps * choice.updates,
-        per_device_train_batch_size=choice.episodes_per_step // choice.micro_batches,
+        per_device_train_batch_size=run.rows,
         gradient_accumulation_steps=choice.micro_batches,
         steps_per_generation=choice.micro_batches,
         num_generations=choice.group_size,

@@ -10,6 +10,8 @@ from backend.domain.rollouts import Rollout
 from backend.domain.training.hardware import VllmChoice
 from backend.domain.training.reinforcement import GrpoChoice
 from workers.training.hardware import FLOAT32, Hardware
+from workers.training.ranks.playing import PlayPlans
+from workers.training.ranks.ranks import ALONE, Ranks
 
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group gave place to a fresh one: it was played, and taught nothing."""
@@ -103,7 +105,9 @@ class GrpoRun:
     """Where the trainer's own states are kept."""
     save_every: int
     play: Play
+    """Of the leader: plays with all ranks."""
     on_step: OnStep
+    """Of the leader."""
     masked: Masked = _none
     controls: GrpoControls = field(default_factory=GrpoControls)
     set_temperature: Callable[[float], None] = lambda _: None
@@ -119,6 +123,14 @@ class GrpoRun:
     """Given TRL's vLLM generation, before anything is played; only where vLLM samples."""
     longest_completion: int = 256
     """Only a scale of the `dr_grpo` loss."""
+    ranks: Ranks = ALONE
+    play_share: PlayPlans | None = None
+    """Of a follower: plays what the leader asks of this rank."""
+
+    @property
+    def rows(self) -> int:
+        """Episodes whose gradient this rank computes at once."""
+        return self.choice.episodes_per_step // (self.choice.micro_batches * self.ranks.count)
 
     def columns_for(self, rollout: Rollout) -> Sequence[RewardColumn]:
         return self.columns if self.columns_of is None else self.columns_of(rollout)

@@ -1,7 +1,7 @@
 """TRL's GRPOTrainer with what it lacks: advantages by token, a temperature that changes, the ratio to the sampler, a
 clock. It overrides private methods of TRL 1.16, which is pinned exactly; tests hold each of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CellType
 from typing import Any
 
@@ -15,6 +15,8 @@ from workers.training.grpo.positions import count_without_padding
 _HIGHEST_LOG_RATIO = 20.0
 AdvantagesOfTokens = Callable[[], list[list[float]] | None]
 """For each rollout of the batch, one value a token or none at all; None: TRL's own advantages stay."""
+Counted = tuple[float, float, float]
+"""Sum of ratios, number of tokens, highest ratio."""
 
 
 class Trainer(GRPOTrainer):  # type: ignore[misc]
@@ -96,11 +98,17 @@ class Ratios:
         self._count += figures[1]
         self._highest = max(self._highest, figures[2])
 
-    def take(self) -> tuple[float, float]:
-        """Mean and highest since they were last taken; 1 where no token counted."""
-        taken = (self._sum / self._count, self._highest) if self._count else (1.0, 1.0)
+    def take(self) -> Counted:
+        """What was counted since it was last taken."""
+        taken = self._sum, self._count, self._highest
         self._sum, self._count, self._highest = 0.0, 0.0, 0.0
         return taken
+
+
+def mean_and_highest(counted: Sequence[Counted]) -> tuple[float, float]:
+    """Of all ranks together; 1 where no token counted."""
+    sums, counts, highest = zip(*counted, strict=True)
+    return (sum(sums) / sum(counts), max(highest)) if sum(counts) else (1.0, 1.0)
 
 
 def _temperature_cell(model: Any) -> CellType:

@@ -113,6 +113,7 @@ def _certificate(_: TrainingConfiguration, site: Site, __: Portion) -> Iterator[
 
 def _workers(plan: Plan) -> Iterator[PreflightFinding]:
     yield from impossible(plan.configuration, plan.offers)
+    yield from _processes(plan.configuration, plan.able)
     if plan.able:
         names = ", ".join(offer.name for offer in plan.able[:3])
         yield ok("worker", f"{len(plan.able)} worker{'' if len(plan.able) == 1 else 's'} can take it up: {names}.")
@@ -124,11 +125,35 @@ def _workers(plan: Plan) -> Iterator[PreflightFinding]:
 def impossible(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> list[PreflightFinding]:
     """Choices that no worker can carry out."""
     chosen = configuration.resolved()
-    return [
+    return [*_too_many_processes(configuration, offers)] + [
         problem("choice", f"{field} {value} {reason}.", "Choose another one, or start such a worker.", field=field)
         for (field, value), reason in not_offered(offers).items()
         if _at(chosen, field) == value
     ]
+
+
+def _too_many_processes(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> Iterator[PreflightFinding]:
+    """Each wants a GPU of its own, where there are GPUs."""
+    count, most = configuration.hardware.processes, _most_gpus(configuration, offers)
+    if most and count > most:
+        has = f"{most} GPU{'' if most == 1 else 's'}"
+        sentence = f"{count} processes want a GPU each; the largest worker has {has}."
+        yield problem("processes", sentence, f"Set hardware.processes to {most} or less.", field="hardware.processes")
+
+
+def _processes(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> Iterator[PreflightFinding]:
+    """Several on a CPU share its cores."""
+    count = configuration.hardware.processes
+    if count > 1 and offers and not _most_gpus(configuration, offers):
+        advice = "Several processes are for several GPUs; on a CPU they share its cores and only serve to try this out."
+        yield warning("processes", f"{count} processes will train on a CPU.", advice)
+
+
+def _most_gpus(configuration: TrainingConfiguration, offers: Sequence[Offer]) -> int:
+    """Of one worker that can take the run up; 0 where the CPU trains."""
+    if configuration.hardware.device == "cpu":
+        return 0
+    return max((offer.can.gpu_count for offer in offers if offer.takes(configuration.engine)), default=0)
 
 
 def _at(chosen: object, field: str) -> object:
@@ -233,7 +258,8 @@ def scratch_measures(configuration: TrainingConfiguration) -> ModelMeasures:
 def load_of(configuration: TrainingConfiguration, *, tokens: int, trained: int | None = None) -> Load:
     """`trained`: weights that are trained, where they are not all of a from-scratch model's."""
     grpo, has_grpo = configuration.grpo, configuration.recipe.has_grpo
-    rows = grpo.episodes_per_step // grpo.micro_batches if has_grpo else configuration.sft.batch
+    processes = configuration.hardware.processes
+    rows = grpo.episodes_per_step // (grpo.micro_batches * processes) if has_grpo else configuration.sft.batch
     sampled = min(configuration.concurrency, grpo.episodes_per_step if has_grpo else configuration.heldout.tasks)
     if trained is None:
         trained = scratch_measures(configuration).parameters

@@ -1,0 +1,160 @@
+"""Several processes for one run: how work is divided, what is refused, and what travels between them unchanged."""
+
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from sqlalchemy.orm import Session
+
+from backend.domain.capabilities import Capabilities, Gpu, Offer
+from backend.domain.rollouts import task_of
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.hardware import HardwareChoice
+from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once, impossible
+from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
+from backend.settings import PROJECT_ROOT
+from tests.factories import make_manifest, make_run
+from tests.training.game import MANIFEST, make_tiny
+from tests.training.test_hardware import grpo_run
+from workers.jobs.training import LAUNCHER, module_of
+from workers.models.read import ModelUnusable
+from workers.rollouts.engine import GroupPlan
+from workers.training.grpo.arguments import grpo_arguments
+from workers.training.grpo.trainer import mean_and_highest
+from workers.training.hardware import take_device
+from workers.training.ranks.launch import in_words, write_configuration
+from workers.training.ranks.orders import GrpoOrder, SftOrder, order_of
+from workers.training.ranks.playing import shares
+from workers.training.ranks.ranks import Ranks
+from workers.training.ranks.weights import fingerprint
+
+ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
+CPU = Offer("laptop", (Queue.GPU,), Capabilities(cpus=2, engines=ENGINES, cuda=False))
+TWO = [Gpu(name="Big GPU", memory_mb=80_000)] * 2
+
+
+def gpus(reached: int | None) -> Offer:
+    return Offer("box", (Queue.GPU,), Capabilities(engines=ENGINES, cuda=True, gpus=TWO, cuda_devices=reached))
+
+
+def configured(processes: int = 2, **choices: Any) -> TrainingConfiguration:
+    hardware = {"processes": processes, **choices.pop("hardware", {})}
+    return TrainingConfiguration.model_validate({"hardware": hardware, **choices})
+
+
+@pytest.mark.parametrize(("count", "wanted"), [(6, [2, 2, 2]), (7, [3, 2, 2]), (1, [1, 0, 0]), (0, [0, 0, 0])])
+def test_groups_are_divided_whole_and_in_order(count: int, wanted: list[int]) -> None:
+    plans = [GroupPlan(task_of(MANIFEST, Split.TRAIN, number), number, (0, 1, 2)) for number in range(count)]
+    parts = shares(plans, 3)
+    assert [len(part) for part in parts] == wanted
+    assert [plan for part in parts for plan in part] == plans
+
+
+def test_each_rank_learns_from_its_part_of_the_step(tmp_path: Path) -> None:
+    assert Ranks(1, 3).shares(12) == [slice(0, 4), slice(4, 8), slice(8, 12)]
+    run = grpo_run(tmp_path, ranks=Ranks(1, 3))
+    assert grpo_arguments(run).per_device_train_batch_size * 3 == run.choice.episodes_per_step
+
+
+@pytest.mark.parametrize(
+    ("choices", "named"),
+    [
+        ({"grpo": {"tasks_per_step": 21}}, "grpo.tasks_per_step"),
+        ({"grpo": {"tasks_per_step": 6, "group_size": 4, "micro_batches": 8}}, "grpo.micro_batches"),
+        ({"sft": {"batch": 33}}, "sft.batch"),
+        ({"engine": "unsloth"}, "transformers, not with unsloth"),
+    ],
+)
+def test_what_does_not_divide_is_refused_by_name(choices: dict[str, Any], named: str) -> None:
+    told = configured(**choices).problems(scripts=["teacher"], levels=1)
+    assert len(told) == 1
+    assert named in told[0]
+    assert not configured(1, **choices).problems(scripts=["teacher"], levels=1)
+
+
+def test_a_run_without_the_stage_need_not_divide_it() -> None:
+    odd = {"grpo": {"tasks_per_step": 21}, "recipe": "sft"}
+    assert not configured(**odd).problems(scripts=["teacher"], levels=1)
+
+
+def test_more_processes_than_gpus_are_refused() -> None:
+    assert not impossible(configured(2), [gpus(2)])
+    (finding,) = impossible(configured(3), [gpus(None), CPU])
+    assert "largest worker has 2 GPUs" in finding.sentence
+    (finding,) = impossible(configured(2), [gpus(1)])
+    assert "largest worker has 1 GPU." in finding.sentence
+    assert not impossible(configured(3, hardware={"device": "cpu"}), [gpus(2)])
+
+
+def test_a_worker_with_fewer_gpus_refuses_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    take_device(HardwareChoice())
+    with pytest.raises(ModelUnusable, match="torch reaches 1 on this worker"):
+        take_device(HardwareChoice(processes=2))
+
+
+def test_on_a_cpu_it_says_what_several_processes_are_for() -> None:
+    def told(configuration: TrainingConfiguration) -> list[str]:
+        plan = Plan(configuration, [Site(make_manifest("game"), CheckStatus.PASSED)], [CPU])
+        return [finding.advice or "" for finding in checks_at_once(plan) if finding.name == "processes"]
+
+    assert told(configured(1)) == []
+    assert "only serve to try this out" in told(configured(2))[0]
+
+
+def test_the_launcher_understands_its_configuration(tmp_path: Path) -> None:
+    read = load_config_from_file(str(write_configuration(configured(4, hardware={"device": "cpu"}), tmp_path)))
+    assert (read.distributed_type.value, read.num_processes, read.use_cpu) == ("MULTI_GPU", 4, True)
+    assert (read.main_process_port, read.mixed_precision) == (0, "no")
+
+
+def test_a_run_in_several_processes_begins_with_the_launcher(session: Session) -> None:
+    stored = configured(2).resolved()
+    assert module_of(make_run(session, kind=RunKind.TRAINING, configuration=stored)) == LAUNCHER
+
+
+def test_why_a_process_ended_is_said_in_a_line() -> None:
+    assert in_words({"message": "BrokenStep: the weights\n of rank 1", "extraInfo": {}}) == (
+        "BrokenStep: the weights of rank 1"
+    )
+    assert in_words("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
+
+
+def test_orders_arrive_as_they_were_given() -> None:
+    for order in (SftOrder("weights", "lessons", "folder", 12, 3, 10), GrpoOrder("weights", "folder")):
+        assert order_of(order.as_json()) == order
+
+
+def test_weights_that_learned_apart_are_told_apart() -> None:
+    (one, _), (other, _) = make_tiny(), make_tiny()
+    assert fingerprint(one) == fingerprint(other)
+    with torch.no_grad():
+        next(other.parameters())[0, 0] += 1e-3
+    assert fingerprint(one) != fingerprint(other)
+
+
+def test_ratios_of_all_ranks_count_by_their_tokens() -> None:
+    assert mean_and_highest([(3.0, 3.0, 1.5), (1.0, 1.0, 1.2)]) == (1.0, 1.5)
+    assert mean_and_highest([(4.0, 2.0, 3.0), (0.0, 0.0, 0.0)]) == (2.0, 3.0)
+    assert mean_and_highest([(0.0, 0.0, 0.0)]) == (1.0, 1.0)
+
+
+@pytest.mark.slow
+def test_two_processes_talk(tmp_path: Path) -> None:
+    """Episodes come back as they were, and what befell a follower is raised at the leader."""
+    command = [sys.executable, "-m", "tests.training.two_ranks", str(tmp_path / "meeting")]
+    with ExitStack() as stack:
+        ranks = []
+        for number in range(2):
+            rank = subprocess.Popen([*command, str(number)], cwd=PROJECT_ROOT, stderr=subprocess.PIPE, text=True)
+            ranks.append(stack.enter_context(rank))
+            stack.callback(rank.kill)
+        for rank in ranks:
+            _, told = rank.communicate(timeout=240)
+            assert rank.returncode == 0, told

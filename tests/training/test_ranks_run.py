@@ -1,0 +1,103 @@
+"""A whole run in two processes on the CPU, through the worker's job: it learns what one process learns, also when one
+of the two is killed on the way."""
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+from sqlalchemy import select
+
+from backend.db.models import Alarm, Group, Rollout
+from backend.db.session import transaction
+from backend.domain.vocabulary import Phase, RunStatus
+from backend.settings import get_settings
+from tests.training.conftest import checkpoints_of, counts_of, points_of, run_of
+from workers.jobs.children import ChildFailed
+from workers.jobs.registry import JobContext
+from workers.jobs.training import run as training_job
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+NewRun = Callable[..., uuid.UUID]
+CHOICES: dict[str, Any] = {
+    "sft": {"steps": 10, "learning_rate": 5e-3},
+    "grpo": {"steps": 3, "tasks_per_step": 4, "replace_uniform": 1, "beta": 0.05},
+    "heldout": {"every": 3},
+}
+SAME = ("sft/loss", "sft/grad_norm", "loss", "grad_norm", "entropy", "divergence", "reward", "groups/replaced")
+"""Curves that must not tell how many processes learned."""
+
+
+def carry_out(run_id: uuid.UUID, attempt: int) -> None:
+    training_job(JobContext(job_id=uuid.uuid4(), run_id=run_id, arguments={}, attempt=attempt))
+
+
+def follower_of(run_id: uuid.UUID) -> int:
+    """Process id of the run's second rank."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it went meanwhile
+            is_of_run = str(run_id).encode() in (folder / "cmdline").read_bytes()
+            if is_of_run and b"\0RANK=1\0" in (folder / "environ").read_bytes():
+                return int(folder.name)
+    raise AssertionError("the second rank is not there")
+
+
+def kill_follower(run_id: uuid.UUID) -> None:
+    """As soon as a state is saved from which the run can go on."""
+    deadline = time.monotonic() + 300
+    while (Phase.TRAIN, 1) not in counts_of(run_id):
+        assert time.monotonic() < deadline, "the first step was not reached"
+        time.sleep(0.02)
+    os.kill(follower_of(run_id), signal.SIGKILL)
+
+
+def episodes_of(run_id: uuid.UUID) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """What was played and what it was worth, by its place."""
+    statement = (
+        select(Rollout, Group.ordinal)
+        .join(Group, Group.id == Rollout.group_id)
+        .where(Rollout.run_id == run_id, Rollout.phase == Phase.TRAIN)
+    )
+    with transaction() as session:
+        return {
+            (row.training_step, ordinal, row.member): ([step["reply"] for step in row.steps], row.reward)
+            for row, ordinal in session.execute(statement)
+        }
+
+
+def test_two_processes_learn_what_one_learns_also_when_one_is_killed(new_run: NewRun) -> None:
+    alone, together = new_run(**CHOICES), new_run(**CHOICES, hardware={"processes": 2})
+    assert train(alone).status is RunStatus.COMPLETED
+    killing = Thread(target=kill_follower, args=(together,))
+    killing.start()
+    with pytest.raises(ChildFailed, match="SIGKILL"):
+        carry_out(together, 1)
+    killing.join()
+    assert run_of(together).status is RunStatus.RUNNING
+    carry_out(together, 2)
+    assert run_of(together).status is RunStatus.COMPLETED, run_of(together).reason
+    with transaction() as session:
+        assert "process_killed" in session.scalars(select(Alarm.name).where(Alarm.run_id == together)).all()
+    assert counts_of(together) == counts_of(alone)
+    assert episodes_of(together) == episodes_of(alone)
+    one, two = points_of(alone), points_of(together)
+    for name in SAME:
+        assert two[name] == pytest.approx(one[name], rel=1e-3, abs=1e-6), name
+    assert one["grad_norm"][1]
+    for key, row in checkpoints_of(alone).items():
+        theirs = load_weights(checkpoints_of(together)[key].artifact)
+        for name, weight in load_weights(row.artifact).items():
+            assert theirs[name].numpy() == pytest.approx(weight.numpy(), abs=1e-3), (key, name)
+
+
+def load_weights(artifact: str) -> dict[str, Any]:
+    return load_file(get_settings().data / "artifacts" / artifact / "model.safetensors")
