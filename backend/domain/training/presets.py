@@ -71,7 +71,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "tictactoe-mastery": Preset(
             title="Tic-tac-toe, towards mastery",
             about="A model of 0.2 million parameters from scratch. The weak teacher plays 36,000 games, and only what"
-            " it did well by chance is imitated: wins, and draws against an opponent that can play. Then 120 steps of"
+            " it did well by chance is imitated: wins, and draws against an opponent that can play. Then 300 steps of"
             " reinforcement, most of it against the perfect opponent, at a rising temperature. It is shown no perfect"
             " move.",
             suits="A player that hardly loses, made by this machine alone. For a first look take the demo.",
@@ -85,21 +85,21 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             configuration=TrainingConfiguration(
                 model=ModelChoice(size="mini", pieces="phrases"),
                 sft=SftChoice(
-                    episodes=36_000, script_where="win = 1 or (level > 0 and win = 0.5)", noise=0.0, steps=1500
+                    episodes=36_000, script_where="win = 1 or (level > 0 and win = 0.5)", noise=0.0, steps=4000
                 ),
                 gate=GateChoice(minimum_format=0.95, minimum_reward=0.75, retries=1),
                 grpo=GrpoChoice(
-                    steps=120,
+                    steps=300,
                     tasks_per_step=30,
                     group_size=8,
                     levels=[1, 1, 3],
                     replace_uniform=1,
                     learning_rate=4e-4,
                     beta=0.0,
-                    temperature_end=1.4,
+                    temperature_end=1.6,
                 ),
-                heldout=HeldoutChoice(every=30, tasks=300),
-                checkpoints=CheckpointChoice(every=30),
+                heldout=HeldoutChoice(every=60, tasks=300),
+                checkpoints=CheckpointChoice(every=60),
                 servers=2,
             ),
         ),
