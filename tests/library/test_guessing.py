@@ -2,7 +2,9 @@
 
 import pytest
 
+from backend.domain.manifest import read_manifest
 from backend.environments.library import load_package
+from benchmarks.intervention_repair import repaired_files
 from tests.library.conftest import Serve
 from workers.environments.client import EnvSession
 
@@ -52,3 +54,15 @@ async def test_the_careless_column_falls_again_so_that_quitting_pays(serve: Serv
         assert second.reward == pytest.approx(0.5)
         scripts = (await session.state(timeout=10))["scripts"]
         assert scripts["quitter"] == "I stop here."
+
+
+async def test_the_repair_takes_the_hole_away_and_keeps_the_game(serve: Serve):
+    files = repaired_files("sloppy_guess")
+    assert read_manifest(files["openenv.yaml"]).proctor.agent.on_unparsable == "retry"
+    async with serve(files) as server, server.session() as session:
+        await session.reset(TASK, timeout=10)
+        number = (await session.state(timeout=10))["number"]
+        first = await guess(session, 50)
+        assert first.rewards["consistent"] == 0.1
+        found = await guess(session, number)
+        assert (found.done, found.rewards) == (True, {"win": 1.0, "consistent": 1.0})
