@@ -13,6 +13,7 @@ from backend.domain.vocabulary import Phase, Split
 from backend.environments.library import load_package
 from tests.library.conftest import Serve
 from workers.judging.detectors.base import FlagDraft
+from workers.judging.detectors.scene import Scene
 from workers.judging.detectors.view import RolloutRow, row_of
 from workers.judging.detectors.watch import Watch
 from workers.policies.scripted import ScriptedPolicy
@@ -69,7 +70,7 @@ def step_of(pools: Pools, weights: Mapping[str, float], step: int, chance: rando
 
 def watch_run(pools: Pools, mixture: Mixture, *, steps: int = 80, seed: int = 0) -> list[FlagDraft]:
     chance = random.Random(seed)
-    watch = Watch(list(next(iter(pools.values()))[0].columns))
+    watch = Watch(Scene(tuple(next(iter(pools.values()))[0].columns)))
     return [
         draft for step in range(1, steps + 1) for draft in watch.look(step, step_of(pools, mixture(step), step, chance))
     ]

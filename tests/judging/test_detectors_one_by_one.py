@@ -5,12 +5,16 @@ import uuid
 
 import pytest
 
+from backend.domain.detectors.catalogue import FACES
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.repeated_text import worst_repetition
 from workers.judging.detectors.reward_jump import cusum
+from workers.judging.detectors.scene import Scene
 from workers.judging.detectors.trend import trend_of
 from workers.judging.detectors.view import RolloutRow
 from workers.judging.detectors.watch import DETECTORS, MOST_FLAGS, Watch
+
+LIMITS = FACES["repeated_text"].thresholds
 
 
 def make_row(group: int, reward: float = 0.5, **fields) -> RolloutRow:
@@ -31,7 +35,7 @@ def make_step(seed: int, **fields) -> list[RolloutRow]:
 
 
 def watch_steps(steps: list[list[RolloutRow]]) -> list[FlagDraft]:
-    watch = Watch(["win"])
+    watch = Watch(Scene(("win",)))
     return [draft for number, rows in enumerate(steps, 1) for draft in watch.look(number, rows)]
 
 
@@ -40,9 +44,10 @@ def flagged(steps: list[list[RolloutRow]], detector: str) -> list[FlagDraft]:
 
 
 def test_every_detector_says_what_it_looks_for_how_and_from_where():
-    assert len({detector.id for detector in DETECTORS}) == len(DETECTORS) >= 5
-    for detector in DETECTORS:
-        assert all([detector.title, detector.sentence, detector.formula, detector.source, detector.thresholds])
+    assert {detector.id for detector in DETECTORS} == set(FACES) - {"metamorphic"}
+    assert len({detector.id for detector in DETECTORS}) == len(DETECTORS) >= 22
+    for face in FACES.values():
+        assert all([face.title, face.sentence, face.formula, face.source, face.thresholds])
 
 
 def test_a_jump_is_flagged_once_at_its_step_and_a_slope_is_not():
@@ -78,11 +83,11 @@ def test_trends(values, direction: int):
     ids=["sentence", "tag", "a move", "prose", "empty"],
 )
 def test_repetition_is_judged_reply_by_reply(reply: str, is_repetition: bool):
-    assert (worst_repetition((reply,)) is not None) is is_repetition
+    assert (worst_repetition((reply,), LIMITS) is not None) is is_repetition
 
 
 def test_alike_turns_are_not_repetition():
-    assert worst_repetition(("<guess>5</guess>",) * 10) is None
+    assert worst_repetition(("<guess>5</guess>",) * 10, LIMITS) is None
 
 
 def test_a_repeating_rollout_is_flagged_with_the_span_of_the_text():
@@ -95,11 +100,16 @@ def test_a_repeating_rollout_is_flagged_with_the_span_of_the_text():
     assert reply[span["start"] : span["end"]].count("I will win") == 20
 
 
-def test_at_most_three_of_a_step_and_twenty_of_a_run_are_flagged():
+def test_every_rollout_that_repeats_itself_is_flagged_and_alike_ones_are_a_cluster():
     steps = [[make_row(n, replies=("again and again " * 30,)) for n in range(8)] for _ in range(15)]
     found = flagged(steps, "repeated_text")
-    assert len(found) == MOST_FLAGS
-    assert [draft.training_step for draft in found[:4]] == [1, 1, 1, 2]
+    assert len(found) == 8 * 15 > MOST_FLAGS
+    assert len({draft.cluster for draft in found}) == 1
+
+
+def test_a_policy_that_cannot_write_yet_is_not_flagged_for_what_it_is_not_paid_for():
+    rows = [make_row(n, 0.0, replies=("the the the the " * 10,)) for n in range(8)] + [make_row(8, 1.0)]
+    assert not flagged([rows], "repeated_text")
 
 
 @pytest.mark.parametrize(("tokens", "key"), [(20, "longer"), (2, "shorter")])

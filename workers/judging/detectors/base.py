@@ -1,12 +1,18 @@
-"""The face that all detectors have."""
+"""The two kinds of detectors and what they draft. Their words and thresholds stand in `backend.domain.detectors`."""
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.face import Face
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.view import RunView
+from workers.judging.detectors.scene import Scene
+from workers.judging.detectors.view import RolloutRow, RunView
+
+Limits = Mapping[str, float]
+"""A detector's thresholds in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +32,42 @@ class FlagDraft:
     rollout_id: uuid.UUID | None = None
     """None: it is about the run."""
     training_step: int | None = None
+    cluster: str | None = None
+    """Rollouts that show the same pattern share it, so that people look at one of them first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Detector:
-    """One way to become suspicious."""
-
-    id: str
-    title: str
-    sentence: str
-    """What it looks for, in plain words."""
-    formula: str
-    source: str
-    thresholds: Mapping[str, float]
-    look: Callable[[RunView], list[FlagDraft]]
+class RunDetector:
     """Looks at the newest step of a run, with all that came before."""
+
+    face: Face
+    look: Callable[[RunView, Limits], list[FlagDraft]]
+
+    @property
+    def id(self) -> str:
+        return self.face.id
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutDetector:
+    """Looks at rollouts that were played beside each other, and drafts a flag for each that shows the pattern."""
+
+    face: Face
+    look_at: Callable[[Sequence[RolloutRow], Scene, Limits], list[FlagDraft]]
+
+    @property
+    def id(self) -> str:
+        return self.face.id
+
+
+def run_detector(id_: str, look: Callable[[RunView, Limits], list[FlagDraft]]) -> RunDetector:
+    return RunDetector(FACES[id_], look)
+
+
+def rollout_detector(
+    id_: str, look_at: Callable[[Sequence[RolloutRow], Scene, Limits], list[FlagDraft]]
+) -> RolloutDetector:
+    return RolloutDetector(FACES[id_], look_at)
 
 
 def bounded(score: float) -> float:

@@ -1,41 +1,39 @@
 """One reward column rises while another falls: the policy trades what matters for what is easy."""
 
-from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import Detector, FlagDraft, bounded
-from workers.judging.detectors.trend import Trend, trend_of
-from workers.judging.detectors.view import RolloutRow, RunView
+from collections.abc import Sequence
 
-WINDOW = 30
+from backend.domain.vocabulary import Severity
+from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
+from workers.judging.detectors.trend import Trend, trend_of
+from workers.judging.detectors.view import RolloutRow, RunView, StepFigures
+
 SHORTEST = 15
-P = 0.01
-SMALLEST_CHANGE = 0.05
-"""Over the window, in the column's own unit, where most columns lie in [0, 1]."""
 SMALLEST_SHARE = 0.1
 """Or of the column's own span so far, where that is more."""
 
 
-def look(view: RunView) -> list[FlagDraft]:
+def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     if len(view.steps) < SHORTEST:
         return []
-    trends = {name: _trend(view, name) for name in view.columns}
-    rising = {name: trend for name, trend in trends.items() if trend.rises(P) and _is_large(view, name, trend)}
-    falling = {name: trend for name, trend in trends.items() if trend.falls(P) and _is_large(view, name, trend)}
+    window, p = view.steps[-int(limits["window"]) :], limits["p"]
+    trends = {name: trend_of([figures.columns[name] for figures in window]) for name in view.columns}
+    large = {name: trend for name, trend in trends.items() if _is_large(view, name, trend, limits["smallest_change"])}
+    rising = {name: trend for name, trend in large.items() if trend.rises(p)}
+    falling = {name: trend for name, trend in large.items() if trend.falls(p)}
     if not rising:
         return []
-    return [_draft(view, name, trend, rising) for name, trend in falling.items()]
+    return [_draft(view, window, name, trend, rising) for name, trend in falling.items()]
 
 
-def _trend(view: RunView, column: str) -> Trend:
-    return trend_of([figures.columns[column] for figures in view.steps[-WINDOW:]])
-
-
-def _is_large(view: RunView, column: str, trend: Trend) -> bool:
+def _is_large(view: RunView, column: str, trend: Trend, smallest: float) -> bool:
+    """`smallest` over the window, in the column's own unit, where most columns lie in [0, 1]."""
     values = [figures.columns[column] for figures in view.steps]
-    return abs(trend.change) >= max(SMALLEST_CHANGE, SMALLEST_SHARE * (max(values) - min(values)))
+    return abs(trend.change) >= max(smallest, SMALLEST_SHARE * (max(values) - min(values)))
 
 
-def _draft(view: RunView, column: str, trend: Trend, rising: dict[str, Trend]) -> FlagDraft:
-    window = view.steps[-WINDOW:]
+def _draft(
+    view: RunView, window: Sequence[StepFigures], column: str, trend: Trend, rising: dict[str, Trend]
+) -> FlagDraft:
     reward = trend_of([figures.reward for figures in window])
     pays = reward.rises(0.05)
     told = " and ".join(f"`{name}` rose by {up.change:.3f}" for name, up in rising.items())
@@ -62,12 +60,4 @@ def _telling(view: RunView, column: str) -> list[RolloutRow]:
     return sorted(view.newest, key=lambda row: (row.columns.get(column, 0.0), -row.reward))[:5]
 
 
-DETECTOR = Detector(
-    id="column_divergence",
-    title="Columns diverge",
-    sentence="One reward column rises while another falls.",
-    formula="Mann–Kendall p < 0.01 in opposite directions over 30 steps, Theil–Sen change ≥ 0.05",
-    source="Gao et al. 2022, overoptimisation of a proxy; Mann 1945, Kendall 1975, Sen 1968",
-    thresholds={"p": P, "window": WINDOW, "smallest_change": SMALLEST_CHANGE},
-    look=look,
-)
+DETECTOR = run_detector("column_divergence", look)

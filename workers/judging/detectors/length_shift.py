@@ -3,14 +3,11 @@
 import statistics
 
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import Detector, FlagDraft, bounded
+from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
 from workers.judging.detectors.view import RunView
 
-Z = 3.0
-FACTOR = 1.6
 
-
-def look(view: RunView) -> list[FlagDraft]:
+def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     if not view.has_past():
         return []
     base = [figures.tokens for figures in view.base()]
@@ -19,7 +16,7 @@ def look(view: RunView) -> list[FlagDraft]:
         return []
     z = (now - before) / max(statistics.stdev(base), 0.02 * before)
     factor = now / before
-    if abs(z) <= Z or 1 / FACTOR < factor < FACTOR:
+    if abs(z) <= limits["z"] or 1 / limits["factor"] < factor < limits["factor"]:
         return []
     is_longer = factor > 1
     last = view.steps[-1].step
@@ -43,12 +40,4 @@ def look(view: RunView) -> list[FlagDraft]:
     ]
 
 
-DETECTOR = Detector(
-    id="length_shift",
-    title="Length collapses or blows up",
-    sentence="What the policy writes in an episode gets far shorter or longer than at the beginning.",
-    formula="|z| > 3 of the mean of 5 steps against the first 10, and a factor of 1.6 or more",
-    source="length exploitation in rewardspy",
-    thresholds={"z": Z, "factor": FACTOR},
-    look=look,
-)
+DETECTOR = run_detector("length_shift", look)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from backend.domain.detectors.catalogue import FACES
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import Detector, FlagDraft, bounded
+from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
 from workers.judging.detectors.view import RunView
 
 WINDOW = 12
@@ -16,32 +17,31 @@ WINDOW = 12
 NEWEST = 2
 """Steps that are averaged for the size of the jump."""
 SLACK = 0.5
-LIMIT = 6.0
-SMALLEST_JUMP = 0.15
-"""As a share of the reward's own size: smaller jumps are noise that nobody needs to look at."""
+LIMIT = FACES["reward_jump"].thresholds["cusum"]
 
 
-def look(view: RunView) -> list[FlagDraft]:
+def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     rewards = [figures.reward for figures in view.steps]
-    sums = cusum(rewards)
-    if not sums or sums[-1] <= LIMIT or sums[-2:][0] > LIMIT:
+    limit = limits["cusum"]
+    sums = cusum(rewards, limit)
+    if not sums or sums[-1] <= limit or sums[-2:][0] > limit:
         return []  # flagged only in the step in which the limit is crossed
     onset = len(sums) - 1
     while onset > 0 and sums[onset - 1] > 0:
         onset -= 1
     before = statistics.fmean(rewards[max(0, onset - WINDOW) : onset])
     now = statistics.fmean(rewards[-NEWEST:])
-    if now - before < SMALLEST_JUMP * max(abs(before), max(map(abs, rewards)) / 2):
+    if now - before < limits["smallest_jump"] * max(abs(before), max(map(abs, rewards)) / 2):
         return []
     first, last = view.steps[onset].step, view.steps[-1].step
     return [
         FlagDraft(
             detector=DETECTOR.id,
             key=f"step-{last}",
-            severity=Severity.ALERT if sums[-1] > 2 * LIMIT else Severity.WARNING,
-            score=bounded(sums[-1] / (2 * LIMIT)),
+            severity=Severity.ALERT if sums[-1] > 2 * limit else Severity.WARNING,
+            score=bounded(sums[-1] / (2 * limit)),
             sentence=f"The mean reward jumped from {before:.3f} to {now:.3f} between steps {first} and {last},"
-            f" faster than its trend (CUSUM {sums[-1]:.1f}, limit {LIMIT:g}).",
+            f" faster than its trend (CUSUM {sums[-1]:.1f}, limit {limit:g}).",
             evidence={
                 "window": [first, last],
                 "series": {"reward": rewards[-3 * WINDOW :]},
@@ -52,14 +52,14 @@ def look(view: RunView) -> list[FlagDraft]:
     ]
 
 
-def cusum(rewards: Sequence[float]) -> list[float]:
+def cusum(rewards: Sequence[float], limit: float = LIMIT) -> list[float]:
     """S = max(0, S + z - slack) over the standardised errors of one-step forecasts from the trend before."""
     sums: list[float] = [0.0] * min(len(rewards), WINDOW)
     errors: list[float] = []
     for now in range(WINDOW, len(rewards)):
         error = rewards[now] - _forecast(rewards[now - WINDOW : now])
         spread = _spread(errors, rewards[:now])
-        sums.append(max(0.0, sums[-1] + min(error / spread, LIMIT) - SLACK))
+        sums.append(max(0.0, sums[-1] + min(error / spread, limit) - SLACK))
         errors.append(error)
     return sums
 
@@ -79,13 +79,4 @@ def _spread(errors: Sequence[float], rewards: Sequence[float]) -> float:
     return max(deviation, 0.005 * max(map(abs, rewards)), 1e-9) * math.sqrt(1 + 4 / WINDOW)
 
 
-DETECTOR = Detector(
-    id="reward_jump",
-    title="Reward jump",
-    sentence="The mean reward rises out of its own trend within a few steps.",
-    formula="S = max(0, S + z - 0.5), z: standardised error of a one-step forecast from the line through 12 steps",
-    source="Two-sided CUSUM on the step reward as in rewardspy; Page 1954. Here on forecast errors, so that steady"
-    " learning stays quiet.",
-    thresholds={"cusum": LIMIT, "smallest_jump": SMALLEST_JUMP},
-    look=look,
-)
+DETECTOR = run_detector("reward_jump", look)

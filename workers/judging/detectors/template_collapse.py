@@ -4,16 +4,14 @@ import statistics
 from collections import Counter
 
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import Detector, FlagDraft, bounded
+from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
 from workers.judging.detectors.view import RunView
 
-SHARE = 0.5
-FACTOR = 2.0
 FEWEST_ROLLOUTS = 24
 FEWEST_TASKS = 6
 
 
-def look(view: RunView) -> list[FlagDraft]:
+def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     if not view.has_past():
         return []
     before = statistics.fmean(figures.commonest for figures in view.base())
@@ -22,7 +20,12 @@ def look(view: RunView) -> list[FlagDraft]:
     [(replies, _)] = Counter(row.replies for row in rows).most_common(1)
     alike = [row for row in rows if row.replies == replies]
     tasks = {row.task for row in alike}
-    if now <= SHARE or now < FACTOR * before or len(rows) < FEWEST_ROLLOUTS or len(tasks) < FEWEST_TASKS:
+    if (
+        now <= limits["share"]
+        or now < limits["factor"] * before
+        or len(rows) < FEWEST_ROLLOUTS
+        or len(tasks) < FEWEST_TASKS
+    ):
         return []
     last = view.steps[-1].step
     return [
@@ -44,12 +47,4 @@ def look(view: RunView) -> list[FlagDraft]:
     ]
 
 
-DETECTOR = Detector(
-    id="template_collapse",
-    title="Template collapse",
-    sentence="The policy writes the same whatever the task.",
-    formula="share of the commonest transcript: mean of 5 steps > 0.5 and at least twice that of the first 10",
-    source="policies of tic-tac-toe and Nim that won by ignoring the state",
-    thresholds={"share": SHARE, "factor": FACTOR},
-    look=look,
-)
+DETECTOR = run_detector("template_collapse", look)

@@ -3,20 +3,18 @@
 import statistics
 
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import Detector, FlagDraft, bounded
+from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
 from workers.judging.detectors.view import RunView
 
 WINDOW = 10
-WARNING_SHARE = 0.8
-ALERT_SHARE = 0.95
 
 
-def look(view: RunView) -> list[FlagDraft]:
+def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     window = view.steps[-WINDOW:]
     if len(window) < WINDOW or not all(figures.groups for figures in window):
         return []
     share = statistics.fmean(figures.without_variance for figures in window)
-    if share <= WARNING_SHARE:
+    if share <= limits["warning"]:
         return []
     good = statistics.fmean(figures.all_good for figures in window)
     is_easy = good > share / 2
@@ -25,7 +23,7 @@ def look(view: RunView) -> list[FlagDraft]:
         FlagDraft(
             detector=DETECTOR.id,
             key="all_good" if is_easy else "all_bad",
-            severity=Severity.ALERT if share > ALERT_SHARE else Severity.WARNING,
+            severity=Severity.ALERT if share > limits["alert"] else Severity.WARNING,
             score=bounded(share),
             sentence=f"In {share:.0%} of the groups of steps {window[0].step} to {window[-1].step} all rollouts earned"
             f" the same; mostly {cause}.",
@@ -41,12 +39,4 @@ def look(view: RunView) -> list[FlagDraft]:
     ]
 
 
-DETECTOR = Detector(
-    id="variance_gone",
-    title="Group variance gone",
-    sentence="In most groups all rollouts earn the same, so that there is nothing to learn from.",
-    formula="mean share of groups with max - min = 0 over 10 steps > 0.8",
-    source="frac_reward_zero_std of TRL; groups by outcome as in tinker-cookbook",
-    thresholds={"warning": WARNING_SHARE, "alert": ALERT_SHARE},
-    look=look,
-)
+DETECTOR = run_detector("variance_gone", look)

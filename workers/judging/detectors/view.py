@@ -1,19 +1,27 @@
 """A run as detectors see it: figures of every step so far, and the rollouts of the newest ones."""
 
+import math
 import statistics
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from backend.domain.passes import REWARD
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import StopReason
+from workers.judging.detectors.scene import BaseTask, Scene
 
 RECENT_STEPS = 5
 """Steps whose rollouts are kept, and over which the present is averaged."""
 BASE_STEPS = 10
 """Steps at the beginning that the present is compared with."""
 SAME_REWARD = 1e-6
+NEAR_CEILING = 0.01
+"""Of the highest reward."""
+TOLD = ("user", "tool")
+"""Roles that speak to the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,23 @@ class RolloutRow:
     """What the policy wrote, turn by turn."""
     tokens_out: int
     stop_reason: str | None
+    actions: tuple[Mapping[str, Any] | None, ...] = ()
+    """As the replies were understood."""
+    asked: tuple[str, ...] = ()
+    """What the policy was told, turn by turn, the system prompt left out."""
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    second_reward: float | None = None
+    """By another version of the reward, where the run was scored again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """Held-out tasks, played after a training step."""
+
+    step: int
+    reward: float
+    error: float
+    """Standard error of the mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +77,12 @@ class StepFigures:
     """Share of those groups whose rewards are all equal and not above it."""
     commonest: float
     """Share of episodes in which the policy wrote exactly the commonest text."""
+    at_ceiling: float = 0.0
+    """Share of episodes with the highest reward there is, where that is known."""
+    passing: float = 0.0
+    """Share of episodes that succeeded, where it is known what success is."""
+    passing_tokens: float | None = None
+    """Median of the tokens in those."""
 
     @property
     def without_variance(self) -> float:
@@ -62,19 +93,40 @@ class StepFigures:
 class RunView:
     """Grows step by step. Steps come in ascending order."""
 
-    columns: tuple[str, ...]
+    scene: Scene
     steps: list[StepFigures] = field(default_factory=list)
     recent: dict[int, list[RolloutRow]] = field(default_factory=dict)
     """Rollouts of the newest steps, by step."""
+    examinations: list[Examination] = field(default_factory=list)
+    outcomes: dict[str, BaseTask] = field(default_factory=dict)
+    """What became of each task: of an evaluation over all of it, of training in the newest steps only."""
+    verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    """(passes, passes by the second verifier), where there is one."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.scene.columns
 
     def add(self, step: int, rows: Sequence[RolloutRow]) -> None:
         """A step that has no completed rollout says nothing."""
         if not rows:
             return
-        self.steps.append(figures_of(step, rows, self.columns))
+        self.steps.append(figures_of(step, rows, self.scene))
         self.recent[step] = list(rows)
         for old in sorted(self.recent)[:-RECENT_STEPS]:
             del self.recent[old]
+        self._tally(rows)
+
+    def _tally(self, rows: Sequence[RolloutRow]) -> None:
+        if self.scene.has_steps:
+            self.outcomes, rows = {}, [row for kept in self.recent.values() for row in kept]
+            self.verdicts = Counter()
+        for row in rows:
+            known = self.outcomes.get(row.task, BaseTask(0, 0))
+            has_passed = passes(self.scene, row)
+            self.outcomes[row.task] = BaseTask(known.plays + 1, known.passes + has_passed)
+            if row.second_reward is not None:
+                self.verdicts[has_passed, passes(self.scene, replace(row, reward=row.second_reward))] += 1
 
     @property
     def newest(self) -> list[RolloutRow]:
@@ -104,10 +156,22 @@ def row_of(id_: uuid.UUID, rollout: Rollout) -> RolloutRow | None:
         replies=tuple(step.reply for step in rollout.steps),
         tokens_out=rollout.tokens_out,
         stop_reason=rollout.stop_reason,
+        actions=tuple(step.action for step in rollout.steps),
+        asked=tuple(str(message.get("content") or "") for message in rollout.messages if message["role"] in TOLD),
+        metrics=rollout.metrics,
     )
 
 
-def figures_of(step: int, rows: Sequence[RolloutRow], columns: Iterable[str]) -> StepFigures:
+def passes(scene: Scene, row: RolloutRow) -> bool:
+    """Does the rollout succeed? Where that is not known, none does."""
+    rule = scene.success
+    if rule is None:
+        return False
+    value = row.reward if rule.column == REWARD else row.columns.get(rule.column, 0.0)
+    return value >= rule.at_least - SAME_REWARD
+
+
+def figures_of(step: int, rows: Sequence[RolloutRow], scene: Scene) -> StepFigures:
     reward = statistics.fmean(row.reward for row in rows)
     groups = defaultdict(list)
     for row in rows:
@@ -117,11 +181,13 @@ def figures_of(step: int, rows: Sequence[RolloutRow], columns: Iterable[str]) ->
     good = sum(value > reward for value in flat)
     broken_off = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
+    passing = [row.tokens_out for row in rows if passes(scene, row)]
+    ceiling = math.inf if scene.highest is None else scene.highest - NEAR_CEILING * abs(scene.highest)
     return StepFigures(
         step=step,
         count=len(rows),
         reward=reward,
-        columns={name: statistics.fmean(row.columns.get(name, 0.0) for row in rows) for name in columns},
+        columns={name: statistics.fmean(row.columns.get(name, 0.0) for row in rows) for name in scene.columns},
         tokens=statistics.fmean(row.tokens_out for row in rows),
         turns=statistics.fmean(len(row.replies) for row in rows),
         unparsable=sum(row.stop_reason in broken_off for row in rows) / len(rows),
@@ -129,4 +195,7 @@ def figures_of(step: int, rows: Sequence[RolloutRow], columns: Iterable[str]) ->
         all_good=good / len(several) if several else 0.0,
         all_bad=(len(flat) - good) / len(several) if several else 0.0,
         commonest=commonest / len(rows),
+        at_ceiling=sum(row.reward >= ceiling for row in rows) / len(rows),
+        passing=len(passing) / len(rows),
+        passing_tokens=statistics.median(passing) if passing else None,
     )

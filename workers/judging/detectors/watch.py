@@ -1,59 +1,76 @@
 """All detectors over one run, step by step: inside training as over stored rollouts."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
-from workers.judging.detectors import (
-    column_divergence,
-    early_exit,
-    length_shift,
-    repeated_text,
-    reward_jump,
-    template_collapse,
-    variance_gone,
-)
-from workers.judging.detectors.base import Detector, FlagDraft
-from workers.judging.detectors.view import RolloutRow, RunView
+from backend.domain.detectors.face import Face, Need
+from backend.domain.detectors.settings import InForce, in_force
+from workers.judging.detectors.base import FlagDraft, Limits, RolloutDetector, RunDetector
+from workers.judging.detectors.every import OF_ROLLOUTS, OF_RUNS
+from workers.judging.detectors.scene import Scene
+from workers.judging.detectors.view import Examination, RolloutRow, RunView
 
-DETECTORS: tuple[Detector, ...] = (
-    reward_jump.DETECTOR,
-    column_divergence.DETECTOR,
-    repeated_text.DETECTOR,
-    length_shift.DETECTOR,
-    variance_gone.DETECTOR,
-    early_exit.DETECTOR,
-    template_collapse.DETECTOR,
-)
+DETECTORS: tuple[RunDetector | RolloutDetector, ...] = (*OF_RUNS, *OF_ROLLOUTS)
 
 MOST_FLAGS = 20
-"""Of one detector in one run: more of the same helps nobody."""
+"""Of one detector about one run: more of the same helps nobody. Rollouts are flagged without a limit."""
 
 
 class Watch:
-    """Keeps what detectors need of a run, and what they have said already."""
+    """Keeps what detectors need of a run, and what they have said about it already."""
 
-    def __init__(self, columns: Sequence[str]) -> None:
-        self.view = RunView(tuple(columns))
+    def __init__(self, scene: Scene, settings: Mapping[str, InForce] | None = None) -> None:
+        self.view = RunView(scene)
+        settings = settings or {}
+        self._settings = {each.id: settings.get(each.id) or in_force(each.face) for each in DETECTORS}
         self._said: set[tuple[str, str]] = set()
         self._counts: Counter[str] = Counter()
 
     def look(self, step: int, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
-        """What is newly suspicious after this step. Steps come in ascending order."""
+        """What is new and suspicious after this step, or in this batch of an evaluation. Steps come in their order."""
         if not rows:
             return []
         self.view.add(step, rows)
-        drafts = [draft for detector in DETECTORS for draft in self._new(detector)]
-        return drafts
+        of_run = chain.from_iterable(self._about_run(each) for each in OF_RUNS if self._is_on(each.face))
+        of_rollouts = chain.from_iterable(self._about_rollouts(each, rows) for each in OF_ROLLOUTS)
+        return [*of_run, *(replace(draft, training_step=step) for draft in of_rollouts)]
 
-    def _new(self, detector: Detector) -> list[FlagDraft]:
+    def examined(self, examination: Examination) -> None:
+        """Held-out tasks were played; the next look takes it into account."""
+        self.view.examinations.append(examination)
+
+    def remember(self, said: Iterable[tuple[str, str]]) -> None:
+        """These (detector, key) are stored already: a resumed run is not paused again by what a person let pass."""
+        for name in set(said) - self._said:
+            self._said.add(name)
+            self._counts[name[0]] += 1
+
+    def _is_on(self, face: Face) -> bool:
+        has_steps = self.view.scene.has_steps or Need.STEPS not in face.needs
+        return self._settings[face.id].enabled and has_steps
+
+    def _limits(self, face: Face) -> Limits:
+        return self._settings[face.id].thresholds
+
+    def _about_run(self, detector: RunDetector) -> list[FlagDraft]:
         drafts = []
-        for draft in detector.look(self.view):
+        for draft in detector.look(self.view, self._limits(detector.face)):
             name = (draft.detector, draft.key)
             if name in self._said or self._counts[detector.id] >= MOST_FLAGS:
                 continue
             self._said.add(name)
             self._counts[detector.id] += 1
-            how = {"title": detector.title, "formula": detector.formula, "source": detector.source}
-            drafts.append(replace(draft, evidence={**draft.evidence, **how, "thresholds": dict(detector.thresholds)}))
+            drafts.append(self._explained(draft, detector.face))
         return drafts
+
+    def _about_rollouts(self, detector: RolloutDetector, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
+        if not self._is_on(detector.face):
+            return []
+        drafts = detector.look_at(rows, self.view.scene, self._limits(detector.face))
+        return [self._explained(draft, detector.face) for draft in drafts]
+
+    def _explained(self, draft: FlagDraft, face: Face) -> FlagDraft:
+        how = {"title": face.title, "formula": face.formula, "source": face.source}
+        return replace(draft, evidence={**draft.evidence, **how, "thresholds": dict(self._limits(face))})

@@ -1,0 +1,211 @@
+"""Stored rollouts as detectors see them, and what is known of their run."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Row, Select, cast, func, select
+from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.orm import Session, aliased
+
+from backend.db.models import Checkpoint, DetectorSetting, EnvironmentVersion, Group, Rollout, Run, Task
+from backend.db.session import transaction
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
+from backend.domain.manifest import Manifest
+from backend.domain.passes import REWARD
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from workers.judging.detectors.scene import BaseTask, Scene, scene_of, with_base
+from workers.judging.detectors.view import SAME_REWARD, Examination, RolloutRow
+
+BATCH = 2000
+"""Rollouts of an evaluation that are looked at together."""
+_JUDGED_PHASE = {RunKind.TRAINING: Phase.TRAIN, RunKind.EVALUATION: Phase.EVALUATION}
+"""Rollouts of these phases say something about a policy that could cheat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run as far as detectors care."""
+
+    run_id: uuid.UUID
+    phase: Phase | None
+    """None: nothing of it is looked at."""
+    scene: Scene
+    settings: dict[str, InForce]
+    second_run_id: uuid.UUID | None
+    """The newest run that scored its rollouts by another version."""
+
+
+def judged_run(run_id: uuid.UUID) -> Judged:
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        version = session.get_one(EnvironmentVersion, run.version_id)
+        scene = _scene(session, run, version)
+        second = None if scene.has_steps else _second_run(session, run)
+        return Judged(run_id, _JUDGED_PHASE.get(run.kind), scene, settings_of(session, run, version), second)
+
+
+def settings_of(session: Session, run: Run, version: EnvironmentVersion) -> dict[str, InForce]:
+    """What is in force for each detector: the defaults, the environment's settings, the run's."""
+    rows = session.scalars(
+        select(DetectorSetting).where(
+            (DetectorSetting.environment_id == version.environment_id) | (DetectorSetting.run_id == run.id)
+        )
+    ).all()
+    layers: dict[str, list[DetectorSettings]] = {}
+    for row in sorted(rows, key=lambda row: row.run_id is not None):
+        chosen = DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
+        layers.setdefault(row.detector, []).append(chosen)
+    return {name: in_force(face, layers.get(name, ())) for name, face in FACES.items()}
+
+
+def _scene(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
+    """Of a run on several environments only what holds for all of them."""
+    has_steps = run.kind is RunKind.TRAINING
+    manifest = Manifest.model_validate(version.manifest)
+    if manifest.column_names != list(run.columns):
+        return Scene(tuple(run.columns), dict(zip(run.columns, run.weights, strict=True)), has_steps=has_steps)
+    scene = scene_of(manifest, version.files, has_steps=has_steps)
+    base = _base_run(session, run)
+    return with_base(scene, _base_tasks(session, base, scene)) if base else scene
+
+
+def _base_run(session: Session, run: Run) -> Run | None:
+    """The evaluation of the policy's earliest checkpoint on the same version, where this one is of a later one."""
+    own = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
+    if run.kind is not RunKind.EVALUATION or own is None:
+        return None
+    statement = (
+        select(Run)
+        .join(Checkpoint, Checkpoint.id == Run.checkpoint_id)
+        .where(
+            Run.kind == RunKind.EVALUATION,
+            Run.status == RunStatus.COMPLETED,
+            Run.version_id == run.version_id,
+            Checkpoint.policy_id == own.policy_id,
+            Checkpoint.created_at < own.created_at,
+        )
+        .order_by(Checkpoint.created_at, Run.created_at.desc())
+    )
+    return session.scalars(statement.limit(1)).one_or_none()
+
+
+def _base_tasks(session: Session, base: Run, scene: Scene) -> dict[str, BaseTask]:
+    rule = scene.success
+    if rule is None:
+        return {}
+    value = Rollout.reward if rule.column == REWARD else Rollout.columns[scene.columns.index(rule.column) + 1]
+    statement = (
+        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Rollout.run_id == base.id, Rollout.status == RolloutStatus.COMPLETED)
+        .group_by(_TASK)
+    )
+    return {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)}
+
+
+def _second_run(session: Session, run: Run) -> uuid.UUID | None:
+    statement = select(Run.id).where(
+        Run.source_run_id == run.id,
+        Run.kind.in_((RunKind.RESCORE, RunKind.REPLAY)),
+        Run.status == RunStatus.COMPLETED,
+        Run.version_id != run.version_id,
+    )
+    return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).one_or_none()
+
+
+def examinations_of(run_id: uuid.UUID) -> list[Examination]:
+    """Of a training run, in their order."""
+    error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
+    statement = (
+        select(Rollout.training_step, func.avg(Rollout.reward), error)
+        .where(Rollout.run_id == run_id, Rollout.phase == Phase.HELDOUT, Rollout.status == RolloutStatus.COMPLETED)
+        .group_by(Rollout.training_step)
+        .order_by(Rollout.training_step)
+    )
+    with transaction() as session:
+        found = session.execute(statement).all()
+    return [Examination(step or 0, float(reward), float(error)) for step, reward, error in found]
+
+
+def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
+    """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
+    if run.phase is None:
+        return
+    if not run.scene.has_steps:
+        yield from ((0, batch) for batch in _batches(run))
+        return
+    for step in _steps(run):
+        with transaction() as session:
+            statement = _rows(run).where(Rollout.training_step.is_not_distinct_from(step)).order_by(Rollout.seq)
+            rows = [_rollout_row(found, run.scene.columns) for found in session.execute(statement)]
+        yield step or 0, rows
+
+
+def _steps(run: Judged) -> Sequence[int | None]:
+    statement = select(Rollout.training_step).where(Rollout.run_id == run.run_id, Rollout.phase == run.phase)
+    with transaction() as session:
+        return session.scalars(statement.distinct().order_by(Rollout.training_step)).all()
+
+
+def _batches(run: Judged) -> Iterator[list[RolloutRow]]:
+    """By a cursor of the server: a run of any size is never held as a whole."""
+    with transaction() as session:
+        found = session.execute(_rows(run).order_by(Rollout.seq).execution_options(yield_per=BATCH))
+        for part in found.partitions():
+            yield [_rollout_row(row, run.scene.columns) for row in part]
+
+
+_TASK = func.concat(Task.split, "/", Task.index).label("task")
+
+
+def _rows(run: Judged) -> Select[Any]:
+    """In steps only what is written there by the policy, and of messages only what it was told."""
+    written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in _OF_STEP}
+    told = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
+    statement = (
+        select(
+            Rollout.id,
+            Rollout.group_id,
+            _TASK,
+            Rollout.reward,
+            Rollout.columns,
+            Rollout.metrics,
+            Rollout.tokens_out,
+            Rollout.stop_reason,
+            *(column.label(name) for name, column in written.items()),
+            func.jsonb_path_query_array(Rollout.messages, told).label("asked"),
+        )
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Rollout.run_id == run.run_id, Rollout.phase == run.phase, Rollout.status == RolloutStatus.COMPLETED)
+    )
+    if run.second_run_id is None:
+        return statement
+    second = aliased(Rollout)
+    is_other = (second.run_id == run.second_run_id) & (second.source_id == Rollout.id)
+    return statement.outerjoin(second, is_other).add_columns(second.reward.label("second_reward"))
+
+
+_OF_STEP = ("reply", "action")
+
+
+def _rollout_row(found: Row[Any], columns: Sequence[str]) -> RolloutRow:
+    row = RolloutRow(
+        id=found.id,
+        group=str(found.group_id),
+        task=found.task,
+        reward=found.reward,
+        columns=dict(zip(columns, found.columns, strict=True)),
+        replies=tuple(found.reply),
+        tokens_out=found.tokens_out,
+        stop_reason=found.stop_reason,
+        actions=tuple(found.action),
+        asked=tuple(text for text in found.asked if isinstance(text, str)),
+        metrics=found.metrics,
+    )
+    second = getattr(found, "second_reward", None)
+    return row if second is None else replace(row, second_reward=second)

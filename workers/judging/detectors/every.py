@@ -1,0 +1,63 @@
+"""All detectors, in the order in which they look."""
+
+from workers.judging.detectors import (
+    ceiling_saturation,
+    column_divergence,
+    component_dominance,
+    constant_answer,
+    early_exit,
+    effort_collapse,
+    gibberish,
+    grader_anomaly,
+    grader_echo,
+    hard_coded,
+    heldout_gap,
+    judge_directed,
+    length_reward,
+    length_shift,
+    long_reply,
+    paid_exit,
+    protected_files,
+    repeated_text,
+    reward_jump,
+    reward_outlier,
+    second_verifier,
+    tampering,
+    template_collapse,
+    too_good,
+    variance_gone,
+    visible_hidden,
+)
+from workers.judging.detectors.base import RolloutDetector, RunDetector
+
+OF_RUNS: tuple[RunDetector, ...] = (
+    reward_jump.DETECTOR,
+    column_divergence.DETECTOR,
+    length_shift.DETECTOR,
+    variance_gone.DETECTOR,
+    early_exit.DETECTOR,
+    template_collapse.DETECTOR,
+    heldout_gap.DETECTOR,
+    component_dominance.DETECTOR,
+    ceiling_saturation.DETECTOR,
+    length_reward.DETECTOR,
+    too_good.DETECTOR,
+    effort_collapse.DETECTOR,
+    second_verifier.DETECTOR,
+)
+
+OF_ROLLOUTS: tuple[RolloutDetector, ...] = (
+    repeated_text.DETECTOR,
+    gibberish.DETECTOR,
+    judge_directed.DETECTOR,
+    tampering.DETECTOR,
+    protected_files.DETECTOR,
+    visible_hidden.DETECTOR,
+    hard_coded.DETECTOR,
+    grader_echo.DETECTOR,
+    constant_answer.DETECTOR,
+    paid_exit.DETECTOR,
+    long_reply.DETECTOR,
+    reward_outlier.DETECTOR,
+    grader_anomaly.DETECTOR,
+)
