@@ -68,6 +68,11 @@ async def read_settings_form(request: Request) -> dict[str, str | None]:
     return {name: text.strip() or None for name, text in sent.items() if text.strip() or not _needs_value(name)}
 
 
+async def read_budget_form(request: Request) -> dict[str, str | None]:
+    """Of a branch: its own limits. One that was not sent stays as the source's is."""
+    return {name: text for name, text in (await read_settings_form(request)).items() if name.startswith("budget.")}
+
+
 def _needs_value(name: str) -> bool:
     """An alarm's threshold that was emptied stays as it is."""
     return name.partition(".")[2] in AlarmsChoice.model_fields or name.startswith("grpo.learning")

@@ -21,7 +21,7 @@ from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.training import alarms, branches, steering
 from backend.training.branch_versions import onto_version, other_versions
-from backend.training.steering_forms import read_settings_form
+from backend.training.steering_forms import read_budget_form, read_settings_form
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.pages import page, render_block, see_other
 from backend.web.streams import END, live
@@ -105,6 +105,8 @@ class BranchPage:
     """What it is about, where it is a roll back."""
     good: Checkpoint | None
     """Of a roll back: the last good checkpoint before the trouble began."""
+    budget: Mapping[str, Any]
+    """The source's limits, with which the branch begins anew."""
 
 
 @router.get("/alarms", response_class=HTMLResponse)
@@ -191,6 +193,7 @@ def plan_branch(
         checkpoint_id=good.id if good else checkpoint_id,
         alarm=alarm,
         good=good,
+        budget=steering.current_settings(session, run).budget.model_dump(),
     )
     return page(request, "runs/branch.html", context)
 
@@ -201,6 +204,7 @@ def start_branch(
     session: SessionDep,
     actor: Trainer,
     checkpoint_id: Annotated[uuid.UUID, Form()],
+    budget: Annotated[dict[str, str | None], Depends(read_budget_form)],
     is_slower: Annotated[bool, Form()] = False,
     version: Annotated[int | None, Form(ge=1)] = None,
     without_certificate: Annotated[str, Form(max_length=2000)] = "",
@@ -208,7 +212,7 @@ def start_branch(
     """`is_slower`: with the rate that the run's alarms would lower to."""
     run = _training(session, run_id)
     checkpoint = branches.checkpoint_for(session, run, checkpoint_id, None)
-    changes = branches.rate_after(session, run, checkpoint) if is_slower else {}
+    changes = budget | (branches.rate_after(session, run, checkpoint) if is_slower else {})
     onto = onto_version(session, run, version, without_certificate)
     branch = branches.start_branch(session, actor, run, checkpoint, changes, onto=onto)
     return see_other(f"/runs/{branch.id}", f"The branch from step {branch.branch_step} is queued.")

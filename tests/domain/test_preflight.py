@@ -1,5 +1,6 @@
 """What a pre-flight makes of choices and of figures that were measured: pure functions."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from backend.domain.training.model_shapes import parameters_in_name
 from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once, memory_finding
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
+    Range,
     Speed,
     TaskSuccess,
     conversation_finding,
@@ -186,19 +188,36 @@ def test_conversations_are_held_against_the_context(longest: int, status: str):
     assert conversation_finding(longest, 80.0, 256, played=64).status == status
 
 
+SPEED = Speed(Range(0.5, 1), Range(1, 1), scripted=0.1, sft_step=Range(2, 3), grpo_step=Range(4, 6))
+
+
 def test_time_is_what_was_measured_times_what_will_be_done():
     choices = configured(
         sft={"episodes": 100, "steps": 10, "batch": 8},
         grpo={"steps": 5, "tasks_per_step": 2, "group_size": 4, "beta": 0},
         heldout={"every": 5, "tasks": 10},
     )
-    seconds = stage_seconds(Speed(rollout=0.5, scripted=0.1, part=2.0, rows=8), choices)
-    assert seconds == {"lessons": 10, "imitation": 20, "playing": 20, "learning": 10, "examinations": 15}
+    assert stage_seconds(SPEED, choices) == {
+        "lessons": Range(10, 10),
+        "imitation": Range(20, 30),
+        "playing": Range(20, 40),
+        "learning": Range(20, 30),
+        "examinations": Range(30, 30),
+    }
+    found = time_finding(replace(SPEED, assumed=("all goes well",)), choices)
+    assert (found.evidence["seconds"], found.evidence["at_most"]) == (100, 140 * 1.5)
+    assert found.sentence.startswith("Between 2 min and 4 min of work")
+    assert found.sentence.endswith("Assumed: all goes well.")
+
+
+def test_groups_that_may_be_played_again_make_the_most_longer():
+    choices = configured(grpo={"steps": 5, "tasks_per_step": 2, "group_size": 4, "replace_uniform": 2})
+    assert stage_seconds(SPEED, choices)["playing"] == Range(20, 120)
 
 
 def test_a_budget_that_ends_before_the_work_is_told():
     choices = configured(budget={"minutes": 1})
-    found: PreflightFinding = time_finding(Speed(1.0, 1.0, 1.0, 8), choices)
+    found: PreflightFinding = time_finding(SPEED, choices)
     assert found.status is FindingStatus.WARNING
     assert "1 minutes" in found.advice
     assert found.sentence.startswith("Between ")

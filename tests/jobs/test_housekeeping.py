@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from backend.db.models import Job, Person, SignInAttempt, WebSession, Worker
+from backend.db.models import Job, Person, Preflight, SignInAttempt, WebSession, Worker
 from backend.db.session import transaction
-from backend.domain.vocabulary import JobStatus, Queue, Role, RunStatus
+from backend.domain.vocabulary import JobStatus, Queue, Role, RunKind, RunStatus
 from backend.queue import count_waiting, get_celery
 from backend.settings import get_settings
+from tests.factories import make_environment_version, make_run
 from tests.jobs.conftest import job_of, run_of
 from workers.jobs import housekeeping, leases
 
@@ -125,6 +126,22 @@ def test_what_expired_is_forgotten(installation: None) -> None:
         assert session.scalars(select(Worker.name)).all() == ["here"]
         assert session.scalars(select(WebSession.token_hash)).all() == [b"b" * 32]
         assert session.scalars(select(SignInAttempt)).all() == []
+
+
+def test_old_pre_flights_are_forgotten_but_those_that_a_run_came_from(installation: None) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=8)
+    with transaction() as session:
+        version = make_environment_version(session)
+        rows = [Preflight(version_id=version.id, created_at=at) for at in (long_ago, long_ago, datetime.now(UTC))]
+        session.add_all(rows)
+        session.flush()
+        make_run(session, version, kind=RunKind.TRAINING, configuration={"preflight": str(rows[1].id)})
+        kept = {rows[1].id, rows[2].id}
+
+    housekeeping.tidy()
+
+    with transaction() as session:
+        assert set(session.scalars(select(Preflight.id))) == kept
 
 
 def _use_redis(monkeypatch: pytest.MonkeyPatch, url: str) -> None:

@@ -4,10 +4,12 @@ import uuid
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
 from backend.domain.vocabulary import CheckStatus, Role, RunKind
+from backend.training.branches import branch_points
 from tests.factories import make_environment_version, make_run
 from tests.training_pages.test_steer_a_run import alarm, ask, changes_of, post, training
 from tests.web_fixtures import ClientFor
@@ -92,3 +94,19 @@ def test_what_does_not_fit_is_refused_in_words(client_for: ClientFor, run: Run) 
     assert (missing.status_code, "v99" in missing.json()["fields"]["version"]) == (422, True)
     answer = ask(client, f"/runs/{run.id}/alarms/{uuid.uuid4()}", {"answer": "dismiss", "version": 1})
     assert answer.status_code == 422
+
+
+def test_a_branch_has_a_budget_of_its_own_that_the_form_shows(
+    session: Session, client_for: ClientFor, run: Run
+) -> None:
+    run.configuration = run.configuration | {"budget": {"minutes": 15, "tokens": None, "rollouts": 900}}
+    session.flush()
+    client = client_for(Role.TRAINER)
+    html = client.get(f"/runs/{run.id}/branch").text
+    assert 'name="budget.minutes" type="number" value="15.0"' in html
+    assert "what this run used is not counted" in html
+    checkpoint = branch_points(session, run)[0]
+    sent = {"checkpoint_id": str(checkpoint.id), "budget.minutes": "30", "budget.tokens": "", "budget.rollouts": ""}
+    assert post(client, f"/runs/{run.id}/branch", **sent).status_code in (200, 303)
+    branch = session.scalars(select(Run).where(Run.source_run_id == run.id)).one()
+    assert changes_of(session, branch) == [("budget.minutes", 15.0, 30.0), ("budget.rollouts", 900, None)]

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import structlog
 from kombu.exceptions import OperationalError as BrokerError
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Text, cast, delete, func, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, SignInAttempt, SignInLink, WebSession, Worker
+from backend.db.models import Job, Preflight, Run, SignInAttempt, SignInLink, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue
+from backend.judging.auditing import draw_audits
+from backend.judging.keeping import refresh
 from backend.logs import configure_logging
 from backend.queue import count_waiting, send_wake_up
 from backend.settings import get_settings
 from backend.training.keeping import delete_leftovers
 from workers.jobs import leases
+from workers.jobs.nightly import check_again
 from workers.jobs.text_index import index_texts
 
 SWEEP_SECONDS = 2.0
@@ -31,6 +34,8 @@ UNTAKEN = timedelta(seconds=5)
 SURELY_LOST = timedelta(minutes=1)
 """Sent again even though messages wait in the broker, which may all be for other jobs."""
 FORGET_WORKERS_AFTER = timedelta(minutes=2)
+FORGET_PREFLIGHTS_AFTER = timedelta(days=7)
+"""But one from which a run was started stays with the run."""
 FORGET_ATTEMPTS_AFTER = timedelta(days=1)
 KEEP_EXPIRED_LINKS = timedelta(days=30)
 _BATCH = 200
@@ -89,11 +94,17 @@ def _note_sent(job_id: uuid.UUID) -> None:
 
 
 def tidy() -> None:
-    """Forget what expired: silent workers, sessions, links, sign-in attempts; and weights that were to be deleted."""
+    """Forget what expired: silent workers, sessions, links, sign-in attempts; and weights that were to be deleted.
+    Draw the blind sample, and put the review's queue in the order that the newest verdicts give it.
+    At night have old certificates checked again."""
     with transaction() as session:
         _forget(session)
     with transaction() as session:
         delete_leftovers(session)
+    with transaction() as session:
+        draw_audits(session)
+        refresh(session)
+    check_again()
 
 
 def _forget(session: Session) -> None:
@@ -101,6 +112,9 @@ def _forget(session: Session) -> None:
     session.execute(delete(WebSession).where(WebSession.expires_at < func.now()))
     session.execute(delete(SignInLink).where(SignInLink.expires_at < func.now() - KEEP_EXPIRED_LINKS))
     session.execute(delete(SignInAttempt).where(SignInAttempt.at < func.now() - FORGET_ATTEMPTS_AFTER))
+    started = select(Run.id).where(Run.configuration["preflight"].astext == cast(Preflight.id, Text))
+    old = Preflight.created_at < func.now() - FORGET_PREFLIGHTS_AFTER
+    session.execute(delete(Preflight).where(old, ~started.exists()))
 
 
 def sweep(heartbeat: Path) -> None:

@@ -1,7 +1,6 @@
 """What a pre-flight asks on a worker, one question after the other; each answer is written down at once."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from backend.domain.training.configuration import TrainingConfiguration
@@ -9,49 +8,29 @@ from backend.domain.training.memory import estimate_memory
 from backend.domain.training.preflight.at_once import in_mb, load_of, memory_finding
 from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
 from backend.domain.training.preflight.measured import (
-    Speed,
     TaskSuccess,
     conversation_finding,
     gradient_finding,
     success_finding,
     time_finding,
 )
-from backend.domain.training.reinforcement import GrpoChoice
 from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
-from workers.models.policy import LocalPolicy
-from workers.training.hardware import Hardware, settle
+from workers.training.hardware import settle
 from workers.training.planning.venue import Venue
 from workers.training.preflight.effort import (
     DoesNotFit,
-    Effort,
     measure_effort,
     measures_of,
     memory_mb,
     trained_count,
 )
 from workers.training.preflight.notebook import Notebook
+from workers.training.preflight.pace import Pace
 from workers.training.preflight.play import Played, play_policy, play_script, successes
+from workers.training.preflight.subject import Subject
 from workers.training.warm_up import starting_weights
 from workers.training.workbench import Workbench
-
-
-@dataclass(slots=True)
-class _Subject:
-    """The policy as it would begin."""
-
-    model: Any
-    tokenizer: Any
-    chat: ChatTokens
-    hardware: Hardware
-
-    def policy(self, choice: GrpoChoice) -> LocalPolicy:
-        """It plays as in training."""
-        policy = LocalPolicy(
-            self.model, self.tokenizer, temperature=choice.temperature, top_p=choice.top_p, top_k=choice.top_k
-        )
-        policy.set_precision(is_bf16=self.hardware.is_bf16)
-        return policy
 
 
 def look(bench: Workbench, notebook: Notebook) -> None:
@@ -66,7 +45,7 @@ def look(bench: Workbench, notebook: Notebook) -> None:
         _ask_effort(bench, notebook, subject, conversations, (scripted, played))
 
 
-def _load(bench: Workbench, notebook: Notebook) -> _Subject | None:
+def _load(bench: Workbench, notebook: Notebook) -> Subject | None:
     notebook.progress(phase="loading the model", done=0, total=1)
     try:
         hardware = settle(bench.configuration.hardware)
@@ -85,7 +64,7 @@ def _load(bench: Workbench, notebook: Notebook) -> _Subject | None:
         notebook.find(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
         return None
     notebook.find(_template(tokenizer, chat))
-    return _Subject(model, tokenizer, chat, hardware)
+    return Subject(model, tokenizer, chat, hardware)
 
 
 def _template(tokenizer: Any, chat: ChatTokens) -> Any:
@@ -102,7 +81,7 @@ def _template(tokenizer: Any, chat: ChatTokens) -> Any:
     return ok("chat_template", f"{sentence}{why}.", generation_markers=marks, stop_token=str(end))
 
 
-def _ask_script(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played | None:
+def _ask_script(bench: Workbench, notebook: Notebook, subject: Subject) -> Played | None:
     played = play_script(bench, subject.chat)
     if played is None:
         notebook.find(
@@ -129,7 +108,7 @@ def _script(tasks: Sequence[TaskSuccess]) -> PreflightFinding:
     return ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share)
 
 
-def _ask_policy(bench: Workbench, notebook: Notebook, subject: _Subject) -> Played:
+def _ask_policy(bench: Workbench, notebook: Notebook, subject: Subject) -> Played:
     played = play_policy(bench, subject.policy(bench.configuration.grpo))
     if not played.completed:
         advice = "Read the worker's log: an episode that fails is no zero, it is lost."
@@ -152,7 +131,7 @@ def _success(choices: TrainingConfiguration, venue: Venue, played: Played) -> It
 def _ask_effort(
     bench: Workbench,
     notebook: Notebook,
-    subject: _Subject,
+    subject: Subject,
     conversations: Played,
     played: tuple[Played | None, Played],
 ) -> None:
@@ -175,12 +154,5 @@ def _ask_effort(
         else ""
     )
     notebook.find(memory.model_copy(update={"sentence": memory.sentence + peak}))
-    notebook.find(time_finding(_speed(bench, effort, *played), configuration))
-
-
-def _speed(bench: Workbench, effort: Effort, scripted: Played | None, played: Played) -> Speed:
-    """An untrained policy rambles to its limit; after the warm-up it writes about as much as the script."""
-    rollout = played.seconds_each
-    if bench.configuration.recipe.has_sft and scripted and 0 < scripted.sampled_tokens < played.sampled_tokens:
-        rollout *= scripted.sampled_tokens / played.sampled_tokens
-    return Speed(rollout, scripted.seconds_each if scripted else 0.0, effort.seconds, effort.rows)
+    pace = Pace(bench, notebook, subject, conversations, effort)
+    notebook.find(time_finding(pace.speed(*played), configuration))

@@ -8,7 +8,7 @@ from typing import Any
 
 from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.rollouts import Rollout
-from backend.domain.training.preflight.measured import TaskSuccess
+from backend.domain.training.preflight.measured import NOTHING, Range, TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
@@ -22,6 +22,7 @@ from workers.training.workbench import Workbench
 
 TASKS = 32
 SCRIPTED_EPISODES = 64
+EXAMINED = 32
 MOST_SECONDS = 180.0
 """Then what was played has to suffice."""
 _HAIR = 1e-6
@@ -32,7 +33,8 @@ class Played:
     """Rollouts and how long they took altogether."""
 
     rollouts: Sequence[Rollout]
-    seconds: float
+    each: Range
+    """Seconds of an episode, among the others that were played with it."""
     failure: str = ""
     """Why there are none."""
     lessons: Sequence[Lesson] = field(default=())
@@ -41,10 +43,6 @@ class Played:
     @property
     def completed(self) -> list[Rollout]:
         return [rollout for rollout in self.rollouts if rollout.is_completed]
-
-    @property
-    def seconds_each(self) -> float:
-        return self.seconds / len(self.rollouts) if self.rollouts else 0.0
 
     @property
     def sampled_tokens(self) -> float:
@@ -91,6 +89,7 @@ def _play(
 ) -> Played:
     """One part after the other: a step's episodes are played together and wait for the slowest."""
     rollouts: list[Rollout] = []
+    each: list[float] = []
     total = sum(len(plan.members) for plans in parts for plan in plans)
     began = time.monotonic()
 
@@ -101,6 +100,7 @@ def _play(
     failure = ""
     try:
         for plans in parts:
+            before, started = len(rollouts), time.monotonic()
             bench.arena.play(
                 plans,
                 policy,
@@ -109,13 +109,25 @@ def _play(
                 on_rollout=take,
                 should_stop=lambda: time.monotonic() - began > MOST_SECONDS,
             )
+            each.append((time.monotonic() - started) / max(1, len(rollouts) - before))
     except TooManyFailures as error:
         failure = str(error)
     finally:
         bench.arena.close_policy(policy)
-    seconds = time.monotonic() - began
     lessons = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
-    return Played(rollouts, seconds, failure, lessons)
+    return Played(rollouts, Range.of(each) if each else NOTHING, failure, lessons)
+
+
+def examination_seconds(bench: Workbench, policy: LocalPolicy) -> float:
+    """Of an episode, played as an examination plays; on training tasks."""
+    plans = bench.warm_up_plans(min(EXAMINED, bench.configuration.heldout.tasks))
+    bench.recorder.progress(phase="an examination", done=0, total=len(plans))
+    began = time.monotonic()
+    try:
+        bench.arena.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=bench.configuration.seed)
+    finally:
+        bench.arena.close_policy(policy)
+    return (time.monotonic() - began) / len(plans)
 
 
 def successes(venue: Venue, rule: SuccessRule, played: Played) -> list[TaskSuccess]:

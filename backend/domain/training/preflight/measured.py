@@ -9,8 +9,8 @@ from backend.domain.training.preflight.findings import PreflightFinding, ok, pro
 
 HOPELESS, SATURATED = 0.02, 0.95
 """Success below and above which a group hardly ever holds both a success and a failure."""
-AROUND_A_STEP = 2.5
-"""Steps of a model of 0.14 million weights took so many times the passes and episodes in them, on two busy cores."""
+BUSIER = 1.5
+"""So many times the slowest that was measured: storing, detectors and other processes of the machine come beside it."""
 WASTED = 0.6
 """Share of groups without a gradient that is worth a warning."""
 
@@ -27,16 +27,42 @@ class TaskSuccess:
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """Seconds, from the fastest to the slowest that was measured."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> "Range":
+        return cls(min(seconds), max(seconds))
+
+    def times(self, count: float) -> "Range":
+        return Range(self.low * count, self.high * count)
+
+    def plus(self, other: "Range") -> "Range":
+        return Range(self.low + other.low, self.high + other.high)
+
+
+NOTHING = Range(0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Speed:
     """Seconds that were measured."""
 
-    rollout: float
+    rollout: Range
     """A sampled episode among the others of its step."""
+    examined: Range
+    """An episode of an examination among the others."""
     scripted: float
-    """A scripted one."""
-    part: float
-    """Forward and backward of `rows` conversations."""
-    rows: int
+    """A scripted episode."""
+    sft_step: Range
+    """Of the warm-up, with the trainer's work around it."""
+    grpo_step: Range
+    """All that follows the play of a GRPO step."""
+    assumed: tuple[str, ...] = ()
+    """What was not measured as it will be, each as a clause."""
 
 
 def conversation_finding(longest: int, mean: float, context: int, *, played: int) -> PreflightFinding:
@@ -136,36 +162,49 @@ def gradient_finding(tasks: Sequence[TaskSuccess], configuration: TrainingConfig
 
 
 def time_finding(speed: Speed, configuration: TrainingConfiguration) -> PreflightFinding:
-    """Measured seconds, extrapolated: at least so many, and up to what small models were seen to take."""
-    seconds = stage_seconds(speed, configuration)
-    total = math.fsum(seconds.values())
-    told = ", ".join(f"{name} {in_time(each)}" for name, each in seconds.items() if each)
+    """Measured seconds times what will be done. Nobody else is at work on the machine in the best case."""
+    stages = stage_seconds(speed, configuration)
+    total = NOTHING
+    for each in stages.values():
+        total = total.plus(each)
+    high = total.high * BUSIER
+    told = ", ".join(f"{name} {in_time_range(each)}" for name, each in stages.items() if each.high)
     sentence = (
-        f"Between {in_time(total)} and {in_time(total * AROUND_A_STEP)} of work on this worker: {told}, and what the"
-        " trainer does around each step. Starting up comes on top."
+        f"Between {in_time(total.low)} and {in_time(high)} of work on this worker: {told}; the most is {BUSIER:g} times"
+        " the slowest that was measured. Starting up comes on top."
     )
-    evidence = {"seconds": total, **seconds, "rollout": speed.rollout, "part": speed.part}
+    if speed.assumed:
+        sentence += f" Assumed: {'; '.join(speed.assumed)}."
+    seconds = {name: (each.low + each.high) / 2 for name, each in stages.items()}
+    evidence = {"seconds": total.low, "at_most": high, **seconds, "assumed": list(speed.assumed)}
     limit = configuration.budget.minutes
-    if limit is not None and limit * 60 < total:
+    if limit is not None and limit * 60 < total.low:
         return warning("time", sentence, f"The budget ends it after {limit:g} minutes.", **evidence)
     return ok("time", sentence, **evidence)
 
 
-def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, float]:
+def stage_seconds(speed: Speed, configuration: TrainingConfiguration) -> dict[str, Range]:
     sft, grpo, recipe = configuration.sft, configuration.grpo, configuration.recipe
-    a_row = speed.part / speed.rows if speed.rows else 0.0
-    found = {"lessons": 0.0, "imitation": 0.0, "playing": 0.0, "learning": 0.0}
+    found: dict[str, Range] = {}
     examinations = 1
     if recipe.has_sft:
         examinations += 1 + (sft.steps // sft.examine_every if sft.examine_every else 0)
-        found |= {"lessons": sft.scripted_episodes * speed.scripted, "imitation": sft.steps * sft.batch * a_row}
+        lessons = sft.scripted_episodes * speed.scripted
+        found |= {"lessons": Range(lessons, lessons), "imitation": speed.sft_step.times(sft.steps)}
     if recipe.has_grpo:
         examinations += math.ceil(grpo.steps / configuration.heldout.every)
         rollouts = grpo.steps * grpo.episodes_per_step
-        with_reference = 4 / 3 if grpo.beta > 0 else 1.0  # one more forward pass, a third of forward and backward
-        found |= {"playing": rollouts * speed.rollout, "learning": rollouts * grpo.updates * a_row * with_reference}
-    found["examinations"] = examinations * configuration.heldout.tasks * speed.rollout
-    return found
+        most = Range(rollouts, rollouts * (1 + grpo.replace_uniform))
+        found |= {
+            "playing": Range(most.low * speed.rollout.low, most.high * speed.rollout.high),
+            "learning": speed.grpo_step.times(grpo.steps),
+        }
+    return found | {"examinations": speed.examined.times(examinations * configuration.heldout.tasks)}
+
+
+def in_time_range(seconds: Range) -> str:
+    low, high = in_time(seconds.low), in_time(seconds.high)
+    return low if low == high else f"{low} to {high}"
 
 
 def in_time(seconds: float) -> str:
