@@ -26,9 +26,10 @@ from backend.exchange import api as exchange_api
 from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
 from backend.judging import judges_api, judges_routes
-from backend.judging import routes as judging_routes
 from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
+from backend.judging.review import api as review_api
+from backend.judging.review import routes as review_routes
 from backend.overview import api as overview_api
 from backend.overview import routes as overview_routes
 from backend.overview import worker_routes
@@ -60,7 +61,7 @@ PAGES = (
     exchange_routes,
     overview_routes,
     worker_routes,
-    judging_routes,
+    review_routes,
     judges_routes,
     consequences_routes,
     team_routes,
@@ -77,6 +78,7 @@ PAGES = (
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
 JSON = (
     judging_api,
+    review_api,
     judges_api,
     consequences_api,
     team_api,

@@ -39,6 +39,7 @@ from backend.domain.vocabulary import (
     Split,
     StopReason,
 )
+from backend.judging.keeping import place
 
 _count = itertools.count(1)
 
@@ -286,6 +287,7 @@ def make_flag(session: Session, run: Run, rollout: Rollout | None = None, **fiel
     flag = Flag(run_id=run.id, rollout_id=rollout.id if rollout else None, **values)
     session.add(flag)
     session.flush()
+    place(session, [flag.rollout_id or flag.id])
     return flag
 
 

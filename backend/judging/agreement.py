@@ -1,8 +1,9 @@
-"""How far a judge agrees with people: its scores beside their newest verdicts on the same rollouts."""
+"""How far a judge agrees with people, its scores beside their newest verdicts; and people with each other."""
 
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,9 +88,17 @@ def _best_threshold(known: Sequence[Opinion]) -> tuple[float, float]:
 
 
 def _kappa(known: Sequence[Opinion], threshold: float) -> float:
-    count = len(known)
-    says = sum(opinion.score >= threshold for opinion in known) / count
-    honest = sum(opinion.is_good for opinion in known) / count
-    observed = sum((opinion.score >= threshold) == opinion.is_good for opinion in known) / count
-    by_chance = says * honest + (1 - says) * (1 - honest)
-    return (observed - by_chance) / (1 - by_chance) if by_chance < 1 else 0.0
+    return cohens_kappa([(opinion.score >= threshold, opinion.is_good) for opinion in known]) or 0.0
+
+
+def cohens_kappa(pairs: Sequence[tuple[object, object]]) -> float | None:
+    """(observed - by chance) / (1 - by chance) of what two said of each thing; None where chance alone explains all.
+
+    Cohen, A coefficient of agreement for nominal scales, 1960.
+    """
+    if not pairs:
+        return None
+    observed = sum(first == second for first, second in pairs) / len(pairs)
+    firsts, seconds = (Counter(said) for said in zip(*pairs, strict=True))
+    by_chance = sum(firsts[word] * seconds[word] for word in firsts) / len(pairs) ** 2
+    return (observed - by_chance) / (1 - by_chance) if by_chance < 1 else None

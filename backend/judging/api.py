@@ -31,6 +31,8 @@ class FlagRecord(BaseModel):
     score: float
     sentence: str
     evidence: dict[str, Any]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same text here."""
     training_step: int | None
     created_at: datetime
     verdict: Verdict | None = None

@@ -18,12 +18,6 @@ class Shown(StrEnum):
     ALL = "all"
 
 
-class Order(StrEnum):
-    NEWEST = "newest"
-    WORST = "worst"
-    """Alerts before warnings before notes, the newest first within each."""
-
-
 class VerdictForm(BaseModel):
     verdict: Verdict
     comment: Annotated[str, StringConstraints(strip_whitespace=True, max_length=4000)] = ""
@@ -36,12 +30,6 @@ class FlagFilter(BaseModel):
     detector: str = ""
     environment: str = ""
     run: uuid.UUID | None = None
-    order: Order = Order.NEWEST
-
-    def query(self) -> dict[str, str]:
-        """As URL parameters, without what is the default."""
-        values = self.model_dump(mode="json", exclude_defaults=True)
-        return {name: str(value) for name, value in values.items() if value}
 
 
 def read_flag_filter(
@@ -49,11 +37,10 @@ def read_flag_filter(
     detector: Annotated[str, Query(max_length=60)] = "",
     environment: Annotated[str, Query(max_length=40)] = "",
     run: str = "",
-    order: Order = Order.NEWEST,
 ) -> FlagFilter:
     """From the address; an empty or damaged run id narrows nothing."""
     try:
         run_id = uuid.UUID(run) if run else None
     except ValueError:
         run_id = None
-    return FlagFilter(shown=shown, detector=detector, environment=environment, run=run_id, order=order)
+    return FlagFilter(shown=shown, detector=detector, environment=environment, run=run_id)

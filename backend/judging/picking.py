@@ -7,6 +7,7 @@ from backend.db.models import Flag, Rollout, VerdictRecord
 from backend.domain.vocabulary import Severity
 from backend.errors import Conflict
 from backend.events import REVIEW, announce, run_topic
+from backend.judging import keeping
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -31,6 +32,7 @@ def pick(session: Session, actor: Actor, rollout: Rollout) -> Flag:
     )
     session.add(flag)
     session.flush()
+    keeping.place(session, [rollout.id])
     audit(session, actor, "review.pick", "rollout", rollout.id)
     announce(session, REVIEW, run_topic(rollout.run_id))
     return flag
@@ -44,6 +46,7 @@ def take_back(session: Session, actor: Actor, rollout: Rollout) -> None:
     if session.scalar(select(VerdictRecord.id).where(VerdictRecord.flag_id == flag.id).limit(1)):
         raise Conflict("It was judged in the meantime, so it stays in the queue's history.")
     session.execute(delete(Flag).where(Flag.id == flag.id))
+    keeping.drop(session, [rollout.id])
     audit(session, actor, "review.take_back", "rollout", rollout.id)
     announce(session, REVIEW, run_topic(rollout.run_id))
 

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Rollout, VerdictRecord
 from backend.events import REVIEW, announce, run_topic
-from backend.judging import queries
+from backend.judging import keeping, queries
+from backend.judging.consequences.following import follow_verdict
 from backend.judging.forms import VerdictForm
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -24,10 +25,13 @@ def judge_flag(session: Session, actor: Actor, flag: Flag, form: VerdictForm) ->
     return _record(session, actor, form, flag.run_id, flag.rollout_id, [each.id for each in flags])
 
 
-def judge_rollout(session: Session, actor: Actor, rollout: Rollout, form: VerdictForm) -> list[VerdictRecord]:
-    """A decision on a rollout, flagged or not."""
+def judge_rollout(
+    session: Session, actor: Actor, rollout: Rollout, form: VerdictForm, *, is_blind: bool = False
+) -> list[VerdictRecord]:
+    """A decision on a rollout, flagged or not; blind where the transcript alone was shown."""
     flags = queries.flags_of_rollout(session, rollout.id)
-    return _record(session, actor, form, rollout.run_id, rollout.id, [each.id for each in flags] or [None])
+    flag_ids: list[uuid.UUID | None] = [each.id for each in flags]
+    return _record(session, actor, form, rollout.run_id, rollout.id, flag_ids or [None], is_blind=is_blind)
 
 
 def _record(
@@ -37,6 +41,8 @@ def _record(
     run_id: uuid.UUID,
     rollout_id: uuid.UUID | None,
     flag_ids: Sequence[uuid.UUID | None],
+    *,
+    is_blind: bool = False,
 ) -> list[VerdictRecord]:
     records = [_find_resent(session, actor, form, run_id, rollout_id, flag_id) for flag_id in flag_ids]
     if known := [record for record in records if record]:
@@ -48,12 +54,16 @@ def _record(
             flag_id=flag_id,
             verdict=form.verdict,
             comment=form.comment,
+            is_blind=is_blind,
             person_id=actor.person_id,
         )
         for flag_id in flag_ids
     ]
     session.add_all(made)
     session.flush()
+    keeping.mark(session, {rollout_id} if rollout_id else {flag_id for flag_id in flag_ids if flag_id})
+    if rollout_id:
+        follow_verdict(session, actor, run_id, rollout_id, form.verdict)
     subject = ("rollout", rollout_id) if rollout_id else ("run", run_id)
     audit(session, actor, "verdict.give", *subject, verdict=str(form.verdict), flags=len(flag_ids))
     announce(session, REVIEW, run_topic(run_id))

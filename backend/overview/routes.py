@@ -14,14 +14,16 @@ from sqlalchemy.orm import Session
 from backend.db.models import Run
 from backend.domain.vocabulary import Queue, RunKind
 from backend.events import REVIEW, RUNS, run_topic
-from backend.judging.forms import FlagFilter
-from backend.judging.queries import Suspect, count_unreviewed
-from backend.judging.queries import queue as review_queue
+from backend.judging.review.forms import ReviewFilter
+from backend.judging.review.queries import count_waiting
+from backend.judging.review.queries import queue as review_queue
+from backend.judging.review.screens import Row, rows_of
 from backend.overview import queries
 from backend.overview.queries import Stock
 from backend.settings import get_settings
 from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
+from backend.web.identity import Actor
 from backend.web.pages import page, render_block
 from backend.web.streams import live
 from backend.web.templating import product_version
@@ -34,7 +36,7 @@ SUSPECTS = 5
 class OverviewPage:
     stock: Stock
     unfinished: Sequence[Run]
-    suspects: list[Suspect]
+    to_judge: list[Row]
     waiting: int
     evaluations: Sequence[Run]
     trainings: Sequence[Run]
@@ -54,17 +56,17 @@ class SettingsPage:
 
 
 @router.get("/")
-def show_overview(request: Request, session: SessionDep, _: Viewer) -> Response:
-    return page(request, "overview/overview.html", _overview(session))
+def show_overview(request: Request, session: SessionDep, actor: Viewer) -> Response:
+    return page(request, "overview/overview.html", _overview(session, actor))
 
 
-def _overview(session: Session) -> OverviewPage:
-    suspects, _ = review_queue(session, FlagFilter(), limit=SUSPECTS)
+def _overview(session: Session, actor: Actor) -> OverviewPage:
+    items, _ = review_queue(session, ReviewFilter(), actor.person_id, limit=SUSPECTS)
     return OverviewPage(
         stock=queries.stock(session),
         unfinished=queries.unfinished_runs(session),
-        suspects=suspects,
-        waiting=count_unreviewed(session),
+        to_judge=rows_of(session, actor, ReviewFilter(), items),
+        waiting=count_waiting(session),
         evaluations=queries.newest_over(session, RunKind.EVALUATION),
         trainings=queries.newest_over(session, RunKind.TRAINING),
         silent=_silent_queues(session),
@@ -80,12 +82,12 @@ _LIVE = ("happening", "to_review", "newest")
 
 
 @router.get("/events", response_class=EventSourceResponse)
-async def follow_overview(request: Request, session: SessionDep, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+async def follow_overview(request: Request, session: SessionDep, actor: Viewer) -> AsyncIterable[ServerSentEvent]:
     """Also hears the progress of the runs that are unfinished now; a new one reconnects the page anyway."""
     topics = (RUNS, REVIEW, *(run_topic(run.id) for run in queries.unfinished_runs(session)))
 
     def draw(session: Session) -> dict[str, str]:
-        context = _overview(session)
+        context = _overview(session, actor)
         return {name: render_block(request, "overview/overview.html", name, context) for name in _LIVE}
 
     async for event in live(request, topics, draw):

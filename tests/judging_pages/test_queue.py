@@ -1,104 +1,177 @@
-"""The queue of what waits for review."""
+"""The queue: who comes first, what is left out, and that it says no more than it should."""
+
+import uuid
+from math import sqrt
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag
-from backend.domain.vocabulary import Severity, Verdict
-from backend.judging.forms import FlagFilter, Order, Shown
-from backend.judging.queries import next_suspect, queue
+from backend.db.models import AuditSample, Person, ReviewItem, VerdictRecord
+from backend.domain.ids import new_id
+from backend.domain.vocabulary import Role, Verdict
+from backend.judging import keeping
+from backend.judging.review.forms import Order, Part, ReviewFilter
+from backend.judging.review.queries import next_id, queue
 from tests import factories
 
+BEST = [1.0, 1.0, 0.0]
+"""Earns all that can be earned."""
 
-def _suspicious_run(session: Session, name: str = "maze") -> tuple[factories.Run, list[factories.Rollout]]:
+
+@pytest.fixture
+def person(session: Session) -> Person:
+    return factories.make_person(session, Role.REVIEWER)
+
+
+def _run(session: Session, rows: int = 4, name: str = "maze") -> tuple[factories.Run, list[factories.Rollout]]:
     version = factories.make_environment_version(session, factories.make_environment(session, name))
     run = factories.make_run(session, version)
-    return run, factories.make_rollouts(session, run, factories.random_rows(4))
+    return run, factories.make_rollouts(session, run, [BEST] * rows)
 
 
-def test_flags_on_one_rollout_are_one_suspect(viewer: TestClient, session: Session) -> None:
-    run, rollouts = _suspicious_run(session)
-    factories.make_flag(session, run, rollouts[0], detector="repeated_text")
-    factories.make_flag(session, run, rollouts[0], detector="early_exit")
-    factories.make_flag(session, run, None, detector="reward_jump")
-    suspects, following = queue(session, FlagFilter(), limit=10)
-    assert sorted(len(suspect.flags) for suspect in suspects) == [1, 2]
-    assert following is None
-    assert "and 1 more" in viewer.get("/review").text
+def _ids(session: Session, person: Person, **chosen: object) -> list[uuid.UUID]:
+    items, _ = queue(session, ReviewFilter.model_validate(chosen), person.id, limit=50)
+    return [item.id for item in items]
 
 
-def test_it_shows_what_was_not_reviewed_unless_asked(
-    viewer: TestClient, reviewer: TestClient, session: Session
-) -> None:
-    run, rollouts = _suspicious_run(session)
-    flag = factories.make_flag(session, run, rollouts[0], sentence="Strange indeed.")
-    assert "Strange indeed." in viewer.get("/review").text
-    reviewer.post(f"/api/v1/flags/{flag.id}/verdicts", json={"verdict": "hack"})
-    assert "Nothing waits for review" in viewer.get("/review").text
-    assert "Strange indeed." in viewer.get("/review?shown=reviewed").text
-    assert "Strange indeed." in viewer.get("/review?shown=all").text
+def _say(session: Session, flag: factories.Flag, verdict: Verdict) -> None:
+    session.add(VerdictRecord(run_id=flag.run_id, rollout_id=flag.rollout_id, flag_id=flag.id, verdict=verdict))
+    session.flush()
 
 
-def test_it_narrows_by_detector_environment_and_run(session: Session) -> None:
-    first, rollouts = _suspicious_run(session, "maze")
-    second, _ = _suspicious_run(session, "chess")
+def test_suspicion_grows_with_each_flag_and_counts_by_the_reward(session: Session, person: Person) -> None:
+    version = factories.make_environment_version(session)
+    run = factories.make_run(session, version)
+    poor, twice, once = factories.make_rollouts(session, run, [[0.0, 0.0, 0.0], BEST, BEST])
+    for rollout, detector in ((poor, "a"), (twice, "a"), (twice, "b"), (once, "a")):
+        factories.make_flag(session, run, rollout, detector=detector, score=0.8)
+    assert _ids(session, person) == [twice.id, once.id, poor.id]
+    suspicion = session.get_one(ReviewItem, twice.id).suspicion
+    assert suspicion == pytest.approx(1 - (1 - 0.5 * 0.8) ** 2, abs=1e-6)
+
+
+def test_a_detector_that_was_wrong_comes_later(session: Session, person: Person) -> None:
+    run, rollouts = _run(session, 6)
+    wrong = [factories.make_flag(session, run, rollout, detector="crier") for rollout in rollouts[:4]]
+    right = factories.make_flag(session, run, rollouts[4], detector="watcher", score=0.7)
+    still = factories.make_flag(session, run, rollouts[5], detector="crier", score=0.9)
+    assert _ids(session, person)[-1] == right.rollout_id
+    for flag in wrong:
+        _say(session, flag, Verdict.HONEST)
+    keeping.refresh(session)
+    assert _ids(session, person) == [right.rollout_id, still.rollout_id]
+    assert session.get_one(ReviewItem, still.rollout_id).suspicion == pytest.approx(0.9 / 6, abs=1e-6)
+
+
+def test_one_example_of_a_cluster_comes_before_its_repeats(session: Session, person: Person) -> None:
+    run, rollouts = _run(session, 4)
+    for rollout, score in zip(rollouts[:3], (0.9, 0.8, 0.7), strict=True):
+        factories.make_flag(session, run, rollout, score=score, cluster="sys.exit")
+    alone = factories.make_flag(session, run, rollouts[3], score=0.1)
+    assert _ids(session, person) == [rollouts[0].id, alone.rollout_id, rollouts[1].id, rollouts[2].id]
+    first = session.get_one(ReviewItem, rollouts[0].id)
+    assert first.rank == pytest.approx(0.45 * first.reward_share / sqrt(3), abs=1e-6)
+
+
+def test_the_same_pattern_elsewhere_is_another_cluster(session: Session, person: Person) -> None:
+    for name in ("maze", "chess"):
+        run, rollouts = _run(session, 1, name)
+        factories.make_flag(session, run, rollouts[0], cluster="7")
+    assert all(item.rank > 0 for item in session.scalars(select(ReviewItem)))
+
+
+def test_it_narrows_by_detector_environment_and_run(session: Session, person: Person) -> None:
+    first, rollouts = _run(session)
+    second, others = _run(session, name="chess")
     factories.make_flag(session, first, rollouts[0], detector="repeated_text")
-    factories.make_flag(session, second, None, detector="reward_jump")
-    for chosen in (FlagFilter(detector="reward_jump"), FlagFilter(environment="chess"), FlagFilter(run=second.id)):
-        suspects, _ = queue(session, chosen, limit=10)
-        assert [suspect.run.id for suspect in suspects] == [second.id]
-
-
-def test_the_worst_come_first_when_asked(session: Session) -> None:
-    run, rollouts = _suspicious_run(session)
-    for rollout, severity in zip(rollouts, (Severity.NOTE, Severity.ALERT, Severity.WARNING), strict=False):
-        factories.make_flag(session, run, rollout, severity=severity)
-    suspects, _ = queue(session, FlagFilter(order=Order.WORST), limit=10)
-    assert [suspect.severity for suspect in suspects] == [Severity.ALERT, Severity.WARNING, Severity.NOTE]
-
-
-def test_pages_hold_every_suspect_once(session: Session) -> None:
-    run, rollouts = _suspicious_run(session)
-    for rollout in rollouts:
-        factories.make_flag(session, run, rollout)
-    for order in Order:
-        seen, after = [], None
-        for _ in range(10):
-            suspects, after = queue(session, FlagFilter(order=order), after=after, limit=3)
-            seen += [suspect.first.id for suspect in suspects]
-            if after is None:
-                break
-        assert len(seen) == len(set(seen)) == len(rollouts)
-
-
-def test_the_newest_verdict_counts(session: Session, reviewer: TestClient) -> None:
-    run, rollouts = _suspicious_run(session)
-    flag = factories.make_flag(session, run, rollouts[0])
-    for verdict in ("hack", "honest"):
-        reviewer.post(f"/api/v1/flags/{flag.id}/verdicts", json={"verdict": verdict})
-    suspects, _ = queue(session, FlagFilter(shown=Shown.ALL), limit=1)
-    assert suspects[0].verdicts[flag.id] is Verdict.HONEST
-    assert reviewer.get("/api/v1/flags?shown=all").json()["items"][0]["verdict"] == "honest"
+    factories.make_flag(session, second, others[0], detector="early_exit")
+    for chosen in ({"detector": "early_exit"}, {"environment": "chess"}, {"run": second.id}):
+        assert _ids(session, person, **chosen) == [others[0].id]
 
 
 @pytest.mark.parametrize("order", list(Order))
-def test_one_verdict_after_the_other_walks_down_the_queue(reviewer: TestClient, session: Session, order: Order) -> None:
-    run, rollouts = _suspicious_run(session)
-    for rollout, severity in zip(
-        rollouts, (Severity.NOTE, Severity.ALERT, Severity.NOTE, Severity.WARNING), strict=True
-    ):
-        factories.make_flag(session, run, rollout, severity=severity)
-    for _ in range(2):
-        factories.make_flag(session, run, None)
-    chosen = FlagFilter(order=order)
-    suspects, _ = queue(session, chosen, limit=10)
-    expected = [suspect.flags[0].rollout_id for suspect in suspects for _ in suspect.flags]
-    walked = []
-    flag: Flag | None = suspects[0].first
-    while flag:
-        walked.append(flag.rollout_id)
-        reviewer.post(f"/api/v1/flags/{flag.id}/verdicts", json={"verdict": "honest"})
-        flag = next_suspect(session, chosen, flag)
-    assert walked == expected
-    assert len(walked) == 6
+def test_pages_hold_everything_once_and_next_walks_the_same_way(session: Session, person: Person, order: Order) -> None:
+    run, rollouts = _run(session, 5)
+    for number, rollout in enumerate(rollouts):
+        factories.make_flag(session, run, rollout, score=0.2 * (number % 3 + 1))
+    factories.make_flag(session, run, None, score=0.5)
+    chosen = ReviewFilter(order=order)
+    seen, after = [], None
+    for _ in range(6):
+        items, after = queue(session, chosen, person.id, after=after, limit=2)
+        seen += [item.id for item in items]
+        if after is None:
+            break
+    assert len(seen) == len(set(seen)) == 6
+    walked = [next_id(session, chosen, person.id)]
+    while len(walked) < 6:
+        here = session.get_one(ReviewItem, walked[-1])
+        walked.append(next_id(session, chosen, person.id, here))
+    assert walked == seen
+    assert next_id(session, chosen, person.id, session.get_one(ReviewItem, seen[-1])) == seen[0]
+
+
+def test_what_is_assigned_to_another_is_left_to_them(session: Session, reviewer: TestClient, person: Person) -> None:
+    run, rollouts = _run(session, 3)
+    for rollout in rollouts:
+        factories.make_flag(session, run, rollout)
+    answer = reviewer.post("/api/v1/review/assignments", json={"person": str(person.id), "count": 2})
+    theirs = answer.json()["items"]
+    assert len(theirs) == 2
+    mine = [item["id"] for item in reviewer.get("/api/v1/review/items").json()["items"]]
+    assert set(mine) == {str(rollout.id) for rollout in rollouts} - set(theirs)
+    assert {str(id) for id in _ids(session, person, mine=True)} == set(theirs)
+    assert len(_ids(session, person)) == 3
+
+
+def test_an_item_of_two_people_waits_until_both_judged(session: Session, reviewer: TestClient, person: Person) -> None:
+    run, rollouts = _run(session, 1)
+    factories.make_flag(session, run, rollouts[0])
+    me = reviewer.get("/api/v1/me").json()["person_id"]
+    for each in (str(person.id), me):
+        assert reviewer.post(f"/review/{rollouts[0].id}/assign", data={"person": each}).status_code == 303
+    reviewer.post(f"/review/{rollouts[0].id}", data={"verdict": "hack"})
+    assert reviewer.get("/api/v1/review/items?mine=true").json()["items"] == []
+    assert _ids(session, person, mine=True) == [rollouts[0].id]
+    assert _ids(session, person, shown=Part.SECOND) == [rollouts[0].id]
+    assert reviewer.get("/api/v1/review/items?shown=second").json()["items"] == []
+
+
+def test_nobody_is_asked_who_may_not_judge(session: Session, reviewer: TestClient) -> None:
+    run, rollouts = _run(session, 1)
+    factories.make_flag(session, run, rollouts[0])
+    viewer = factories.make_person(session, Role.VIEWER)
+    answer = reviewer.post(f"/api/v1/review/items/{rollouts[0].id}/assignments", json={"person": str(viewer.id)})
+    assert answer.status_code == 422
+
+
+def test_flagged_and_blind_look_the_same_until_they_are_judged(session: Session, reviewer: TestClient) -> None:
+    run, (flagged, drawn) = _run(session, 2)
+    factories.make_flag(session, run, flagged, sentence="Strange indeed.", evidence={"excerpt": "4"}, cluster="x")
+    session.add(AuditSample(id=new_id(), run_id=run.id, rollout_id=drawn.id, lot=0.5))
+    keeping.place(session, [drawn.id])
+    items = reviewer.get("/api/v1/review/items").json()["items"]
+    for item in items:
+        item.pop("id"), item.pop("rollout_id"), item.pop("created_at")
+    assert items[0] == items[1]
+    pages = [reviewer.get(f"/review/{each.id}").text for each in (flagged, drawn)]
+    for page, rollout in zip(pages, (flagged, drawn), strict=True):
+        assert "Strange" not in page
+        assert "<mark>" not in page
+        assert "blind sample" not in page
+        assert "rollout" in page.replace(str(rollout.id), "")
+    assert "Strange" not in reviewer.get("/review").text + reviewer.get("/").text
+    assert "Strange indeed." in reviewer.get(f"/review/{flagged.id}?evidence=1").text
+    assert "it is in the blind sample" in reviewer.get(f"/review/{drawn.id}?evidence=1").text
+
+
+def test_the_list_follows_the_filters_on_the_page(viewer: TestClient, reviewer: TestClient, session: Session) -> None:
+    run, rollouts = _run(session)
+    factories.make_flag(session, run, rollouts[0], sentence="Strange indeed.")
+    assert "Strange indeed." in viewer.get("/review").text
+    reviewer.post(f"/review/{rollouts[0].id}", data={"verdict": "hack"})
+    assert "Nothing waits for review" in viewer.get("/review").text
+    assert "Strange indeed." in reviewer.get("/review?shown=reviewed").text
+    assert "Strange indeed." in viewer.get("/review?shown=all").text

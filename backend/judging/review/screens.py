@@ -1,0 +1,245 @@
+"""What the pages of the review show: the queue, and one item with everything that its verdict needs."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Person, ReviewItem, Rollout, Run, VerdictRecord
+from backend.domain.vocabulary import Role, Verdict
+from backend.judging.evidence import Evidence, read_evidence
+from backend.judging.review import queries
+from backend.judging.review.forms import Part, ReviewFilter
+from backend.judging.review.queries import Cluster, Counts, PeoplesAgreement
+from backend.web.identity import Actor
+from backend.web.paging import LIMIT
+from backend.web.transcripts import Entry, Span, bounded, transcript_of
+
+EXAMPLES = 3
+"""Rollouts shown with a flag about a run."""
+MEANINGS = {
+    Verdict.HONEST: "the reward was earned",
+    Verdict.HACK: "the reward was tricked out of the environment",
+    Verdict.BROKEN_REWARD: "the reward is wrong, the policy is not to blame",
+    Verdict.UNSURE: "somebody else should look",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the queue."""
+
+    item: ReviewItem
+    flags: Sequence[Flag]
+    """Empty for what is to be judged on its transcript alone."""
+    assignees: Sequence[Person]
+    url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The cluster of the item that was judged last, which may be judged at once or taken back."""
+
+    item_id: uuid.UUID
+    cluster: Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    rows: list[Row]
+    counts: Counts
+    agreement: PeoplesAgreement
+    chosen: ReviewFilter
+    detectors: list[str]
+    environments: list[str]
+    people: Sequence[Person]
+    query: str
+    """The filters as the end of an address, for links into the review."""
+    begin_url: str
+    next_url: str
+    undo_url: str
+    offer: Offer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A flag as it is explained."""
+
+    flag: Flag
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A rollout with its transcript."""
+
+    rollout: Rollout
+    entries: list[Entry]
+    left_out: int
+    """Messages in the middle that only the rollout's own page shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPage:
+    item: ReviewItem
+    told: list[Told]
+    """Why it is here. Empty while it is judged blind, and for the blind sample."""
+    is_open: bool
+    """Evidence and other people's verdicts are shown."""
+    history: list[VerdictRecord]
+    shown: list[Shown]
+    """The rollout, or examples of what is said of the run."""
+    siblings: Sequence[Rollout]
+    base: Sequence[Rollout]
+    beside: Shown | None
+    """A sibling, or the base's rollout, that was asked for."""
+    next_sibling: uuid.UUID | None
+    cluster: Cluster | None
+    offer: Offer | None
+    assignees: Sequence[Person]
+    people: Sequence[Person]
+    verdicts: list[tuple[Verdict, str, str]]
+    """(verdict, key, what it means)"""
+    counts: Counts
+    here_url: str
+    """This page with its filters: what is asked for is added to it."""
+    action_url: str
+    skip_url: str
+    undo_url: str
+
+
+def address(path: str, chosen: ReviewFilter, **more: object) -> str:
+    """An address of the review that keeps the filters."""
+    parameters = urlencode(chosen.query() | {name: str(value) for name, value in more.items() if value})
+    return f"{path}?{parameters}" if parameters else path
+
+
+def queue_page(
+    session: Session, actor: Actor, chosen: ReviewFilter, after: str | None = None, undo: uuid.UUID | None = None
+) -> QueuePage:
+    items, following = queries.queue(session, chosen, actor.person_id, after=after, limit=LIMIT)
+    detectors, environments = queries.choices(session)
+    begin = queries.next_id(session, chosen, actor.person_id) if actor.may(Role.REVIEWER) else None
+    return QueuePage(
+        rows=rows_of(session, actor, chosen, items),
+        counts=queries.counts(session, actor.person_id),
+        agreement=queries.agreement_of_people(session),
+        chosen=chosen,
+        detectors=detectors,
+        environments=environments,
+        people=queries.people_who_judge(session),
+        query=address("", chosen),
+        begin_url=address(f"/review/{begin}", chosen) if begin else "",
+        next_url=address("/review", chosen, after=following) if following else "",
+        undo_url=address(f"/review/{undo}", chosen) if undo else "",
+        offer=_offer(session, actor, undo),
+    )
+
+
+def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[Row]:
+    ids = [item.id for item in items]
+    told = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
+    flags = queries.flags_of_items(session, told)
+    assigned = queries.assignees(session, ids)
+    asked = "1" if chosen.shown is Part.REVIEWED else ""
+    return [
+        Row(
+            item=item,
+            flags=flags.get(item.id, ()),
+            assignees=assigned.get(item.id, ()),
+            url=address(f"/review/{item.id}", chosen, evidence=asked),
+        )
+        for item in items
+    ]
+
+
+def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
+    """Is there nothing to keep from this person? A flag about a run cannot be judged blind, a filter by detector says
+    what flagged it, and whoever has judged, or cannot, may read everything."""
+    is_done = actor.person_id in item.reviewers
+    return is_done or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
+
+
+def item_page(
+    session: Session,
+    actor: Actor,
+    item: ReviewItem,
+    chosen: ReviewFilter,
+    *,
+    evidence: bool = False,
+    undo: uuid.UUID | None = None,
+    beside: uuid.UUID | None = None,
+) -> ItemPage:
+    is_open = evidence or may_see(actor, item, chosen)
+    flags = queries.flags_of_items(session, [item.id])[item.id] if is_open else []
+    told = [Told(flag, read_evidence(flag.evidence)) for flag in flags]
+    siblings = queries.siblings(session, item.rollout) if item.rollout else []
+    base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
+    following = queries.next_id(session, chosen, actor.person_id, item)
+    asked = "1" if evidence else ""
+    return ItemPage(
+        item=item,
+        told=told,
+        is_open=is_open,
+        history=queries.verdicts_on(session, item) if is_open else [],
+        shown=_shown(session, item, told),
+        siblings=siblings,
+        base=base,
+        beside=_beside(session, beside, [*siblings, *base]),
+        next_sibling=_after(beside, siblings),
+        cluster=queries.cluster_of(session, item) if is_open else None,
+        offer=_offer(session, actor, undo) if undo != item.id else None,
+        assignees=queries.assignees(session, [item.id]).get(item.id, ()),
+        people=queries.people_who_judge(session),
+        verdicts=[(verdict, str(number + 1), MEANINGS[verdict]) for number, verdict in enumerate(Verdict)],
+        counts=queries.counts(session, actor.person_id),
+        here_url=address(f"/review/{item.id}", chosen, undo=undo, evidence=asked),
+        action_url=address(f"/review/{item.id}", chosen, evidence=asked),
+        skip_url=address(f"/review/{following}", chosen) if following else "",
+        undo_url=address(f"/review/{undo}", chosen) if undo else "",
+    )
+
+
+def _shown(session: Session, item: ReviewItem, told: Sequence[Told]) -> list[Shown]:
+    if item.rollout:
+        rollouts = [item.rollout]
+    else:
+        named = [id for each in told for id in each.evidence.rollout_ids]
+        rollouts = queries.examples(session, item.run_id, named[:EXAMPLES])
+    spans = [span for each in told for span in each.evidence.spans]
+    quotes = [quote for each in told for quote in each.evidence.quotes]
+    return [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts]
+
+
+def _transcript(rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()) -> Shown:
+    marks = {"weights": run.weights, "spans": spans, "quotes": quotes}
+    entries, left_out = bounded(transcript_of(rollout.messages, rollout.steps, run.columns, **marks))  # type: ignore[arg-type]
+    return Shown(rollout, entries, left_out)
+
+
+def _beside(session: Session, wanted: uuid.UUID | None, offered: Sequence[Rollout]) -> Shown | None:
+    """Only what this page offers: an address cannot bring other rollouts in."""
+    if wanted not in {rollout.id for rollout in offered} or wanted is None:
+        return None
+    rollout = queries.get_beside(session, wanted)
+    return _transcript(rollout, rollout.run)
+
+
+def _after(here: uuid.UUID | None, siblings: Sequence[Rollout]) -> uuid.UUID | None:
+    """The sibling behind this one, in a circle."""
+    ids = [sibling.id for sibling in siblings]
+    if not ids:
+        return None
+    return ids[(ids.index(here) + 1) % len(ids)] if here in ids else ids[0]
+
+
+def _offer(session: Session, actor: Actor, judged: uuid.UUID | None) -> Offer | None:
+    if judged is None or not actor.may(Role.REVIEWER):
+        return None
+    item = session.get(ReviewItem, judged)
+    cluster = queries.cluster_of(session, item) if item and actor.person_id in item.reviewers else None
+    if cluster is None or not ((cluster.agreed and cluster.waiting) or cluster.at_once):
+        return None
+    return Offer(judged, cluster)

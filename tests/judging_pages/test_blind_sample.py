@@ -1,0 +1,96 @@
+"""The blind sample: drawn by the run's seed alone, in any order, of what nothing flagged."""
+
+import uuid
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import AuditDraw, AuditSample, ReviewItem, Run
+from backend.domain.vocabulary import PolicyKind
+from backend.judging import auditing, keeping
+from tests import factories
+
+MANY = 600
+
+
+@pytest.fixture
+def run(session: Session) -> Run:
+    policy = factories.make_policy(session, kind=PolicyKind.LOCAL)
+    return factories.make_run(session, policy=policy)
+
+
+def _drawn(session: Session, run: Run) -> set[uuid.UUID]:
+    return set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
+
+
+def _set_seed(session: Session, run: Run, seed: int, share: float = 0.2) -> None:
+    session.add(AuditDraw(run_id=run.id, seed=seed, share=share))
+    session.flush()
+
+
+def test_batch_by_batch_or_all_at_once_are_the_same(session: Session, run: Run) -> None:
+    _set_seed(session, run, 7)
+    rollouts = []
+    for start in range(0, 60, 20):
+        for index in range(start, start + 20):
+            group = factories.make_group(session, run, index=index)
+            rollouts.append(factories.make_rollout(session, run, group, [1.0, 1.0, 0.0]))
+        auditing.draw_from(session, run.id)
+    expected = {each.id for each in rollouts if auditing.lots_of(7, each.id)[0] < 0.2}
+    assert _drawn(session, run) == expected
+    assert 4 <= len(expected) <= 24
+    assert set(session.scalars(select(ReviewItem.id))) == expected
+    assert auditing.draw_from(session, run.id) == 0
+
+
+def test_two_per_cent_are_drawn_and_another_seed_draws_others(session: Session) -> None:
+    ids = [uuid.UUID(int=number) for number in range(20_000)]
+    drawn = [{each for each in ids if auditing.lots_of(seed, each)[0] < auditing.SHARE} for seed in (1, 2)]
+    assert all(330 < len(each) < 470 for each in drawn)
+    assert len(drawn[0] & drawn[1]) < 30
+    places = [auditing.lots_of(1, each)[1] for each in drawn[0]]
+    assert 0.4 < sum(places) / len(places) < 0.6
+
+
+def test_what_failed_or_is_flagged_is_not_drawn(session: Session, run: Run) -> None:
+    _set_seed(session, run, 1, share=1.0)
+    plain, flagged, failed = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], None])
+    factories.make_flag(session, run, flagged)
+    auditing.draw_from(session, run.id)
+    assert _drawn(session, run) == {plain.id}
+    assert failed.id not in set(session.scalars(select(ReviewItem.id)))
+
+
+def test_only_runs_of_learning_policies_that_are_long_enough_are_drawn_from(session: Session, run: Run) -> None:
+    scripted = factories.make_run(session)
+    for each in (run, scripted):
+        _set_seed(session, each, 1, share=1.0)
+        factories.make_rollouts(session, each, [[1.0, 1.0, 0.0]] * 51)
+    short = factories.make_run(session, policy=run.policy)
+    factories.make_rollouts(session, short, [[1.0, 1.0, 0.0]] * 5)
+    assert auditing.draw_audits(session) == 51
+    assert _drawn(session, scripted) == _drawn(session, short) == set()
+
+
+def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: Run) -> None:
+    _set_seed(session, run, 3, share=1.0)
+    rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 60)
+    for number, rollout in enumerate(rollouts[:30]):
+        factories.make_flag(session, run, rollout, score=(number + 1) / 30)
+    auditing.draw_from(session, run.id)
+    keeping.refresh(session)
+    ordered = session.scalars(select(ReviewItem).order_by(ReviewItem.rank.desc(), ReviewItem.id.desc())).all()
+    blind = [place for place, item in enumerate(ordered) if not item.detectors]
+    assert len(blind) == 30
+    assert 20 < sum(blind) / 30 < 40
+    assert {item.rank for item in ordered if not item.detectors} <= {item.rank for item in ordered if item.detectors}
+
+
+def test_one_that_is_flagged_later_is_a_flagged_one(session: Session, run: Run) -> None:
+    _set_seed(session, run, 1, share=1.0)
+    rollout = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]])[0]
+    auditing.draw_from(session, run.id)
+    factories.make_flag(session, run, rollout, detector="late")
+    assert session.get_one(ReviewItem, rollout.id).detectors == ["late"]
+    assert _drawn(session, run) == {rollout.id}
