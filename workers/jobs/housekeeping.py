@@ -17,8 +17,6 @@ from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.judging.auditing import draw_audits
 from backend.judging.keeping import refresh
-from backend.judging.auditing import draw_audits
-from backend.judging.keeping import refresh
 from backend.logs import configure_logging
 from backend.queue import count_waiting, send_wake_up
 from backend.settings import get_settings
