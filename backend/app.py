@@ -28,12 +28,18 @@ from backend.judging import api as judging_api
 from backend.judging import judges_api, judges_routes
 from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
+from backend.judging.detectors import api as detectors_api
+from backend.judging.detectors import routes as detectors_routes
+from backend.judging.reports import api as reports_api
+from backend.judging.reports import routes as reports_routes
 from backend.judging.review import api as review_api
 from backend.judging.review import routes as review_routes
 from backend.overview import api as overview_api
 from backend.overview import routes as overview_routes
 from backend.overview import worker_routes
 from backend.rescoring import api as rescoring_api
+from backend.rescoring import draft_api as draft_score_api
+from backend.rescoring import draft_routes as draft_score_routes
 from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
@@ -64,6 +70,8 @@ PAGES = (
     review_routes,
     judges_routes,
     consequences_routes,
+    detectors_routes,
+    reports_routes,
     team_routes,
     environments_routes,
     evaluations_routes,
@@ -74,6 +82,7 @@ PAGES = (
     preflight_routes,
     checkpoint_routes,
     rescoring_routes,
+    draft_score_routes,
 )
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
 JSON = (
@@ -81,6 +90,8 @@ JSON = (
     review_api,
     judges_api,
     consequences_api,
+    detectors_api,
+    reports_api,
     team_api,
     environments_api,
     evaluations_api,
@@ -96,6 +107,7 @@ JSON = (
     checkpoint_api,
     exchange_api,
     rescoring_api,
+    draft_score_api,
 )
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]

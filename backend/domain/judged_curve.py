@@ -22,9 +22,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
 from backend.domain.statistics import CONFIDENCE
 
+_Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 NEAREST = 30
 """Judged episodes that a step's share of hacks is taken from, and all others of the same distance."""
 
@@ -44,12 +46,14 @@ class Share:
 
 
 def wilson(found: int, looked_at: int) -> Share:
+    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), Wilson 1927. In closed form: the import of scipy.stats takes
+    longer than a page may."""
     if not looked_at:
         return Share(0, 0)
-    from scipy.stats import binomtest  # takes longer to import than the web's own start
-
-    interval = binomtest(found, looked_at).proportion_ci(CONFIDENCE, method="wilson")
-    return Share(found, looked_at, float(interval.low), float(interval.high))
+    share, squared = found / looked_at, _Z**2 / looked_at
+    reach = _Z * math.sqrt(share * (1 - share) / looked_at + squared / (4 * looked_at))
+    low, high = (share + squared / 2 - reach) / (1 + squared), (share + squared / 2 + reach) / (1 + squared)
+    return Share(found, looked_at, low if found else 0.0, high if found < looked_at else 1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,11 @@
 """What is being edited: one draft an environment. Two tabs, or two people, never overwrite each other unseen."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
@@ -12,7 +15,9 @@ from backend.environments.queries import get_draft
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.events import announce, draft_topic
 from backend.web.audit import audit
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:  # workers check versions too, and never load the web
+    from backend.web.identity import Actor
 
 SITTING = timedelta(minutes=10)
 """Autosaves of one person within this time are one line of the audit log."""

@@ -1,8 +1,11 @@
 """The life of an environment: created from a template, edited as a draft, published in versions that never change."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
@@ -21,7 +24,9 @@ from backend.errors import Conflict, InvalidInput
 from backend.events import RUNS, announce
 from backend.queue import enqueue
 from backend.web.audit import audit
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:  # workers check versions too, and never load the web
+    from backend.web.identity import Actor
 
 CHECK_JOB = "environments.check"
 _IMPORT_LOCK = 0x50524F43

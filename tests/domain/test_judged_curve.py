@@ -48,6 +48,15 @@ def test_the_blind_sample_moves_the_unflagged_and_gives_the_interval():
     assert point.high == pytest.approx(point.judged + (0.5 - 0.2366) * 0.8 * 0.9, abs=1e-4)
 
 
+@pytest.mark.parametrize(("found", "looked_at"), [(0, 7), (7, 7), (1, 40), (5, 10)])
+def test_limits_are_those_of_scipy(found: int, looked_at: int):
+    from scipy.stats import binomtest
+
+    expected = binomtest(found, looked_at).proportion_ci(0.95, method="wilson")
+    share = wilson(found, looked_at)
+    assert (share.low, share.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
+
+
 def test_what_is_flagged_and_unjudged_may_be_anything():
     flagged = [episode(1, 1.0) for _ in range(10)]
     (point,) = judged_curve([sums(1, [1.0] * 10)], flagged)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session, undefer
 
 from backend.db.models import Certificate, EnvironmentVersion, Run
@@ -26,6 +26,7 @@ from workers.jobs.children import must_run_child
 from workers.jobs.env_host import open_env_host
 from workers.jobs.loops import run_async
 from workers.jobs.movers import make_mover
+from workers.jobs.nightly import drifted
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
@@ -181,6 +182,7 @@ def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
             finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
             return
         status = certificate_status(list(results))
+        drift = _drift(session, assignment, results)
         session.execute(delete(Certificate).where(Certificate.run_id == assignment.run_id))
         session.add(
             Certificate(
@@ -192,4 +194,15 @@ def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
         )
         counts = Counter(str(result.status) for result in results)
         seconds = sum(result.seconds for result in results)
-        finish_run(session, row, RunStatus.COMPLETED, {"certificate": str(status), **counts, "seconds": seconds})
+        summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift}
+        reason = f"Drift: {', '.join(drift)} held in the certificate before this one, and fails now." if drift else None
+        finish_run(session, row, RunStatus.COMPLETED, summary, reason)
+
+
+def _drift(session: Session, assignment: _Assignment, results: Sequence[CheckResult]) -> list[str]:
+    """What the version's certificate before this one said held, and does not."""
+    statement = select(Certificate.results).where(
+        Certificate.version_id == assignment.version_id, Certificate.run_id != assignment.run_id
+    )
+    newest = statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
+    return drifted(session.scalar(newest) or [], [result.as_json() for result in results])

@@ -1,6 +1,7 @@
 """The model card of an export: what it was trained on, what that brought, and who looked at it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.exports import REPOSITORY
 from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import ExportForm, Phase
-from workers.judging.detectors.watch import DETECTORS
+from backend.judging.reports.safeguards import AuditTold, RewardTold
 from workers.training.exporting.facts import CardFacts
 from workers.training.exporting.manifest import About
 
@@ -192,20 +193,43 @@ def _results(facts: CardFacts) -> list[str]:
 
 
 def _safeguards(facts: CardFacts) -> list[str]:
-    certificate = facts.certificate
+    """The run's safeguards report, in short."""
+    report = facts.safeguards
+    certificate = report.certificate
     if certificate is None:
         told = "none: the environment's reward was never checked"
     else:
-        passed = sum(result["status"] == "passed" for result in certificate.results)
-        told = f"{certificate.status} ({passed} of {len(certificate.results)} checks passed)"
+        told = f"{certificate.status} ({certificate.passed} of {certificate.total} checks passed)"
+    if report.without_certificate:
+        told += f"; trained without a passing one: {report.without_certificate}"
     rows = [
         ("environment certificate", told),
-        ("detectors that watched", ", ".join(sorted(detector.id for detector in DETECTORS)) or "none"),
-        ("flags by detectors", _counted(facts.flags)),
-        ("verdicts by people", _counted(facts.verdicts)),
-        ("looked at by people", f"{sum(facts.verdicts.values()):,} of {sum(facts.rollouts.values()):,} episodes"),
+        ("judged episodes it replays", f"{report.fixtures_hack} hacks, {report.fixtures_honest} honest"),
+        ("detectors that watched", ", ".join(sorted(report.watching)) or "none"),
+        ("flags by detectors", _counted({each.id: each.flags for each in report.detectors})),
+        ("flags that people confirmed", _counted({e.id: e.confirmed for e in report.detectors if e.confirmed})),
+        ("verdicts by people", _counted(report.verdicts)),
+        ("looked at by people", f"{sum(report.verdicts.values()):,} of {sum(facts.rollouts.values()):,} episodes"),
+        ("blind sample of unflagged episodes", _audit(report.audit)),
+        ("training reward as judged", _as_judged(report.reward)),
+        ("alarms", _counted(Counter(f"{each.name} ({each.action})" for each in report.interventions))),
+        ("changed while it trained", ", ".join(each.name for each in report.changes) or "nothing"),
     ]
     return ["## Safeguards", "", *_SAFEGUARDS, "", *_table(("", ""), rows), ""]
+
+
+def _audit(audit: AuditTold) -> str:
+    if not audit.looked_at:
+        return f"{audit.drawn:,} drawn, none looked at: what was missed is unknown"
+    rate = f"{audit.rate_low:.1%} to {audit.rate_high:.1%}"
+    return f"{audit.hacks:,} hacks in {audit.looked_at:,} of {audit.unflagged:,} (95 %: {rate})"
+
+
+def _as_judged(reward: RewardTold | None) -> str:
+    if reward is None:
+        return "nobody judged an episode"
+    limits = "no interval" if reward.low is None else f"{reward.low:.3f} to {reward.high:.3f}"
+    return f"{reward.judged:.3f} ({limits}) at step {reward.step}, {reward.trained:.3f} as trained"
 
 
 def _passport(passport: Mapping[str, Any]) -> list[str]:

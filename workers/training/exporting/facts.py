@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select
-from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import joinedload
 
-from backend.db.models import Certificate, Checkpoint, Environment, EnvironmentVersion, Flag, Policy, Run, VerdictRecord
+from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Policy, Run
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.judging.reports.safeguards import Safeguards, safeguards_of
 
 MOST_EVALUATIONS = 12
 
@@ -38,11 +38,8 @@ class CardFacts:
     """Episodes by phase."""
     evaluations: Sequence[tuple[str, Mapping[str, Any]]]
     """(policy, reward) of finished evaluations on the same version."""
-    certificate: Certificate | None
-    flags: Mapping[str, int]
-    """By detector."""
-    verdicts: Mapping[str, int]
-    """Of each rollout the newest."""
+    safeguards: Safeguards
+    """The run's report."""
 
 
 def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
@@ -53,15 +50,6 @@ def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
         of_run = RolloutRow.run_id == run.id
         examined = Checkpoint.run_id == run.id, Checkpoint.heldout_reward.is_not(None)
         counts = select(RolloutRow.phase, func.count()).where(of_run).group_by(RolloutRow.phase)
-        flags = select(Flag.detector, func.count()).where(Flag.run_id == run.id).group_by(Flag.detector)
-        newest = (
-            select(VerdictRecord.verdict)
-            .where(VerdictRecord.run_id == run.id)
-            .ext(distinct_on(judged := func.coalesce(VerdictRecord.rollout_id, VerdictRecord.id)))
-            .order_by(judged, VerdictRecord.id.desc())
-            .subquery()
-        )
-        verdicts = select(newest.c.verdict, func.count()).group_by(newest.c.verdict)
         evaluations = (
             select(Policy.name, Run.summary)
             .join(Policy, Policy.id == Run.policy_id)
@@ -84,9 +72,5 @@ def read_facts(checkpoint_id: uuid.UUID) -> CardFacts:
             evaluations=[
                 (name, summary["reward"]) for name, summary in session.execute(evaluations) if summary.get("reward")
             ],
-            certificate=session.scalars(
-                select(Certificate).where(Certificate.version_id == version.id).order_by(Certificate.created_at.desc())
-            ).first(),
-            flags={str(detector): count for detector, count in session.execute(flags)},
-            verdicts={str(verdict): count for verdict, count in session.execute(verdicts)},
+            safeguards=safeguards_of(session, run.id),
         )

@@ -1,0 +1,1 @@
+"""How well each detector does by people's verdicts, and how it is set."""

@@ -1,0 +1,31 @@
+"""What people send about detectors."""
+
+from typing import Annotated, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from backend.domain.detectors.face import Action
+from backend.domain.detectors.settings import DetectorSettings
+
+
+class SettingForm(BaseModel):
+    """Names and values of thresholds in the same order, as a form sends them; a value left empty is the default."""
+
+    environment: Annotated[str, Field(max_length=40)]
+    enabled: bool | None = None
+    action: Action | None = None
+    name: list[str] = Field(default=[], max_length=32)
+    value: list[float] = Field(default=[], max_length=32)
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if len(self.name) != len(self.value):
+            raise ValueError("give every threshold a number")
+        return self
+
+    def settings(self) -> DetectorSettings:
+        return DetectorSettings(
+            enabled=self.enabled,
+            action=self.action,
+            thresholds=dict(zip(self.name, self.value, strict=True)),
+        )

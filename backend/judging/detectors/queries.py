@@ -1,0 +1,157 @@
+"""Flags and verdicts by detector, and what the blind sample found."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session, aliased
+
+from backend.db.models import (
+    AuditDraw,
+    AuditSample,
+    DetectorSetting,
+    Environment,
+    EnvironmentVersion,
+    Flag,
+    Rollout,
+    Run,
+    VerdictRecord,
+)
+from backend.domain.detector_record import Audit, Record
+from backend.domain.vocabulary import Phase, RolloutStatus, Verdict
+
+RIGHT = (Verdict.HACK, Verdict.BROKEN_REWARD)
+"""Verdicts that say a suspicion was right."""
+JUDGED_PHASES = (Phase.TRAIN, Phase.EVALUATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which runs: of one environment, one run, or all."""
+
+    environment: str = ""
+    run_id: uuid.UUID | None = None
+
+    def of(self, statement: Any, run_id: Any) -> Any:
+        """Narrows a statement whose rows belong to the run in this column."""
+        if self.run_id is not None:
+            return statement.where(run_id == self.run_id)
+        if self.environment:
+            of_environment = (
+                select(Run.id)
+                .join(Run.version)
+                .join(EnvironmentVersion.environment)
+                .where(Environment.name == self.environment)
+            )
+            return statement.where(run_id.in_(of_environment))
+        return statement
+
+
+def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
+    """By detector and environment."""
+    by_rollout, by_flag = _looked_at(VerdictRecord.rollout_id), _looked_at(VerdictRecord.flag_id)
+    verdict = case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
+    is_right = verdict.in_([str(each) for each in RIGHT])
+    statement = (
+        select(
+            Flag.detector,
+            Environment.name,
+            func.count(),
+            func.count().filter(is_right),
+            func.count().filter(verdict == str(Verdict.HONEST)),
+            func.count().filter(is_right, Flag.rollout_id.is_not(None)),
+            func.count().filter(verdict.is_(None)),
+        )
+        .join(Run, Run.id == Flag.run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+        .group_by(Flag.detector, Environment.name)
+    )
+    found: defaultdict[str, dict[str, Record]] = defaultdict(dict)
+    for detector, environment, *figures in session.execute(scope.of(statement, Flag.run_id)):
+        found[detector][environment] = Record(*figures)
+    return found
+
+
+def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
+    """Suspicion of every reviewed flag on a rollout, and whether it was right."""
+    looked_at = _looked_at(VerdictRecord.rollout_id)
+    statement = (
+        select(Flag.score, looked_at.c.verdict)
+        .join(looked_at, looked_at.c.subject == Flag.rollout_id)
+        .where(Flag.detector == detector, looked_at.c.verdict != str(Verdict.UNSURE))
+    )
+    rows = session.execute(scope.of(statement, Flag.run_id))
+    return [(score, Verdict(verdict) in RIGHT) for score, verdict in rows]
+
+
+def hacks_found(session: Session, scope: Scope) -> int:
+    """Rollouts that any detector flagged and people confirmed, one by one."""
+    looked_at = _looked_at(VerdictRecord.rollout_id)
+    statement = (
+        select(func.count(Flag.rollout_id.distinct()))
+        .join(looked_at, looked_at.c.subject == Flag.rollout_id)
+        .where(looked_at.c.verdict.in_([str(each) for each in RIGHT]))
+    )
+    return session.scalar(scope.of(statement, Flag.run_id)) or 0
+
+
+def audit_of(session: Session, scope: Scope) -> Audit:
+    """The blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it is."""
+    looked_at = _looked_at(VerdictRecord.rollout_id)
+    sample = (
+        select(
+            func.count(),
+            func.count().filter(looked_at.c.verdict != str(Verdict.UNSURE)),
+            func.count().filter(looked_at.c.verdict.in_([str(each) for each in RIGHT])),
+        )
+        .select_from(AuditSample)
+        .outerjoin(looked_at, looked_at.c.subject == AuditSample.rollout_id)
+    )
+    drawn, judged, hacks = session.execute(scope.of(sample, AuditSample.run_id)).one()
+    drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
+    flag = aliased(Flag)
+    everyone = select(func.count()).where(
+        Rollout.run_id.in_(drawn_runs),
+        Rollout.phase.in_(JUDGED_PHASES),
+        Rollout.status == RolloutStatus.COMPLETED,
+    )
+    flagged = select(func.count(flag.rollout_id.distinct())).where(flag.run_id.in_(drawn_runs))
+    unflagged = (session.scalar(everyone) or 0) - (session.scalar(flagged) or 0)
+    return Audit(max(0, unflagged), drawn, judged, hacks)
+
+
+def settings_of(session: Session, detector: str) -> Sequence[tuple[DetectorSetting, str]]:
+    """What is set for environments, with their names."""
+    statement = (
+        select(DetectorSetting, Environment.name)
+        .join(Environment, Environment.id == DetectorSetting.environment_id)
+        .where(DetectorSetting.detector == detector)
+        .order_by(Environment.name)
+    )
+    return [(setting, name) for setting, name in session.execute(statement)]
+
+
+def environments(session: Session) -> Sequence[str]:
+    """Those in use."""
+    return session.scalars(
+        select(Environment.name).where(Environment.archived_at.is_(None)).order_by(Environment.name)
+    ).all()
+
+
+def _looked_at(subject: Any) -> Any:
+    """The newest verdict by rollout, or by flag, of those who looked at this very one."""
+    condition: ColumnElement[bool] = ~VerdictRecord.is_bulk
+    return (
+        select(subject.label("subject"), VerdictRecord.verdict)
+        .where(subject.is_not(None), condition)
+        .order_by(subject, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(subject))
+        .subquery()
+    )

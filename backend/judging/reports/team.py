@@ -1,0 +1,93 @@
+"""How the team keeps up with review: what is open, since when, who judges how much, and do they agree?"""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from pydantic import BaseModel
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, Person, ReviewItem, VerdictRecord
+from backend.judging.review.queries import agreement_of_people
+
+DAYS = 14
+
+
+class OpenTold(BaseModel):
+    environment: str
+    open: int
+    oldest: datetime
+
+
+class ReviewerTold(BaseModel):
+    """Items that somebody looked at, one by one."""
+
+    name: str
+    judged: int
+    by_day: list[int]
+    """The last fourteen days, oldest first; today is the last."""
+
+
+class TeamReview(BaseModel):
+    open: int
+    oldest: datetime | None
+    by_environment: list[OpenTold]
+    judged: int
+    """In these days."""
+    days: int
+    reviewers: list[ReviewerTold]
+    judged_twice: int
+    agreeing: int
+    kappa: float | None
+    """Cohen's; null where too little was judged twice."""
+
+
+def team_review(session: Session) -> TeamReview:
+    waiting = _waiting(session)
+    reviewers = _reviewers(session)
+    agreed = agreement_of_people(session)
+    return TeamReview(
+        open=sum(each.open for each in waiting),
+        oldest=min((each.oldest for each in waiting), default=None),
+        by_environment=waiting,
+        judged=sum(each.judged for each in reviewers),
+        days=DAYS,
+        reviewers=reviewers,
+        judged_twice=agreed.items,
+        agreeing=agreed.agreeing,
+        kappa=agreed.kappa,
+    )
+
+
+def _waiting(session: Session) -> list[OpenTold]:
+    statement = (
+        select(Environment.name, func.count(), func.min(ReviewItem.created_at))
+        .join(Environment, Environment.id == ReviewItem.environment_id)
+        .where(ReviewItem.verdict.is_(None))
+        .group_by(Environment.name)
+        .order_by(func.count().desc(), Environment.name)
+    )
+    return [OpenTold(environment=name, open=count, oldest=oldest) for name, count, oldest in session.execute(statement)]
+
+
+def _reviewers(session: Session) -> Sequence[ReviewerTold]:
+    """Several flags on one rollout are one look."""
+    today = datetime.now(UTC).date()
+    first = today - timedelta(days=DAYS - 1)
+    day = func.date(func.timezone("UTC", VerdictRecord.created_at))
+    subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
+    statement = (
+        select(Person.name, day, func.count(subject.distinct()))
+        .join(Person, Person.id == VerdictRecord.person_id)
+        .where(~VerdictRecord.is_bulk, day >= first)
+        .group_by(Person.id, day)
+    )
+    found: dict[str, dict[date, int]] = {}
+    for name, on, count in session.execute(statement):
+        found.setdefault(name, {})[on] = found.get(name, {}).get(on, 0) + count
+    days = [first + timedelta(days=number) for number in range(DAYS)]
+    told = [
+        ReviewerTold(name=name, judged=sum(counts.values()), by_day=[counts.get(each, 0) for each in days])
+        for name, counts in found.items()
+    ]
+    return sorted(told, key=lambda each: (-each.judged, each.name))

@@ -1,0 +1,81 @@
+"""Certificates and judged fixtures of the newest versions again, every night: what drifted does not stay certified.
+
+Housekeeping asks, one version at a time; the checks run as everybody else's do. The newest certificate counts, so one
+that fails puts the older one out of force.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.environments.service import start_check
+
+NIGHT = range(1, 5)
+"""Hours, in UTC."""
+OLD_AFTER = timedelta(hours=20)
+OVERDUE_AFTER = timedelta(hours=48)
+"""An installation that sleeps at night checks by day."""
+
+logger = structlog.get_logger(__name__)
+
+
+def check_again(now: datetime | None = None) -> str | None:
+    """Queue the checks of the version that was certified longest ago, if it is time and no other check is open."""
+    now = now or datetime.now(UTC)
+    with transaction() as session:
+        version = _due(session, now - (OLD_AFTER if now.hour in NIGHT else OVERDUE_AFTER))
+        if version is None or _is_checking(session):
+            return None
+        name = version.environment.name
+        run = start_check(session, None, version, name)
+        logger.info("checked again", environment=name, version=version.number, run_id=str(run.id))
+        return name
+
+
+def drifted(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
+    """Checks that did not fail then and fail now."""
+    held = {each["check"] for each in before if each["status"] != CheckStatus.FAILED}
+    return [str(each["check"]) for each in after if each["status"] == CheckStatus.FAILED and each["check"] in held]
+
+
+def _due(session: Session, certified_before: datetime) -> EnvironmentVersion | None:
+    """Of each environment in use the newest version, if anybody had it certified. A check that broke counts as one."""
+    newest = (
+        select(EnvironmentVersion.environment_id, func.max(EnvironmentVersion.number).label("number"))
+        .group_by(EnvironmentVersion.environment_id)
+        .subquery()
+    )
+    looked = (
+        select(Run.version_id, func.max(Run.created_at).label("at"))
+        .where(Run.kind == RunKind.CHECK)
+        .group_by(Run.version_id)
+        .subquery()
+    )
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .join(newest, newest.c.environment_id == EnvironmentVersion.environment_id)
+        .join(looked, looked.c.version_id == EnvironmentVersion.id)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(
+            EnvironmentVersion.number == newest.c.number,
+            Environment.archived_at.is_(None),
+            select(Certificate.id).where(Certificate.version_id == EnvironmentVersion.id).exists(),
+            looked.c.at < certified_before,
+        )
+        .order_by(looked.c.at)
+        .limit(1)
+    )
+    return session.scalars(statement).first()
+
+
+def _is_checking(session: Session) -> bool:
+    is_open = select(Run.id).where(Run.kind == RunKind.CHECK, Run.status.in_([RunStatus.QUEUED, RunStatus.RUNNING]))
+    return session.scalar(is_open.limit(1)) is not None
