@@ -1,5 +1,6 @@
 """The editor of a draft: one file at a time, saved while typing, checked while typing, published from here."""
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from backend.environments.column_source import ColumnSource, column_sources, fun
 from backend.environments.diff import FileDiff, diff_files
 from backend.environments.file_tree import Folder, file_tree
 from backend.environments.forms import BroughtBack, DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.play_on import rollout_of
 from backend.environments.queries import VersionRow
 from backend.environments.trying import TrialView
 from backend.environments.validation import FileProblem, Validation, validate_package
@@ -24,6 +26,7 @@ from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.forms import read_form
 from backend.web.pages import current_actor, page, see_other, wants_block
+from backend.web.transcripts import Entry, transcript_of
 
 router = APIRouter()
 SHOWN_VERSIONS = 6
@@ -31,6 +34,16 @@ SHOWN_VERSIONS = 6
 _MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
 
 Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A rollout that is read while the code is mended."""
+
+    rollout_id: uuid.UUID
+    task: str
+    reward: float | None
+    entries: Sequence[Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +81,23 @@ class EditPage:
     """From what is stored now to what the author wrote."""
     is_quiet: bool = False
     """Saved while typing: whatever the page said before stays."""
+    beside: Beside | None = None
 
 
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
-def edit_draft(request: Request, session: SessionDep, _: Author, name: str, file: str = MANIFEST_PATH) -> HTMLResponse:
+def edit_draft(
+    request: Request,
+    session: SessionDep,
+    _: Author,
+    name: str,
+    file: str = MANIFEST_PATH,
+    beside: uuid.UUID | None = None,
+) -> HTMLResponse:
+    """`beside`: a rollout of this environment, to be read beside the code."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     path = file if file in draft.files else MANIFEST_PATH
-    return _edit_page(request, session, environment, draft, path)
+    return _edit_page(request, session, environment, draft, path, beside=_beside(session, environment, beside))
 
 
 @router.post("/environments/{name}/edit", response_class=HTMLResponse)
@@ -176,8 +198,10 @@ def _saved(
             notes=form.notes,
             revision=draft.revision if has_seen_all else form.revision,
             is_quiet=form.then == "autosave",
+            beside=_beside(session, environment, form.beside),
         )
-    return see_other(f"/environments/{environment.name}/edit?file={form.path}", "The draft is saved.")
+    kept = f"&beside={form.beside}" if form.beside else ""
+    return see_other(f"/environments/{environment.name}/edit?file={form.path}{kept}", "The draft is saved.")
 
 
 def _refused(
@@ -206,7 +230,17 @@ def _refused(
         message=message,
         conflict=conflict,
         status=error.status,
+        beside=_beside(session, environment, form.beside),
     )
+
+
+def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> Beside | None:
+    if rollout_id is None:
+        return None
+    rollout = rollout_of(session, environment, rollout_id, with_messages=True)
+    run, task = rollout.run, rollout.group.task
+    entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
+    return Beside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
 
 
 def _edit_page(
@@ -225,6 +259,7 @@ def _edit_page(
     revision: int | None = None,
     is_quiet: bool = False,
     status: int = 200,
+    beside: Beside | None = None,
 ) -> HTMLResponse:
     actor = current_actor(request)
     person_id = actor.person_id if actor and not is_quiet else None
@@ -255,5 +290,6 @@ def _edit_page(
         message=message,
         conflict=conflict,
         is_quiet=is_quiet,
+        beside=beside,
     )
     return page(request, "environments/edit.html", context, block="partial", status=status)

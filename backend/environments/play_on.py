@@ -98,7 +98,9 @@ def demonstrations(session: Session, version: EnvironmentVersion) -> int:
     return len(session.scalars(statement).all())
 
 
-def rollout_of(session: Session, environment: Environment, rollout_id: uuid.UUID) -> Rollout:
+def rollout_of(
+    session: Session, environment: Environment, rollout_id: uuid.UUID, *, with_messages: bool = False
+) -> Rollout:
     """A rollout of this environment with its task, run and steps. Raises NotFound."""
     statement = (
         select(Rollout)
@@ -112,6 +114,8 @@ def rollout_of(session: Session, environment: Environment, rollout_id: uuid.UUID
             undefer(Rollout.steps),
         )
     )
+    if with_messages:
+        statement = statement.options(undefer(Rollout.messages))
     found = session.scalars(statement).one_or_none()
     if found is None:
         raise NotFound(f"{environment.name} has no such rollout.")

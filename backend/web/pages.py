@@ -59,7 +59,7 @@ NAVIGATION = (
             ),
             Place("Compare", "/compare", "compare"),
             Place("Leaderboards", "/leaderboards", "leaderboard"),
-            Place("Review", "/review", "review"),
+            Place("Review", "/review", "review", also=("/detectors",)),
         ),
     ),
     PlaceGroup(

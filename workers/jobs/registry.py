@@ -49,6 +49,7 @@ BODIES = {
     "environments.try": Entry("workers.jobs.trying:run", owns_run=False),
     "evaluations.run": Entry("workers.jobs.evaluation:run"),
     "policies.test": Entry("workers.jobs.policies:look", owns_run=False),
+    "rescoring.draft": Entry("workers.jobs.draft_scores:run", owns_run=False),
     "rescoring.run": Entry("workers.jobs.rescoring:run"),
     "exchange.import": Entry("workers.jobs.exchange:run"),
     "training.run": Entry("workers.jobs.training:run"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -21,7 +22,13 @@ def follow_verdict(
     session: Session, actor: Actor | None, run_id: uuid.UUID, rollout_id: uuid.UUID, verdict: Verdict
 ) -> None:
     fixture_of_verdict(session, actor, rollout_id, verdict)
-    if session.scalar(select(Run.kind).where(Run.id == run_id)) is RunKind.TRAINING:
+    weigh_again(session, {run_id})
+
+
+def weigh_again(session: Session, run_ids: Collection[uuid.UUID]) -> None:
+    """Let the best checkpoints of these runs follow the verdicts on them."""
+    trained = select(Run.id).where(Run.id.in_(run_ids), Run.kind == RunKind.TRAINING)
+    for run_id in session.scalars(trained).all():
         _weigh_again(session, run_id)
 
 

@@ -13,6 +13,7 @@ from backend.domain.vocabulary import Role, Verdict
 from backend.errors import Conflict, InvalidInput
 from backend.events import REVIEW, announce, run_topic
 from backend.judging import keeping
+from backend.judging.consequences.following import weigh_again
 from backend.judging.forms import VerdictForm
 from backend.judging.queries import get_flag
 from backend.judging.review import queries
@@ -60,6 +61,7 @@ def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Ver
         for flag in flags[member.id]
     )
     keeping.mark(session, [member.id for member in members])
+    weigh_again(session, {member.run_id for member in members})
     audit(session, actor, "verdict.cluster", "run", item.run_id, verdict=str(verdict), count=len(members))
     announce(session, REVIEW, *{run_topic(member.run_id) for member in members})
     return len(members)
