@@ -11,12 +11,12 @@ from backend.cli import (
     exports,
     importing,
     judges,
-    judging,
     lessons,
     network,
     policies,
     rescoring,
     results,
+    review,
     rollouts,
     runs,
     starting,
@@ -60,7 +60,7 @@ app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
-app.add_typer(judging.app, name="review")
+app.add_typer(review.app, name="review")
 app.add_typer(judges.app, name="judge")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete, select
 
-from backend.db.models import Flag, VerdictRecord
+from backend.db.models import Flag, ReviewItem, VerdictRecord
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunStatus
 from backend.events import REVIEW, RUNS, announce
@@ -21,18 +21,18 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture
 def flags(address: str) -> Iterator[list[Flag]]:
-    """Two suspicious rollouts."""
+    """Two suspicious rollouts of one group, the second more so."""
     with transaction() as session:
         run = factories.make_run(session)
-        rollouts = factories.make_rollouts(session, run, factories.random_rows(2))
-    made = []
-    for number, rollout in enumerate(rollouts):  # each at a time of its own: the newest comes first in the queue
-        with transaction() as session:
-            made.append(factories.make_flag(session, run, rollout, sentence=f"Odd {number}."))
-    yield made
+        rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2, group_size=2)
+        yielded = [
+            factories.make_flag(session, run, rollout, sentence=f"Odd {number}.", score=0.5 + 0.2 * number)
+            for number, rollout in enumerate(rollouts)
+        ]
+    yield yielded
     with transaction() as session:
-        session.execute(delete(VerdictRecord))
-        session.execute(delete(Flag))
+        for table in (VerdictRecord, Flag, ReviewItem):
+            session.execute(delete(table))
 
 
 def _verdicts() -> list[tuple[str, str]]:
@@ -43,22 +43,36 @@ def _verdicts() -> list[tuple[str, str]]:
 
 def test_the_queue_is_worked_off_by_keys(page: Page, flags: list[Flag]) -> None:
     page.goto("/review")
+    expect(page.locator("#suspects tbody tr")).to_have_count(2)
     page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="A rollout")).to_be_visible()
+    expect(page.get_by_text("Odd 1.")).not_to_be_visible()
+    page.keyboard.press("s")
+    expect(page.locator("#transcript-beside .entry[data-role=assistant]")).to_be_visible()
+    page.keyboard.press("e")
     expect(page.get_by_text("Odd 1.")).to_be_visible()
     page.keyboard.press("c")
     page.keyboard.type("2 clicks? no, keys")
     page.keyboard.press("Escape")
     page.keyboard.press("2")
     expect(page.get_by_text("Judged hack")).to_be_visible()
-    expect(page.get_by_text("Odd 0.")).to_be_visible()
+    expect(page.get_by_text("Odd 0.")).not_to_be_visible()
     page.keyboard.press("u")
     expect(page.get_by_text("Odd 1.")).to_be_visible()
     expect(page.get_by_text("2 clicks? no, keys")).to_be_visible()
     page.keyboard.press("1")
-    expect(page.get_by_text("Odd 0.")).to_be_visible()
+    expect(page.get_by_text("Judged honest; here is the next.")).to_be_visible()
     page.keyboard.press("4")
     expect(page.get_by_text("Nothing waits for review any more")).to_be_visible()
     assert _verdicts() == [("hack", "2 clicks? no, keys"), ("honest", ""), ("unsure", "")]
+
+
+def test_a_phone_shows_the_verdicts_without_scrolling(page: Page, flags: list[Flag]) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for path in ("/review", f"/review/{flags[0].rollout_id}", f"/review/{flags[0].id}"):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
+    expect(page.get_by_role("button", name="broken reward")).to_be_in_viewport()
 
 
 def test_the_question_mark_lists_the_keys(page: Page, flags: list[Flag]) -> None:
@@ -72,12 +86,12 @@ def test_the_question_mark_lists_the_keys(page: Page, flags: list[Flag]) -> None
 
 def test_a_new_flag_appears_in_the_open_queue(page: Page, flags: list[Flag]) -> None:
     page.goto("/review")
-    expect(page.get_by_text("2 rollouts and runs wait")).to_be_visible()
+    expect(page.locator("#suspects tbody tr")).to_have_count(2)
     with transaction() as session:
         factories.make_flag(session, factories.make_run(session), None, sentence="Just now odd.")
         announce(session, REVIEW)
     expect(page.get_by_text("Just now odd.")).to_be_visible(timeout=PATIENCE_MS)
-    expect(page.get_by_text("3 rollouts and runs wait")).to_be_visible()
+    expect(page.locator("#suspects tbody tr")).to_have_count(3)
 
 
 def test_a_run_that_begins_appears_on_the_front_page(page: Page) -> None:

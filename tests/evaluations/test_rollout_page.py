@@ -201,7 +201,7 @@ def test_one_click_adds_it_to_the_review_and_one_takes_it_back(
         assert reviewer.post(f"/rollouts/{rollout.id}/review").status_code == 303
     assert session.scalars(select(Flag.detector)).all() == ["picked"]
     assert "Take out of review" in reviewer.get(f"/rollouts/{rollout.id}").text
-    assert "picked it for review" in reviewer.get("/review").text
+    assert "picked it for review" in reviewer.get("/review?detector=picked").text
     assert reviewer.post(f"/rollouts/{rollout.id}/review/undo").status_code == 303
     assert session.scalars(select(Flag.detector)).all() == []
     reviewer.post(f"/rollouts/{rollout.id}/review")

@@ -142,6 +142,8 @@ def test_siblings_and_the_policy_before_training_stand_beside_it(reviewer: TestC
     assert (whole["siblings"], whole["base"]) == ([str(later[1].id)], [str(start[0].id)])
     page = reviewer.get(f"/review/{later[0].id}?beside={start[0].id}")
     assert 'id="transcript-beside"' in page.text
+    part = reviewer.get(f"/review/{later[0].id}?beside={start[0].id}", headers={"HX-Request": "true"})
+    assert part.text.lstrip().startswith('<div id="beside">')
     other = factories.make_rollouts(session, factories.make_run(session), [[1.0, 1.0, 0.0]])[0]
     assert 'id="transcript-beside"' not in reviewer.get(f"/review/{later[0].id}?beside={other.id}").text
 

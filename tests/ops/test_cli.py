@@ -206,9 +206,13 @@ def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
     assert "user" in proctor("rollouts", str(after.id), "-n", "1", "--transcript").out
     compared = proctor("compare", str(before.id), str(after.id))
     assert (compared.status, "difference [95 %]" in compared.out) == (0, True)
-    (flag,) = proctor("review", "--json").json
-    assert proctor("review", "judge", flag["id"], "honest", "--comment", "looked at it").status == 0
+    item = proctor("review", "next", "--json").json
+    assert [flag["detector"] for flag in item["flags"]] == ["repeated_text"]
+    assert proctor("review", "assign", "me", item["id"][-8:]).out == "1 assigned\n"
+    assert proctor("review", "verdict", item["id"], "honest", "--comment", "looked at it").status == 0
     assert proctor("review", "--json").json == []
+    assert proctor("review", "stats", "--target", "7", "--json").json["today"] == 1
+    assert proctor("review", "next").status == 1
 
 
 @pytest.mark.slow

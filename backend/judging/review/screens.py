@@ -103,8 +103,8 @@ class ItemPage:
     verdicts: list[tuple[Verdict, str, str]]
     """(verdict, key, what it means)"""
     counts: Counts
-    here_url: str
-    """This page with its filters: what is asked for is added to it."""
+    ask_url: str
+    """This page with its filters, ready for one more parameter."""
     action_url: str
     skip_url: str
     undo_url: str
@@ -179,6 +179,7 @@ def item_page(
     base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
     following = queries.next_id(session, chosen, actor.person_id, item)
     asked = "1" if evidence else ""
+    here = address(f"/review/{item.id}", chosen, undo=undo, evidence=asked)
     return ItemPage(
         item=item,
         told=told,
@@ -195,7 +196,7 @@ def item_page(
         people=queries.people_who_judge(session),
         verdicts=[(verdict, str(number + 1), MEANINGS[verdict]) for number, verdict in enumerate(Verdict)],
         counts=queries.counts(session, actor.person_id),
-        here_url=address(f"/review/{item.id}", chosen, undo=undo, evidence=asked),
+        ask_url=f"{here}{'&' if '?' in here else '?'}",
         action_url=address(f"/review/{item.id}", chosen, evidence=asked),
         skip_url=address(f"/review/{following}", chosen) if following else "",
         undo_url=address(f"/review/{undo}", chosen) if undo else "",

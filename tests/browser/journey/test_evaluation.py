@@ -44,7 +44,7 @@ def _open_a_rollout(page: Page) -> None:
 
 
 def _judge_a_flag(page: Page, run: str) -> None:
-    page.goto(f"/review?run={run}")
+    page.goto(f"/review?run={run}&detector=repeated_text")
     expect(page.locator("#suspects").get_by_role("link", name="repeated text").first).to_be_visible(timeout=WORK_MS)
     page.goto(f"/runs/{run}/flags")
     page.get_by_role("link", name="repeated text").first.click()
