@@ -6,6 +6,7 @@ import typer
 
 from backend.cli import (
     checkpoints,
+    consequences,
     environments,
     exchange,
     exports,
@@ -61,6 +62,8 @@ app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 app.add_typer(review.app, name="review")
+consequences.register(review.app, runs.app, environments.app)
+app.command("detectors")(consequences.detectors)
 app.add_typer(judges.app, name="judge")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
