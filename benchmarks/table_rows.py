@@ -66,6 +66,8 @@ def make_run(name: str, version_id: uuid.UUID, policy_id: uuid.UUID, judge_id: u
         columns=list(WEIGHTS),
         weights=list(WEIGHTS.values()),
         next_seq=rollouts + 1,
+        started_at=_START,
+        ended_at=_START + timedelta(hours=1),
     )
     with transaction() as session:
         session.add(run)
