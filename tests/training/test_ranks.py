@@ -33,6 +33,7 @@ from workers.training.ranks.playing import shares
 from workers.training.ranks.ranks import Ranks
 from workers.training.ranks.weights import fingerprint
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
 CPU = Offer("laptop", (Queue.GPU,), Capabilities(cpus=2, engines=ENGINES, cuda=False))
 TWO = [Gpu(name="Big GPU", memory_mb=80_000)] * 2

@@ -53,7 +53,7 @@ def follower_of(run_id: uuid.UUID) -> int:
 
 def kill_follower(run_id: uuid.UUID) -> None:
     """As soon as a state is saved from which the run can go on."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 500
     while (Phase.TRAIN, 1) not in counts_of(run_id):
         assert time.monotonic() < deadline, "the first step was not reached"
         time.sleep(0.02)
