@@ -30,6 +30,8 @@ class Pace:
 
     def speed(self, scripted: Played | None, played: Played) -> Speed:
         share = self._share_after_warm_up(scripted, played)
+        if (count := self.bench.configuration.hardware.processes) > 1:
+            self.assumed.append(f"one process does all of it, not {count}")
         examined = self._examined() * share
         return Speed(
             rollout=played.each.times(share),
