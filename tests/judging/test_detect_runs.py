@@ -65,7 +65,7 @@ def test_less_effort_for_more_success_is_flagged(tokens: int, is_bad: bool):
     assert bool(flags("effort_collapse", *steps(make), scene=WIN)) is is_bad
 
 
-@pytest.mark.parametrize(("gap", "keys"), [(0.4, ["alert"]), (0.02, [])])
+@pytest.mark.parametrize(("gap", "keys"), [(0.4, ["grave"]), (0.02, [])])
 def test_a_training_reward_that_runs_ahead_of_the_held_out_one_is_flagged(gap: float, keys: list[str]):
     watch = Watch(WIN)
     found = []
@@ -73,7 +73,7 @@ def test_a_training_reward_that_runs_ahead_of_the_held_out_one_is_flagged(gap: f
         if number % 5 == 1:
             watch.examined(Examination(number - 1, 0.5 + 0.01 * number, 0.01))
         found += watch.look(number, [row(0.5 + 0.01 * number + gap * number / 20) for _ in range(8)])
-    assert [draft.key for draft in found if draft.detector == "heldout_gap" and draft.key == "alert"] == keys
+    assert [draft.key for draft in found if draft.detector == "heldout_gap" and draft.key == "grave"] == keys
 
 
 @pytest.mark.parametrize(("passes", "is_bad"), [(12, True), (6, False)])

@@ -42,7 +42,7 @@ def judged_run(run_id: uuid.UUID) -> Judged:
     with transaction() as session:
         run = session.get_one(Run, run_id)
         version = session.get_one(EnvironmentVersion, run.version_id)
-        scene = _scene(session, run, version)
+        scene = scene_of_run(session, run, version)
         second = None if scene.has_steps else _second_run(session, run)
         return Judged(run_id, _JUDGED_PHASE.get(run.kind), scene, settings_of(session, run, version), second)
 
@@ -61,7 +61,7 @@ def settings_of(session: Session, run: Run, version: EnvironmentVersion) -> dict
     return {name: in_force(face, layers.get(name, ())) for name, face in FACES.items()}
 
 
-def _scene(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
+def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
     """Of a run on several environments only what holds for all of them."""
     has_steps = run.kind is RunKind.TRAINING
     manifest = Manifest.model_validate(version.manifest)

@@ -17,7 +17,9 @@ from backend.domain.ids import new_id
 from backend.domain.text import plain_text
 from backend.events import REVIEW, announce, run_topic
 from backend.judging.keeping import place
+from workers.jobs.altered import look_at_altered_replies
 from workers.jobs.judged_rows import examinations_of, judged_run, stored_steps
+from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import json_text
 from workers.judging.detectors.base import FlagDraft
@@ -27,7 +29,7 @@ logger = structlog.get_logger(__name__)
 
 
 def run(context: JobContext) -> None:
-    """Look at every stored step of a run, in order."""
+    """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
     judged = judged_run(context.need_run())
     watch = Watch(judged.scene, judged.settings)
     examinations = examinations_of(judged.run_id) if judged.scene.has_steps else []
@@ -39,6 +41,8 @@ def run(context: JobContext) -> None:
         if not judged.scene.has_steps:
             drafts = [replace(draft, training_step=None) for draft in drafts]
         new += record_flags(judged.run_id, drafts)
+    if most := int(context.arguments.get("altered") or 0):
+        new += record_flags(judged.run_id, run_async(look_at_altered_replies(judged, most)))
     logger.info("looked at a run", steps=len(watch.view.steps), new_flags=new)
 
 

@@ -9,7 +9,7 @@ from backend.domain.training.configuration import Stage
 from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.base import FlagDraft
-from workers.judging.detectors.view import row_of
+from workers.judging.detectors.view import Examination, row_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.behind import Behind
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
@@ -143,7 +143,10 @@ class Reinforcement:
         self._behind.wait()
         self.bench.store.save(Stage.GRPO, step, self._model, self._tokenizer)
         examination = self.bench.examine(Stage.GRPO, step, self._model, self._tokenizer, at=step)
-        return self._steering.after_examination(step, examination.metrics())
+        figures = examination.metrics()
+        if figures:
+            self._watch.examined(Examination(step, figures["heldout/reward"], figures["heldout/reward_error"]))
+        return self._steering.after_examination(step, figures)
 
     def _judge(self, step: GrpoStep) -> list[FlagDraft]:
         """Let the detectors look at the step; what they find becomes flags."""

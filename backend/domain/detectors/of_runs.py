@@ -72,10 +72,10 @@ OF_RUNS = (
         title="Train and held-out part",
         sentence="The training reward runs ahead of the reward on held-out tasks.",
         formula="(mean of 5 training steps - held-out mean) - the same at the first examination, as a share of the"
-        " reward's range: > 0.05 and > 3 standard errors a warning, > 0.1 an alert",
+        " reward's range: > 0.05 and > 3 standard errors; said again from 0.1 on",
         source="gap rules of the Azure Foundry guide to reinforcement fine-tuning",
         subject=RUN,
-        thresholds={"warning": 0.05, "alert": 0.1, "standard_errors": 3.0},
+        thresholds={"warning": 0.05, "grave": 0.1, "standard_errors": 3.0},
         needs=(Need.STEPS, Need.HELDOUT, Need.CEILING),
     ),
     Face(
@@ -86,7 +86,7 @@ OF_RUNS = (
         " weights, 0.1 above the first 10 steps; the reward rose",
         source="rewardspy, with the column's declared share as a baseline",
         subject=RUN,
-        thresholds={"warning": 0.75, "alert": 0.9, "above_declared": 0.15, "rise": 0.1},
+        thresholds={"share": 0.75, "above_declared": 0.15, "rise": 0.1},
         needs=(Need.STEPS, Need.COLUMNS),
     ),
     Face(

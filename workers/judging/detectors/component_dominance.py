@@ -16,7 +16,7 @@ def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     rewards = [statistics.fmean(figures.reward for figures in part) for part in (view.base(), view.present())]
     column = max(now, key=lambda name: now[name])
     is_declared = now[column] < view.scene.shares.get(column, 0.0) + limits["above_declared"]
-    if now[column] <= limits["warning"] or is_declared or now[column] < before[column] + limits["rise"]:
+    if now[column] <= limits["share"] or is_declared or now[column] < before[column] + limits["rise"]:
         return []
     if rewards[1] <= rewards[0]:
         return []
@@ -25,7 +25,7 @@ def look(view: RunView, limits: Limits) -> list[FlagDraft]:
         FlagDraft(
             detector=DETECTOR.id,
             key=column,
-            severity=Severity.ALERT if now[column] > limits["alert"] else Severity.WARNING,
+            severity=Severity.WARNING,
             score=bounded(now[column]),
             sentence=f"`{column}` makes {now[column]:.0%} of the reward, {before[column]:.0%} at the beginning; at its"
             f" best it is meant to make {view.scene.shares.get(column, 0.0):.0%}. The reward went from {rewards[0]:.3f}"

@@ -1,6 +1,7 @@
 """All detectors, in the order in which they look."""
 
 from workers.judging.detectors import (
+    answer_list,
     ceiling_saturation,
     column_divergence,
     component_dominance,
@@ -56,6 +57,7 @@ OF_ROLLOUTS: tuple[RolloutDetector, ...] = (
     hard_coded.DETECTOR,
     grader_echo.DETECTOR,
     constant_answer.DETECTOR,
+    answer_list.DETECTOR,
     paid_exit.DETECTOR,
     long_reply.DETECTOR,
     reward_outlier.DETECTOR,

@@ -15,7 +15,15 @@ from workers.judging.detectors.view import RolloutRow
 
 MOST_CHARACTERS = 5_000
 _WORD = re.compile(r"\b[a-z]{4,}\b")
-_NO_VOWEL = re.compile(r"[^aeiouy]+|.*[^aeiouy]{5}.*")
+_STRANGE = """
+bq bx cb cf cg cj cv cw cx dq dx fb fc fd fg fh fj fk fp fq fv fw fx fz gb gc gj gk gp gq gv gx gz hj hk hq hv hx hz jb
+jc jd jf jg jh jj jk jl jm jn jp jq jr js jt jv jw jx jy jz kg kj kq kv kx kz lj lq lx lz mg mj mk mq mv mw mx mz nx pj
+pq pv px pz qb qc qd qe qf qg qh qj qk ql qm qn qo qp qq qr qs qt qv qw qx qy qz rx sj sx sz tj tq tx vb vc vd vf vg vh
+vj vk vm vn vp vq vt vw vx vz wj wk wm wp wq wu wv wx wz xb xd xf xg xj xk xm xn xq xr xs xv xw xz zb zc zd zf zg zh zj
+zk zm zn zp zq zr zs zv zx
+""".split()  # noqa: SIM905 (a list of quoted pairs is harder to read)
+"""Pairs of letters that words of languages with Latin letters hardly have, forwards or backwards."""
+_UNSAYABLE = re.compile(rf"[^aeiouy]+|.*(?:[^aeiouy]{{5}}|{'|'.join(_STRANGE)}).*")
 _WITH_LETTERS_OF_SCRIPTS = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -42,7 +50,7 @@ def _nonsense(turn: int, reply: str, limits: Limits) -> Nonsense | None:
     text = reply[:MOST_CHARACTERS]
     words = _WORD.findall(text.lower())
     if len(words) >= limits["fewest_words"]:
-        share = sum(_NO_VOWEL.fullmatch(word) is not None for word in words) / len(words)
+        share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)
         if share > limits["unsayable"]:
             return Nonsense(turn, share, "words that nobody can say")
     if not text.isascii() and (share := _switches(text)) > limits["switches"]:

@@ -1,7 +1,9 @@
 """Code that knows its answers by heart: chains of comparisons, tables that are looked up, examples of the prompt."""
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from backend.domain.detectors.catalogue import FACES
@@ -21,8 +23,15 @@ class Case:
     """An input that the code knows by heart."""
 
     node: ast.AST
-    given: str
-    """As Python writes it."""
+    given: tuple[str, ...]
+    """The parts of the input, as Python writes them."""
+
+    def stands_in(self, text: str) -> bool:
+        return all(re.search(rf"(?<![\w.]){re.escape(part)}(?![\w.])", text) for part in self.given)
+
+    @property
+    def is_small(self) -> bool:
+        return all(part in _SMALL for part in self.given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +53,9 @@ def _look_at(row: RolloutRow, scene: Scene, limits: Limits) -> FlagDraft | None:
     told = "\n".join((scene.prompt, *row.asked))
     for source, tree in trees_of(row):
         known = known_by_heart(tree)
-        from_prompt = {case.given for case in known.cases if case.given not in _SMALL and case.given in told}
+        from_prompt = {case.given for case in known.cases if case.stands_in(told)}
+        if all(case.is_small for case in known.cases if case.given in from_prompt):
+            from_prompt = set()
         is_table = len(known.cases) >= limits["cases"] and known.share >= limits["share"]
         if not is_table and len(from_prompt) < limits["from_prompt"]:
             continue
@@ -78,7 +89,7 @@ def _cases(node: ast.AST, tables: dict[str, ast.Dict]) -> Iterator[Case]:
     if isinstance(node, ast.If) and isinstance(node.test, ast.Compare) and _returns_literal(node.body):
         test = node.test
         if len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-            literals = [side for side in (test.left, test.comparators[0]) if isinstance(side, _LITERALS)]
+            literals = [side for side in (test.left, test.comparators[0]) if _is_literal(side)]
             yield from (Case(node.test, _written(literal)) for literal in literals[:1])
     elif isinstance(node, ast.For) and isinstance(node.iter, ast.List | ast.Tuple) and _returns(node.body):
         pairs = [each for each in node.iter.elts if isinstance(each, ast.Tuple | ast.List) and len(each.elts) == 2]
@@ -118,20 +129,33 @@ def _tables(tree: ast.Module) -> dict[str, ast.Dict]:
 
 
 def _is_literal_table(table: ast.Dict) -> bool:
-    return bool(table.keys) and all(isinstance(each, _LITERALS) for each in (*table.keys, *table.values))
+    return bool(table.keys) and all(each is not None and _is_literal(each) for each in (*table.keys, *table.values))
+
+
+def _is_literal(node: ast.AST) -> bool:
+    """A constant, or a structure of constants only."""
+    return isinstance(node, _LITERALS) and not any(isinstance(each, ast.Name | ast.Call) for each in ast.walk(node))
 
 
 def _returns_literal(body: Sequence[ast.stmt]) -> bool:
     last = body[-1]
-    return len(body) == 1 and isinstance(last, ast.Return) and isinstance(last.value, _LITERALS)
+    return len(body) == 1 and isinstance(last, ast.Return) and last.value is not None and _is_literal(last.value)
 
 
 def _returns(body: Sequence[ast.stmt]) -> bool:
     return any(isinstance(node, ast.Return) for part in body for node in ast.walk(part))
 
 
-def _written(node: ast.AST) -> str:
-    return ast.unparse(node)
+def _written(node: ast.AST) -> tuple[str, ...]:
+    """A tuple by its parts; a text that holds a tuple likewise."""
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return (ast.unparse(node),)
+    if isinstance(value, str) and value.startswith("("):
+        with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            value = ast.literal_eval(value)
+    return tuple(map(repr, value)) if isinstance(value, tuple) else (repr(value),)
 
 
 FACE = FACES["hard_coded"]

@@ -16,12 +16,12 @@ def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     share = gap / (scene.highest - scene.lowest)
     if share <= limits["warning"] or gap <= limits["standard_errors"] * error:
         return []
-    is_grave = share > limits["alert"]
+    is_grave = share > limits["grave"]
     return [
         FlagDraft(
             detector=DETECTOR.id,
-            key="alert" if is_grave else "warning",
-            severity=Severity.ALERT if is_grave else Severity.WARNING,
+            key="grave" if is_grave else "warning",
+            severity=Severity.WARNING,
             score=bounded(0.5 + share),
             sentence=f"Since step {first.step} the training reward rose {gap:.3f} more than the one on held-out tasks"
             f" ({share:.0%} of the reward's range, {gap / max(error, 1e-9):.1f} standard errors).",

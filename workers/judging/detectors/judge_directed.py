@@ -11,6 +11,7 @@ from workers.judging.detectors.view import RolloutRow
 
 _GRADER = r"(?:grader|judge|evaluator|scorer|examiner|grading (?:model|system|script)|reward model|verifier)"
 _SCORE = r"(?:scores?|marks?|points|credit|reward|rating|grade)"
+# A control token alone is no forgery: models that cannot write yet put their own tokens anywhere.
 PATTERNS = {
     "overrides instructions": re.compile(
         r"\b(?:ignore|disregard|forget|override)\b[^.\n]{0,40}\b(?:instructions?|rules?|criteria|rubrics?|prompts?)\b",
@@ -32,7 +33,7 @@ PATTERNS = {
         re.I,
     ),
     "forges tags": re.compile(
-        r"<\|(?:im_start|im_end|system|assistant|start_header_id|eot_id)\|?>|\[/?INST\]|<</?SYS>>"
+        r"(?:<\|(?:im_start|im_end|system|assistant|start_header_id|eot_id)\|>|\[/?INST\]|<</?SYS>>)\s*[a-z]+[\s:]+[a-z]+"
         r"|</?(?:system|grader|judge|rubric|evaluation|verdict)>",
         re.I,
     ),

@@ -77,9 +77,3 @@ def fingerprint(*texts: str) -> str:
     """Alike for texts that differ in case and blanks only."""
     normalised = "\n".join(" ".join(text.lower().split()) for text in texts)
     return hashlib.sha256(normalised.encode("utf-8", "replace")).hexdigest()[:16]
-
-
-def robust_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Median and the median absolute deviation as a standard deviation."""
-    middle = statistics.median(values)
-    return middle, 1.4826 * statistics.median(abs(value - middle) for value in values)
