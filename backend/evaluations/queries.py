@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
@@ -17,6 +18,7 @@ from backend.db.models import (
     Run,
     RunLogLine,
     SettingChange,
+    VerdictRecord,
 )
 from backend.domain.training.alarms import CLEARED
 from backend.domain.vocabulary import JobStatus, PolicyKind
@@ -150,13 +152,22 @@ def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limi
     return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
 
 
-def judging_state(session: Session, run_id: uuid.UUID) -> tuple[int, bool]:
-    """How many flags a run has, and whether detectors look at it now or will."""
+class JudgingState(NamedTuple):
+    """What detectors and people did about a run."""
+
+    flags: int
+    awaits_detectors: bool
+    """They look at it now, or will."""
+    has_verdicts: bool
+    """People judged some of its rollouts."""
+
+
+def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
     flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
     unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
     waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
-    count, is_waiting = session.execute(select(flagged, waiting)).one()
-    return count, is_waiting
+    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+    return JudgingState(*session.execute(select(flagged, waiting, judged.exists())).one())
 
 
 def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:

@@ -24,6 +24,8 @@ class RunHeader:
     flag_count: int
     is_settled: bool
     """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
+    has_verdicts: bool = False
+    """People judged some of its rollouts."""
     source: Run | None = None
     """The run that this one repeats, re-scores, replays or branches off."""
     alarms: Sequence[Alarm] = ()
@@ -106,12 +108,13 @@ def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
 
 
 def run_header(session: Session, run: Run) -> RunHeader:
-    flag_count, awaits_detectors = queries.judging_state(session, run.id)
+    state = queries.judging_state(session, run.id)
     is_training = run.kind is RunKind.TRAINING
     return RunHeader(
         run,
-        flag_count,
-        is_settled=run.status.is_over and not awaits_detectors,
+        state.flags,
+        is_settled=run.status.is_over and not state.awaits_detectors,
+        has_verdicts=state.has_verdicts,
         source=source_of(session, run),
         alarms=queries.open_alarms(session, run.id) if is_training else (),
         branches=queries.branches_of(session, run.id) if is_training else (),

@@ -27,7 +27,7 @@ from backend.evaluations.results.run_figures import FiguresChoice, RunFigures, r
 from backend.evaluations.rollouts import queries as rollout_queries
 from backend.evaluations.rollouts.filter_fields import is_reserved
 from backend.events import run_topic
-from backend.judging.consequences.curves import curve_of, has_verdicts
+from backend.judging.consequences.curves import curve_of
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
 from backend.web.shared import Shared
@@ -98,8 +98,6 @@ class OverviewPage:
     more_charts: Sequence[Chart]
     rules: Sequence[str]
     """What may decide about success: the reward and its columns."""
-    has_verdicts: bool = False
-    """People judged some of its rollouts."""
     judged: JudgedPoint | None = None
     """Of an evaluation: its mean reward as judged."""
 
@@ -210,10 +208,10 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)
     hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
-    is_judged = has_verdicts(session, run.id)
+    head = run_header(session, run)
     main, more = charts_of(run, points.latest_steps(session, run.id)) if is_training and with_charts else ([], [])
     return OverviewPage(
-        head=run_header(session, run),
+        head=head,
         run=run,
         choice=urlencode(choice.model_dump(mode="json", exclude_none=True)),
         figures=figures,
@@ -225,6 +223,5 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
         charts=main,
         more_charts=more,
         rules=[REWARD, *(name for name in run.columns if name != REWARD)],
-        has_verdicts=is_judged,
-        judged=next(iter(curve_of(session, run)), None) if is_judged and not is_training else None,
+        judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
     )
