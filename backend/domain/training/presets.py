@@ -110,8 +110,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             suits="Seeing a policy find the hole, an alarm pause it, and a roll back onto a repaired version. Nothing"
             " that it makes is worth keeping.",
             takes="About three CPU minutes until the pause.",
-            seen="One trial, seed 0: early exits left their base rate of 5 % in step 12 and the run was paused after step"
-            " 20. How much a branch on the repaired version gains was not measured.",
+            seen="One trial, seed 0: early exits left their base rate of 5 % in step 12 and the run was paused after"
+            " step 20. How much a branch on the repaired version gains was not measured.",
             environment="sloppy_guess",
             configuration=TrainingConfiguration(
                 model=ModelChoice(pieces="phrases", vocabulary=640),
