@@ -248,7 +248,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=_seeds, default=[0, 1, 2, 3, 4], help="with commas")
     parser.add_argument("--steps", type=int, default=150, help="GRPO steps of 20 tasks x 8 episodes")
-    parser.add_argument("--rate", type=float, default=1e-3, help="learning rate of GRPO")
+    parser.add_argument("--rate", type=float, default=2e-4, help="learning rate of GRPO; 1e-3 unlearns the warm-up")
     parser.add_argument("--lessons", type=int, default=40_000, help="gold episodes, a twentieth of each level")
     parser.add_argument("--warm-levels", type=int, default=3, help="levels that are imitated")
     parser.add_argument("--warm-up", type=int, default=2000, help="SFT steps")
