@@ -87,7 +87,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 sft=SftChoice(
                     episodes=36_000, script_where="win = 1 or (level > 0 and win = 0.5)", noise=0.0, steps=4000
                 ),
-                gate=GateChoice(minimum_format=0.95, minimum_reward=0.75, retries=1),
+                gate=GateChoice(minimum_format=0.95, minimum_reward=0.7, retries=1),
                 grpo=GrpoChoice(
                     steps=300,
                     tasks_per_step=30,
