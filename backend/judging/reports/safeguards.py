@@ -142,8 +142,8 @@ class Safeguards(BaseModel):
 
 
 def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
-    options = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
-    run = session.get(Run, run_id, options=[options])
+    with_version = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    run = session.scalars(select(Run).options(with_version).where(Run.id == run_id)).one_or_none()
     if run is None:
         raise NotFound("There is no such run.")
     judgements = judgements_of(session, run.id)
@@ -291,7 +291,9 @@ def _branching(session: Session, run: Run) -> Sequence[Change]:
     """Where the run went on with another run's weights, and what was another version by then."""
     if run.branch_step is None or run.source_run_id is None:
         return []
-    source = session.get(Run, run.source_run_id, options=[joinedload(Run.version)])
+    source = session.scalars(
+        select(Run).options(joinedload(Run.version)).where(Run.id == run.source_run_id)
+    ).one_or_none()
     if source is None:
         return []
     creator = session.get(Person, run.created_by) if run.created_by else None

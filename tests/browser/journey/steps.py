@@ -1,5 +1,6 @@
 """What several journeys do."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,9 @@ def evaluate(page: Page, policy: str, *, tasks: int, rollouts: int = 1) -> None:
 
 
 def choose_tictactoe(page: Page) -> None:
-    version = page.get_by_label("Environment version").locator("option").filter(has_text="tictactoe v").first
+    version = (
+        page.get_by_label("Environment version").locator("option").filter(has_text=re.compile(r"^\s*tictactoe v")).first
+    )
     page.get_by_label("Environment version").select_option(value=version.get_attribute("value"))
 
 
