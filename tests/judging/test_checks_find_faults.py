@@ -75,7 +75,8 @@ async def test_the_right_check_warns(serve: Serve, fault: str):
 
 def test_every_check_was_seen_to_find_its_fault():
     found = {check for _, check in [*FAULTS.values(), *WARNINGS.values()]}
-    assert {check.id for check in CHECKS} == found
+    needs_verdicts = {"judged_fixtures_hold"}  # test_consequences_certificate.py
+    assert {check.id for check in CHECKS} == found | needs_verdicts
 
 
 async def test_rollouts_are_handed_over_and_named_in_the_evidence(serve: Serve):
