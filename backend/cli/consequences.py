@@ -59,9 +59,13 @@ def keep(
 
 def take_back(
     fixture: Annotated[str, typer.Argument(metavar="FIXTURE", help="Its id.")],
+    as_json: AsJson = False,
 ) -> None:
     """No certificate replays it any more; it stays in the history."""
     connect().delete(f"/fixtures/{fixture}")
+    if as_json:
+        write_json({"taken_back": fixture})
+        return
     say("taken back")
 
 
