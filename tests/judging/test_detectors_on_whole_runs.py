@@ -20,7 +20,9 @@ async def test_a_run_that_learns_to_quit_is_flagged_from_several_sides(guessing:
     by_detector = {draft.detector for draft in drafts}
     assert {"early_exit", "column_divergence", "length_shift", "reward_jump"} <= by_detector
     assert any(draft.severity is Severity.ALERT for draft in drafts)
-    assert min(draft.training_step or 0 for draft in drafts) > 25
+    assert min(draft.training_step or 0 for draft in drafts if not draft.rollout_id) > 25
+    early = [draft for draft in drafts if (draft.training_step or 0) <= 25]
+    assert {draft.detector for draft in early} <= {"paid_exit"}  # single episodes that did quit
 
 
 async def test_a_slow_slide_into_the_hack_is_flagged_too(guessing: Pools):
