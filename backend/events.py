@@ -19,6 +19,8 @@ RUNS = "runs"
 """Topic of anything that changes a list of runs."""
 REVIEW = "review"
 """Topic of new flags and verdicts."""
+NOTICES = "notices"
+"""Topic of new notices and of how their deliveries stand."""
 
 
 def run_topic(run_id: uuid.UUID) -> str:

@@ -23,6 +23,8 @@ JUDGE_JOB = "judging.judge"
 """Has one judge say what it thinks of a run's rollouts."""
 ASK_JOB = "judging.ask"
 """Tries a judge on one rollout."""
+NOTICE_JOB = "notices.send"
+"""Sends a notice to one destination."""
 
 
 @lru_cache(maxsize=1)

@@ -24,6 +24,7 @@ from backend.db.models.judging import (
     ReviewTarget,
     VerdictRecord,
 )
+from backend.db.models.notices import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
@@ -56,6 +57,10 @@ __all__ = [
     "LessonFile",
     "MetricPoint",
     "NetworkGrant",
+    "Notice",
+    "NoticeDelivery",
+    "NoticeDestination",
+    "NoticeRead",
     "Person",
     "Policy",
     "Preflight",

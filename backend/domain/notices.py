@@ -1,0 +1,36 @@
+"""What Proctor tells people by itself: the kinds of news, where it may go, how a delivery stands."""
+
+from enum import StrEnum
+
+
+class NoticeKind(StrEnum):
+    """What a notice is about. A destination takes some kinds or all."""
+
+    ALARM = "alarm"
+    """An alarm paused, stopped or rolled back a training run."""
+    INTERVENTION = "intervention"
+    """A detector's action was carried out: a run was paused, rolled back, or rollouts were masked."""
+    RUN_FAILED = "run_failed"
+    CERTIFICATE_EXPIRED = "certificate_expired"
+    """The checks of the night put a certificate out of force."""
+    ONSET = "onset"
+    """The checkpoint was found from which on a confirmed hack is played."""
+    JUDGING = "judging"
+    """A judge, a question or a monitor found something."""
+    RESCORING = "rescoring"
+    """Other rewards over a stored history changed what follows from it."""
+    TEST = "test"
+    """Asked for by a person, to see whether a destination works. Never shown to others."""
+
+
+class DestinationKind(StrEnum):
+    WEBHOOK = "webhook"
+    EMAIL = "email"
+
+
+class DeliveryStatus(StrEnum):
+    WAITING = "waiting"
+    """To be sent, or sent again."""
+    DELIVERED = "delivered"
+    FAILED = "failed"
+    """Given up; a person can have it sent again."""
