@@ -9,7 +9,7 @@ from rich.console import Console
 SHARED = {"__init__", "__main__", "cpu", "installation", "storage", "table_rows", "training_runs"}
 SHARED |= {"detectors_hacks", "detectors_proof", "detectors_honest"}
 SHARED |= {"mastery_games", "mastery_runs", "mastery_table"}
-SHARED |= {"intervention_onset", "intervention_repair", "intervention_table"}
+SHARED |= {"intervention_onset", "intervention_table"}
 """Modules that measure nothing by themselves."""
 LONG = {"curriculum", "intervention", "mastery"}
 """An hour and more: only when asked for by name."""

@@ -7,8 +7,8 @@ its own as a worker starts it):
 
 1. A model from scratch trains on `sloppy_guess` by the preset; a grave suspicion pauses it.
 2. The onset of the exploit is told from the stored rollouts (`intervention_onset`), and held against the pause.
-3. The alarm is answered: rolled back to the last good checkpoint, onto the repaired version (`intervention_repair`). It
-   trains to the same number of steps.
+3. The alarm is answered: rolled back to the last good checkpoint, onto the repaired version (that of the showcase
+   `hacked-reward`). It trains to the same number of steps.
 4. The paused run is then left alone: its alarm is switched off, and it goes on to its end on the careless version.
 5. Warm-up, paused, left alone and repaired play the same held-out tasks, which no examination of a run used, on the
    repaired version. True success is the share of numbers that are found.
@@ -36,7 +36,9 @@ from backend.domain.manifest import Manifest
 from backend.domain.rollouts import task_of
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import AlarmAnswer, Phase, Role, RunStatus, Split
+from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.showcase.repair import repaired
 from backend.training.alarms import answer_alarm
 from backend.training.branch_versions import onto_version
 from backend.training.choices import nest
@@ -45,7 +47,6 @@ from backend.training.steering import change_settings
 from backend.web.identity import Actor
 from benchmarks.installation import installation
 from benchmarks.intervention_onset import StepShares, onset_of, shares_of
-from benchmarks.intervention_repair import repaired_files
 from benchmarks.intervention_table import Found, Intervention, print_curves, print_interventions, print_success
 from benchmarks.mastery import _setting
 from benchmarks.mastery_games import arena_for
@@ -85,7 +86,8 @@ def main() -> int:
 
 def _repaired() -> EnvironmentVersion:
     with transaction() as session:
-        version = import_package(session, ENVIRONMENT, repaired_files(ENVIRONMENT), notes="The reward is repaired.")
+        files = repaired(load_package(ENVIRONMENT))
+        version = import_package(session, ENVIRONMENT, files, notes="The reward is repaired.")
         assert version is not None, "the content is new"
         return version
 

@@ -18,7 +18,10 @@ from rich.table import Table
 
 from backend.cli.figures import estimate
 from backend.client import Client, Refused
-from backend.showcase import TASKS, Outcome, Showcase, ShowcaseFailed, Stopped
+from backend.showcase import Story
+from backend.showcase.hacked_reward import HackedReward
+from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps, Stopped
+from backend.showcase.tictactoe import TicTacToe
 
 
 class Display:
@@ -44,6 +47,10 @@ class Display:
         self._end_bar()
         self.console.print(f"[green]▸[/] {title}")
 
+    def say(self, text: str) -> None:
+        self._end_bar()
+        self.console.print(f"  {text}", style="dim", markup=False)
+
     def progress(self, what: str, done: int, total: int | None, rate: float | None) -> None:
         if what != self._what:
             self._end_bar()
@@ -61,8 +68,8 @@ class Display:
 class ShowcaseThread:
     """Runs the showcase beside the supervisor, whose thread must stay the main one."""
 
-    def __init__(self, console: Console, preset: str) -> None:
-        self.console, self.preset = console, preset
+    def __init__(self, console: Console, story: Story, preset: str | None) -> None:
+        self.console, self.story, self.preset = console, story, preset
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,39 +83,48 @@ class ShowcaseThread:
             self._thread.join(timeout=5)
 
     def _run(self, client: Client) -> None:
-        if run_showcase(client, self.console, self.preset, self._stop.is_set):
+        if run_showcase(client, self.console, self.story, self.preset, self._stop.is_set):
             self.console.print(f"Proctor goes on serving at [bold]{client.url}[/]; Ctrl-C ends it.")
 
 
 def run_showcase(
-    client: Client, console: Console, preset: str, should_stop: Callable[[], bool] = lambda: False
+    client: Client, console: Console, story: Story, preset: str | None, should_stop: Callable[[], bool] = lambda: False
 ) -> bool:
     """True when it came to its end."""
     display = Display(console)
     try:
         with display.bars:
-            outcome = Showcase(client, display, should_stop, preset).run()
+            outcome = _showcase(story, client, display, should_stop, preset).run()
     except Stopped:
         return False
     except (ShowcaseFailed, Refused) as error:
         console.print(f"The showcase stopped: {error}", style="red", markup=False)
-        console.print("`proctor demo` goes on where it stopped.", markup=False)
+        console.print(f"`proctor demo {story}` goes on where it stopped.", markup=False)
         return False
     write_outcome(console, outcome)
     return True
 
 
+def _showcase(
+    story: Story, client: Client, report: Report, should_stop: Callable[[], bool], preset: str | None
+) -> Steps:
+    match story:
+        case Story.TICTACTOE:
+            return TicTacToe(client, report, should_stop, preset)
+        case Story.HACKED_REWARD:
+            return HackedReward(client, report, should_stop, preset)
+
+
 def write_outcome(console: Console, outcome: Outcome) -> None:
-    table = Table(title=f"Reward on the same {TASKS} held-out tasks, mean and 95 % interval", box=None, pad_edge=False)
+    table = Table(title=f"{outcome.title}, mean and 95 % interval", box=None, pad_edge=False)
     table.add_column("policy")
-    table.add_column("reward", justify="right")
+    table.add_column(outcome.figure, justify="right")
     for name, figure in outcome.figures.items():
         table.add_row(name, estimate(figure))
     console.print()
     console.print(table)
-    for name, found in outcome.comparisons.items():
-        reward = found["columns"][0]["difference"]
-        console.print(f"after GRPO against {name}, paired by task: {estimate(reward)}", markup=False)
+    for name, difference in outcome.comparisons.items():
+        console.print(f"{name}, paired by task: {estimate(difference)}", markup=False)
     for title, link in outcome.links.items():
         console.print(f"{title}: {link}", markup=False)
     console.print()

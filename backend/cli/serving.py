@@ -13,7 +13,7 @@ from backend.cli.connection import left_token
 from backend.cli.output import BAD_RESULT, console, fail
 from backend.client import Client
 from backend.settings import get_settings
-from backend.showcase import PRESET
+from backend.showcase import Story
 from backend.supervisor.children import ChildGaveUp
 from backend.supervisor.data_folder import CannotStart, running_at
 from backend.supervisor.fleet import Address
@@ -33,22 +33,31 @@ def up_command(data: Data = None, host: Host = "127.0.0.1", port: Port = 8000, a
 
 
 def demo_command(
+    story: Annotated[
+        Story,
+        typer.Argument(
+            help="tictactoe: from a sound reward to a proven export. hacked-reward: "
+            "a reward is hacked, the run paused, judged, the reward repaired, history scored again, and trained on."
+        ),
+    ] = Story.TICTACTOE,
     data: Data = None,
     host: Host = "127.0.0.1",
     port: Port = 8000,
-    preset: Annotated[str, typer.Option(help="Training preset; `quick` shows all stages in a minute.")] = PRESET,
+    preset: Annotated[
+        str | None, typer.Option(help="Another training preset; `quick` shows all stages of tictactoe in a minute.")
+    ] = None,
 ) -> None:
-    """Start Proctor, run the showcase on it and keep serving until Ctrl-C. Again: goes on where the data stands."""
+    """Start Proctor, run a showcase on it and keep serving until Ctrl-C. Again: goes on where the data stands."""
     from backend.cli.demo import ShowcaseThread, run_showcase
 
     folder = data or get_settings().data
     teller = Teller()
     if url := running_at(folder):
         teller.console.print(f"Proctor runs already at [bold]{url}[/]; the showcase runs there.\n")
-        if not run_showcase(Client(url, left_token(folder)), teller.console, preset):
+        if not run_showcase(Client(url, left_token(folder)), teller.console, story, preset):
             raise typer.Exit(BAD_RESULT)
         return
-    showcase = ShowcaseThread(teller.console, preset)
+    showcase = ShowcaseThread(teller.console, story, preset)
 
     def begin(supervisor: Supervisor) -> None:
         showcase.start(Client(supervisor.fleet.address.url, left_token(supervisor.folder.path)))

@@ -4,7 +4,7 @@ import pytest
 
 from backend.domain.manifest import read_manifest
 from backend.environments.library import load_package
-from benchmarks.intervention_repair import repaired_files
+from backend.showcase.repair import repaired
 from tests.library.conftest import Serve
 from workers.environments.client import EnvSession
 
@@ -57,7 +57,7 @@ async def test_the_careless_column_falls_again_so_that_quitting_pays(serve: Serv
 
 
 async def test_the_repair_takes_the_hole_away_and_keeps_the_game(serve: Serve):
-    files = repaired_files("sloppy_guess")
+    files = repaired(load_package("sloppy_guess"))
     assert read_manifest(files["openenv.yaml"]).proctor.agent.on_unparsable == "retry"
     async with serve(files) as server, server.session() as session:
         await session.reset(TASK, timeout=10)

@@ -1,6 +1,6 @@
 """The repaired version of `sloppy_guess`: the two careless decisions that its README names are taken back, no more."""
 
-from backend.environments.library import load_package
+from collections.abc import Mapping
 
 GAME = "server/sloppy_guess_environment.py"
 REPAIRS = (
@@ -26,11 +26,15 @@ REPAIRS = (
 """(file, as it is, as it should be)."""
 
 
-def repaired_files(environment: str) -> dict[str, str]:
-    """The package with the repairs. Raises SystemExit where it is not the one that they were made for."""
-    files = dict(load_package(environment))
+class OtherPackage(ValueError):
+    """The repair was made for other files."""
+
+
+def repaired(files: Mapping[str, str]) -> dict[str, str]:
+    """The package with the repairs. Raises OtherPackage where it is not the one that they were made for."""
+    mended = dict(files)
     for path, careless, careful in REPAIRS:
-        if files.get(path, "").count(careless) != 1:
-            raise SystemExit(f"{environment}: {path} is another one than this repair was made for")
-        files[path] = files[path].replace(careless, careful)
-    return files
+        if mended.get(path, "").count(careless) != 1:
+            raise OtherPackage(f"{path} is another one than this repair was made for")
+        mended[path] = mended[path].replace(careless, careful)
+    return mended

@@ -1,0 +1,96 @@
+"""What every showcase does: follow a run, show how far it is, begin again where an earlier one was cut."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from backend.client import Client
+
+POLL_SECONDS = 0.5
+_GOES_ON = {"queued", "running"}
+
+
+class ShowcaseFailed(RuntimeError):
+    """A step did not end well; the message says which and why."""
+
+
+class Stopped(Exception):
+    """Somebody does not want it any more."""
+
+
+class Report(Protocol):
+    """Who shows the progress."""
+
+    def step(self, title: str) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def progress(self, what: str, done: int, total: int | None, rate: float | None) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a showcase found."""
+
+    title: str
+    """Of the table."""
+    figure: str
+    """What each policy is measured by."""
+    figures: dict[str, dict[str, Any]]
+    """{mean, low, high, count} by what was examined."""
+    comparisons: dict[str, dict[str, Any]]
+    """Paired differences, by what is compared with what."""
+    links: dict[str, str]
+    """Pages to look at, by title."""
+
+
+class Steps:
+    """A showcase through the JSON API. Its methods raise ShowcaseFailed, Stopped, or the client's Refused."""
+
+    def __init__(self, client: Client, report: Report, should_stop: Callable[[], bool]) -> None:
+        self.client, self.report, self.should_stop = client, report, should_stop
+
+    def run(self) -> Outcome:
+        raise NotImplementedError
+
+    def policy_id(self, name: str) -> str:
+        """Raises ShowcaseFailed."""
+        for known in self.client.all("/policies"):
+            if known["name"] == name:
+                return str(known["id"])
+        raise ShowcaseFailed(f"there is no policy {name}")
+
+    def follow(self, run_id: str, ends: frozenset[str] = frozenset({"completed"})) -> dict[str, Any]:
+        """Until the run is completed, or ends otherwise as wanted. One that stopped or failed before is taken up
+        again, once."""
+        run: dict[str, Any] = self.client.get(f"/runs/{run_id}")
+        if run["status"] in {"stopped", "paused", "failed"} - ends:
+            self.client.post(f"/runs/{run_id}/resume")
+            run = self.client.get(f"/runs/{run_id}")
+        while run["status"] in _GOES_ON:
+            self.wait(run)
+            run = self.client.get(f"/runs/{run_id}")
+        if run["status"] not in ends:
+            raise ShowcaseFailed(f"{run['name']} ended {run['status']}: {run['reason']}")
+        return run
+
+    def finish(self, address: str) -> dict[str, Any]:
+        """The same of other work than a run."""
+        work: dict[str, Any] = self.client.get(address)
+        while work["status"] in _GOES_ON:
+            self.wait(work)
+            work = self.client.get(address)
+        return work
+
+    def wait(self, work: dict[str, Any]) -> None:
+        """A moment, with how far it is."""
+        state = work["progress"]
+        what = state.get("phase") or work["status"]
+        self.report.progress(what, state.get("done") or 0, state.get("total") or None, state.get("rate"))
+        self.pause()
+
+    def pause(self) -> None:
+        if self.should_stop():
+            raise Stopped
+        time.sleep(POLL_SECONDS)
