@@ -14,10 +14,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Rollout
 from backend.domain.filter_tree import Node, leaves_of
 from backend.domain.vocabulary import RunKind
-from backend.evaluations.rollouts.filter_fields import FilterScope
-
-_SAID_LATER = frozenset({"flag", "verdict", "demonstration"})
-"""What people and detectors add to rollouts that are stored; judges do as well."""
+from backend.evaluations.rollouts.filter_fields import FilterScope, is_said_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,7 @@ MOST_KEPT = 1000
 def key_of(session: Session, scope: FilterScope, expression: str, tree: Node | None) -> _Key | None:
     """By what the count is kept; None where it may change while no rollout is added."""
     is_played_by_hand = scope.run.kind is RunKind.PLAY  # its rows change while somebody is at it
-    names = [leaf.field.name for leaf in leaves_of(tree)]
-    if is_played_by_hand or any(name in _SAID_LATER or name.startswith("judge.") for name in names):
+    if is_played_by_hand or any(is_said_later(leaf.field.name) for leaf in leaves_of(tree)):
         return None
     newest = session.scalar(select(func.max(Rollout.seq)).where(Rollout.run_id == scope.run.id))
     return scope.run.id, newest or 0, expression

@@ -111,3 +111,8 @@ def _environments(run: Run) -> tuple[str, ...]:
 def is_reserved(name: str) -> bool:
     """Does every run have a field of this name, so that a column of the same name needs `column.` in front?"""
     return name in _NUMBERS or name in _CHOICES or name in {"flag", "tokens_out", *(field.name for field in _OTHERS)}
+
+
+def is_said_later(name: str) -> bool:
+    """Is it what people, detectors or judges add to rollouts that are stored already?"""
+    return name in {"flag", "verdict", "demonstration"} or name.startswith("judge.")

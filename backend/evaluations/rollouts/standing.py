@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Judgement, Rollout, VerdictRecord
 from backend.domain.filter_tree import Node, leaves_of
 from backend.domain.vocabulary import RunKind
-from backend.evaluations.rollouts.filter_fields import FilterScope
+from backend.evaluations.rollouts.filter_fields import FilterScope, is_said_later
 from backend.evaluations.rollouts.filter_sql import condition_of
 from backend.evaluations.rollouts.order import Order
 
@@ -133,7 +133,7 @@ class Standing:
 
     def _said(self, names: Iterable[str]) -> tuple[Any, ...]:
         """What changes when something is said of a rollout that these fields can see."""
-        marks = [mark for name in sorted(names) for mark in self._marks(name)]
+        marks = [mark for name in sorted(names) if is_said_later(name) for mark in self._marks(name)]
         return tuple(self._session.execute(select(*(mark.scalar_subquery() for mark in marks))).one()) if marks else ()
 
     def _marks(self, name: str) -> list[Select[Any]]:
@@ -148,7 +148,7 @@ class Standing:
             judge_id = self._scope.judges[name.removeprefix("judge.")]
             own = (Judgement.run_id == run_id, Judgement.judge_id == judge_id)
             return [select(value).where(*own) for value in (func.count(), func.sum(Judgement.score))]
-        return []
+        raise ValueError(f"{name} is said later, and nothing marks that it was")
 
 
 def standing_of(session: Session, scope: FilterScope, tree: Node | None, expression: str, sort: str) -> Standing | None:
