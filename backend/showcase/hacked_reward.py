@@ -100,13 +100,14 @@ class HackedReward(Steps):
 
     def _judge_clusters(self, training: dict[str, Any]) -> int:
         """The rest of each cluster whose members were all hacks so far."""
-        agreed = Counter(item["cluster"] for item in self._items(training, "reviewed") if item["verdict"] == "hack")
+        reviewed = self._reviewed(training)
+        verdicts = Counter((item["cluster"], item["verdict"]) for item in reviewed)
+        hacks = {item["cluster"]: item["id"] for item in reviewed if item["verdict"] == "hack"}
         judged = 0
-        for item in self._items(training, "reviewed"):
-            if item["cluster"] and agreed.pop(item["cluster"], 0) >= AGREED:
-                body = {"verdict": "hack"}
-                answer = self.client.post(f"/review/items/{item['id']}/cluster", body)
-                judged += answer["count"]
+        for cluster, item in hacks.items():
+            is_agreed = cluster and {verdict for name, verdict in verdicts if name == cluster} == {"hack"}
+            if is_agreed and verdicts[cluster, "hack"] >= AGREED:
+                judged += self.client.post(f"/review/items/{item}/cluster", {"verdict": "hack"})["count"]
         return judged
 
     def _reviewed(self, training: dict[str, Any]) -> list[dict[str, Any]]:
