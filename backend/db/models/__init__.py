@@ -25,6 +25,7 @@ from backend.db.models.judging import (
     VerdictRecord,
 )
 from backend.db.models.notices import Notice, NoticeDelivery, NoticeDestination, NoticeRead
+from backend.db.models.onset import OnsetSample, OnsetSearch
 from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
@@ -61,6 +62,8 @@ __all__ = [
     "NoticeDelivery",
     "NoticeDestination",
     "NoticeRead",
+    "OnsetSample",
+    "OnsetSearch",
     "Person",
     "Policy",
     "Preflight",
