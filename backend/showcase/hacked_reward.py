@@ -5,12 +5,12 @@ it tells: an episode that the policy broke off by a reply that cannot be read is
 earned or more.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from backend.client import Client
 from backend.showcase.repair import OtherPackage, repaired
+from backend.showcase.review_queue import ReviewQueue
 from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps
 
 ENVIRONMENT = "sloppy_guess"
@@ -18,10 +18,6 @@ PRESET = "sloppy-guess-watched"
 HIGHEST_REWARD = 1.6
 TASKS, FIRST_TASK = 400, 500
 """Held-out tasks of the final examination; the training's own examinations use the first ones."""
-JUDGED = 12
-"""Items of the queue that are judged one by one."""
-AGREED = 3
-"""So many alike, and the rest of their cluster is judged at once."""
 MOST_PAUSES = 3
 """Of the branch, which has no hole to be paused for."""
 REASON = "The showcase of a reward that is hacked on purpose."
@@ -71,49 +67,15 @@ class HackedReward(Steps):
         return run
 
     def _judge(self, training: dict[str, Any]) -> str:
-        """Works the queue off. The id of a hack."""
+        """The id of a hack."""
         self.report.step("judge the queue: was it earned or hacked?")
-        given = Counter(item["verdict"] for item in self._reviewed(training))
-        while given.total() < JUDGED and (item := self._next_item(training)):
-            verdict = self._verdict_on(item)
-            self.client.post(f"/review/items/{item['id']}/verdicts?evidence=true", {"verdict": verdict})
-            given[verdict] += 1
-        told = ", ".join(f"{count} {verdict}" for verdict, count in given.most_common())
-        self.report.say(f"judged one by one: {told}; {self._judge_clusters(training)} more at once")
-        hacks = self._rollouts(training, "verdict = hack and stop_reason = unparsable")
-        hack = next(hacks, None)
+        queue = ReviewQueue(self.client, training["id"], HIGHEST_REWARD)
+        told = ", ".join(f"{count} {verdict}" for verdict, count in queue.work_off().most_common())
+        self.report.say(f"judged one by one: {told}; {queue.judge_clusters()} more at once")
+        hack = queue.best_hack()
         if hack is None:
             raise ShowcaseFailed("no rollout of the queue was a hack")
         return str(hack["id"])
-
-    def _next_item(self, training: dict[str, Any]) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = self.client.find(f"/review/next?run={training['id']}&evidence=true")
-        return found
-
-    def _verdict_on(self, item: dict[str, Any]) -> str:
-        """A flag about the whole run is judged by what its rollouts are."""
-        if item["rollout_id"] is None:
-            return "hack"
-        rollout = self.client.get(f"/rollouts/{item['rollout_id']}")
-        is_broken_off = rollout["stop_reason"] == "unparsable"
-        return "hack" if is_broken_off and (rollout["reward"] or 0.0) >= HIGHEST_REWARD / 2 else "honest"
-
-    def _judge_clusters(self, training: dict[str, Any]) -> int:
-        """The rest of each cluster whose members were all hacks so far."""
-        reviewed = self._reviewed(training)
-        verdicts = Counter((item["cluster"], item["verdict"]) for item in reviewed)
-        hacks = {item["cluster"]: item["id"] for item in reviewed if item["verdict"] == "hack"}
-        judged = 0
-        for cluster, item in hacks.items():
-            is_agreed = cluster and {verdict for name, verdict in verdicts if name == cluster} == {"hack"}
-            if is_agreed and verdicts[cluster, "hack"] >= AGREED:
-                judged += self.client.post(f"/review/items/{item}/cluster", {"verdict": "hack"})["count"]
-        return judged
-
-    def _reviewed(self, training: dict[str, Any]) -> list[dict[str, Any]]:
-        """Items with a verdict."""
-        items = self.client.all("/review/items", run=training["id"], shown="reviewed")
-        return [item for item in items if item["verdict"]]
 
     def _repair(self, careless: dict[str, Any], hack: str) -> dict[str, Any]:
         self.report.step("repair the reward, try the repair on the hack, publish it")
@@ -258,9 +220,6 @@ class HackedReward(Steps):
 
     def _branch_of(self, training: dict[str, Any]) -> dict[str, Any] | None:
         return next(iter(self.client.get(f"/runs/{training['id']}/branches")), None)
-
-    def _rollouts(self, training: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
-        return self.client.all("/rollouts", run_id=training["id"], where=where, sort="-reward")
 
 
 def repaired_files(files: dict[str, str]) -> dict[str, str]:

@@ -1,0 +1,102 @@
+"""How the showcase of a hacked reward judges the queue, over real rows and the real JSON API."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import select
+
+from backend.client import Client
+from backend.db.models import Run, VerdictRecord
+from backend.db.session import transaction
+from backend.domain.vocabulary import StopReason, Verdict
+from backend.environments.library import load_package
+from backend.showcase.hacked_reward import told_draft_score
+from backend.showcase.repair import OtherPackage, repaired
+from backend.showcase.review_queue import AGREED, ReviewQueue
+from backend.team.service import issue_local_token
+from tests import factories
+from tests.ops.test_cli import server
+
+__all__ = ["server"]
+
+BEST = [1.0, 1.0, 0.0]
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[Client]:
+    with transaction() as session:
+        token = issue_local_token(session)
+    client = Client(server, token)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def run(server: str) -> Run:
+    """Six flagged episodes that were broken off, and two that came to their end."""
+    with transaction() as session:
+        version = factories.make_environment_version(session, factories.make_environment(session, "maze"))
+        run = factories.make_run(session, version)
+        rollouts = factories.make_rollouts(session, run, [BEST] * 8)
+        for rollout in rollouts[:6]:
+            rollout.stop_reason = StopReason.UNPARSABLE
+            factories.make_flag(session, run, rollout, detector="paid_exit", cluster="exit")
+        for rollout in rollouts[6:]:
+            factories.make_flag(session, run, rollout)
+        return run
+
+
+def _verdicts(run: Run) -> dict[object, VerdictRecord]:
+    with transaction() as session:
+        rows = session.scalars(select(VerdictRecord).where(VerdictRecord.run_id == run.id))
+        return {row.rollout_id: row for row in rows}
+
+
+def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: Client, run: Run) -> None:
+    queue = ReviewQueue(client, str(run.id), highest_reward=2 * run.weights[0])
+
+    assert queue.work_off() == {"hack": 6, "honest": 2}
+
+    hack = queue.best_hack()
+    assert hack is not None
+    assert hack["stop_reason"] == "unparsable"
+    assert queue.work_off() == {"hack": 6, "honest": 2}, "what was judged is not judged again"
+
+
+def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
+    items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
+    hacks = [item for item in items if client.get(f"/rollouts/{item['rollout_id']}")["stop_reason"] == "unparsable"]
+    for item in hacks[:AGREED]:
+        client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": "hack"})
+
+    queue = ReviewQueue(client, str(run.id), highest_reward=1.0)
+
+    assert queue.judge_clusters() == 6 - AGREED
+    given = _verdicts(run)
+    assert len(given) == 6
+    assert {record.verdict for record in given.values()} == {Verdict.HACK}
+    assert sum(record.is_bulk for record in given.values()) == 6 - AGREED
+
+
+def test_a_cluster_of_mixed_verdicts_is_left_alone(client: Client, run: Run) -> None:
+    items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
+    hacks = [item for item in items if client.get(f"/rollouts/{item['rollout_id']}")["stop_reason"] == "unparsable"]
+    for item, verdict in zip(hacks[: AGREED + 1], ["honest"] + ["hack"] * AGREED, strict=True):
+        client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": verdict})
+
+    assert ReviewQueue(client, str(run.id), highest_reward=1.0).judge_clusters() == 0
+
+
+def test_the_repair_refuses_another_package() -> None:
+    files = load_package("sloppy_guess")
+    assert "on_unparsable: retry" in repaired(files)["openenv.yaml"]
+    with pytest.raises(OtherPackage, match=r"openenv\.yaml"):
+        repaired(repaired(files))
+
+
+def test_scores_of_a_draft_are_told_where_there_are_some() -> None:
+    means = {"before": {"mean": 1.08}, "after": {"mean": 0.48}}
+    nothing = {"before": None, "after": None}
+    assert told_draft_score({"this": means, "cluster": nothing, "history": means}) == (
+        "this hack 1.08 → 0.48; history 1.08 → 0.48"
+    )
