@@ -5,7 +5,7 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import any_, func, literal, or_, select
 from sqlalchemy.orm import Session
 
 from backend import events
@@ -85,6 +85,6 @@ def storable(value: Any) -> Any:
 
 
 def _destinations(session: Session, kind: NoticeKind) -> list[uuid.UUID]:
-    wants_it = or_(func.cardinality(NoticeDestination.kinds) == 0, NoticeDestination.kinds.any(str(kind)))
+    wants_it = or_(func.cardinality(NoticeDestination.kinds) == 0, literal(str(kind)) == any_(NoticeDestination.kinds))
     statement = select(NoticeDestination.id).where(NoticeDestination.is_enabled, wants_it)
     return list(session.scalars(statement.order_by(NoticeDestination.id)))
