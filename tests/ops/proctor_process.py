@@ -61,14 +61,19 @@ class ProctorProcess:
             assert arrived is not None, f"ended before {event}: {self.errors()}"
             self.events.append(arrived)
 
+    def wait_until_web(self) -> str:
+        """The address at which it serves pages; workers may still be starting."""
+        return str(self.wait_for("address")["url"])
+
     def wait_until_serving(self) -> str:
-        url = str(self.wait_for("address")["url"])
+        url = self.wait_until_web()
         for name in ("cpu worker", "gpu worker", "env host", "housekeeping"):
             self.wait_for("ready", name=name)
         return url
 
     def forget_events(self) -> None:
-        self.events.clear()
+        """All but where it serves."""
+        self.events = [event for event in self.events if event["event"] == "address"]
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)

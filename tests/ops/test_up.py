@@ -14,7 +14,7 @@ import httpx
 import psycopg
 import pytest
 
-from tests.ops.proctor_process import processes_using, proctor_up
+from tests.ops.proctor_process import ProctorProcess, processes_using, proctor_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,18 +31,18 @@ def data() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def made_data() -> Iterator[Path]:
-    """A data folder that was set up once; what a test leaves in it disturbs no other."""
+def served() -> Iterator[ProctorProcess]:
+    """One that serves; what a test does to it disturbs no other, for its children come back."""
     folder = Path(tempfile.mkdtemp(prefix="pu-"))
     with proctor_up(folder / "data") as proctor:
         proctor.wait_until_serving()
-    yield folder / "data"
+        yield proctor
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_it_serves_a_sign_in_link_and_ends_without_leaving_a_process(data: Path) -> None:
     with proctor_up(data) as proctor:
-        url = proctor.wait_until_serving()
+        url = proctor.wait_until_web()
         link = proctor.wait_for("sign_in")["url"]
 
         assert httpx.get(url, follow_redirects=True).status_code == 200
@@ -55,79 +55,75 @@ def test_it_serves_a_sign_in_link_and_ends_without_leaving_a_process(data: Path)
     assert _gone(data, within=5.0)
 
 
-def test_the_token_that_it_leaves_opens_the_json_api(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
-        url = proctor.wait_until_serving()
-        token = (made_data / "cli-token").read_text().strip()
+def test_the_token_that_it_leaves_opens_the_json_api(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    token = (served.data / "cli-token").read_text().strip()
 
-        answer = httpx.get(f"{url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {token}"})
+    answer = httpx.get(f"{url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {token}"})
 
-        assert answer.status_code == 200
-        assert httpx.get(f"{url}/api/v1/openapi.json").status_code == 401
+    assert answer.status_code == 200
+    assert httpx.get(f"{url}/api/v1/openapi.json").status_code == 401
 
 
-def test_when_it_is_killed_every_child_ends_and_the_next_start_works(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
+def test_when_it_is_killed_every_child_ends_and_the_next_start_works(data: Path) -> None:
+    with proctor_up(data) as proctor:
         proctor.wait_until_serving()
-        assert len(processes_using(made_data)) > 6
+        assert len(processes_using(data)) > 6
 
         proctor.process.kill()
         proctor.process.wait()
 
-        with proctor_up(made_data) as again:
-            again.wait_until_serving()
-    assert _gone(made_data, within=20.0)
+        with proctor_up(data) as again:
+            again.wait_until_web()
+    assert _gone(data, within=20.0)
 
 
-def test_a_child_that_dies_is_started_again(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
-        url = proctor.wait_until_serving()
-        proctor.forget_events()
+def test_a_child_that_dies_is_started_again(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    served.forget_events()
 
-        for words in ("uvicorn backend.app", "-Q cpu", "workers.environments.host"):
-            os.kill(_pid_of(made_data, words), signal.SIGKILL)
+    for words in ("uvicorn backend.app", "-Q cpu", "workers.environments.host"):
+        os.kill(_pid_of(served.data, words), signal.SIGKILL)
 
-        for name in ("web", "cpu worker", "env host"):
-            proctor.wait_for("ready", name=name)
-        assert httpx.get(f"{url}/healthz").status_code == 200
-
-
-def test_a_killed_database_comes_back_with_its_rows(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
-        url = proctor.wait_until_serving()
-        proctor.forget_events()
-
-        os.kill(int((made_data / "postgres" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
-
-        proctor.wait_for("ready", name="database")
-        deadline = time.monotonic() + 10
-        while httpx.get(f"{url}/healthz").status_code != 200:
-            assert time.monotonic() < deadline
-        assert _count_environments(made_data) > 0
+    for name in ("web", "cpu worker", "env host"):
+        served.wait_for("ready", name=name)
+    assert httpx.get(f"{url}/healthz").status_code == 200
 
 
-def test_a_second_one_on_the_same_data_is_refused(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
-        url = proctor.wait_until_serving()
-        with proctor_up(made_data) as second:
-            assert second.process.wait(30) == 2
-            assert f"another Proctor runs on the data folder {made_data}" in second.errors()
-        assert httpx.get(f"{url}/healthz").status_code == 200
+def test_a_killed_database_comes_back_with_its_rows(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    served.forget_events()
+
+    os.kill(int((served.data / "postgres" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+    served.wait_for("ready", name="database")
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{url}/healthz").status_code != 200:
+        assert time.monotonic() < deadline
+    assert _count_environments(served.data) > 0
 
 
-def test_a_busy_port_is_told(made_data: Path) -> None:
+def test_a_second_one_on_the_same_data_is_refused(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    with proctor_up(served.data) as second:
+        assert second.process.wait(30) == 2
+        assert f"another Proctor runs on the data folder {served.data}" in second.errors()
+    assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_busy_port_is_told(data: Path) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        with proctor_up(made_data, "--port", str(port)) as proctor:
+        with proctor_up(data, "--port", str(port)) as proctor:
             assert proctor.process.wait(30) == 2
             assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in proctor.errors()
 
 
 def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
     with proctor_up(data) as proctor:
-        proctor.wait_until_serving()
+        proctor.wait_until_web()
         with psycopg.connect(f"host={data}/run user=proctor dbname=postgres") as connection:
             connection.execute("UPDATE alembic_version SET version_num = 'f00dfeedf00d'")
 
@@ -143,18 +139,14 @@ def test_given_servers_are_used_instead_of_embedded_ones(data: Path, database_ur
         connection.execute("CREATE DATABASE given")
 
     with proctor_up(data, environment={"DATABASE_URL": given, "REDIS_URL": redis_url}) as proctor:
-        proctor.wait_until_serving()
+        proctor.wait_until_web()
 
         assert not (data / "postgres").exists()
         assert not (data / "valkey").exists()
 
 
-def test_the_env_host_is_told_no_secret(made_data: Path) -> None:
-    with proctor_up(made_data) as proctor:
-        proctor.wait_until_serving()
-        pid = _pid_of(made_data, "workers.environments.host")
-
-        told = Path(f"/proc/{pid}/environ").read_text()
+def test_the_env_host_is_told_no_secret(served: ProctorProcess) -> None:
+    told = Path(f"/proc/{_pid_of(served.data, 'workers.environments.host')}/environ").read_text()
 
     assert "PROCTOR_DATA=" in told
     for name in ("DATABASE_URL", "REDIS_URL", "PROCTOR_SECRET_KEY"):
@@ -163,7 +155,7 @@ def test_the_env_host_is_told_no_secret(made_data: Path) -> None:
 
 def test_it_works_as_an_ordinary_user(data: Path) -> None:
     with proctor_up(data, prefix=AS_ORDINARY_USER if os.getuid() == 0 else ()) as proctor:
-        url = proctor.wait_until_serving()
+        url = proctor.wait_until_web()
         uids = Path(f"/proc/{proctor.process.pid}/status").read_text()
 
         assert httpx.get(f"{url}/healthz").status_code == 200
