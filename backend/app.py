@@ -18,6 +18,7 @@ from backend.environments import routes as environments_routes
 from backend.evaluations import routes as evaluations_routes
 from backend.evaluations.api import judges as judge_api
 from backend.evaluations.api import policies as policy_api
+from backend.evaluations.api import questions as asking_api
 from backend.evaluations.api import results as results_api
 from backend.evaluations.api import rollouts as rollout_api
 from backend.evaluations.api import runs as evaluations_api
@@ -30,6 +31,8 @@ from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
 from backend.judging.detectors import api as detectors_api
 from backend.judging.detectors import routes as detectors_routes
+from backend.judging.questions import api as questions_api
+from backend.judging.questions import routes as questions_routes
 from backend.judging.reports import api as reports_api
 from backend.judging.reports import routes as reports_routes
 from backend.judging.review import api as review_api
@@ -69,6 +72,7 @@ PAGES = (
     worker_routes,
     review_routes,
     judges_routes,
+    questions_routes,
     consequences_routes,
     detectors_routes,
     reports_routes,
@@ -89,6 +93,7 @@ JSON = (
     judging_api,
     review_api,
     judges_api,
+    questions_api,
     consequences_api,
     detectors_api,
     reports_api,
@@ -97,6 +102,7 @@ JSON = (
     evaluations_api,
     policy_api,
     judge_api,
+    asking_api,
     results_api,
     rollout_api,
     training_api,

@@ -66,8 +66,8 @@ def add(
     body = {
         "name": name,
         "policy_id": policy_of(client, policy)["id"],
-        "instruction": _text(instruction),
-        "system": _text(system),
+        "instruction": text_or_file(instruction),
+        "system": text_or_file(system),
         "target": target,
         "scale": scale,
         "criteria": "\n".join(criteria) if criteria else None,
@@ -244,7 +244,8 @@ def _injectable(work: dict[str, Any]) -> bool | None:
     return work["canaries"]["is_injectable"] if work["canaries"] else None
 
 
-def _text(given: str | None) -> str | None:
+def text_or_file(given: str | None) -> str | None:
+    """As it is given, or what stands in the file behind an `@`."""
     if given is None or not given.startswith("@"):
         return given
     try:

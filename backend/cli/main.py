@@ -15,6 +15,7 @@ from backend.cli import (
     lessons,
     network,
     policies,
+    questions,
     rescoring,
     results,
     review,
@@ -65,6 +66,7 @@ app.add_typer(review.app, name="review")
 consequences.register(review.app, runs.app, environments.app)
 app.command("detectors")(consequences.detectors)
 app.add_typer(judges.app, name="judge")
+app.add_typer(questions.app, name="question")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")

@@ -136,10 +136,10 @@ class Verdict:
 def verdict_schema(judge: JudgeConfiguration, steps: int | None = None) -> dict[str, Any]:
     """JSON schema of a verdict. The reason comes first, so that a model thinks before it scores."""
     if judge.target is not Target.STEPS:
-        return _object({"reason": {"type": "string"}, **_score(judge)})
+        return object_schema({"reason": {"type": "string"}, **_score(judge)})
     counted = {} if steps is None else {"minItems": steps, "maxItems": steps}
-    step = _object({"step": {"type": "integer"}, "reason": {"type": "string"}, **_score(judge)})
-    return _object({"reason": {"type": "string"}, "steps": {"type": "array", "items": step, **counted}})
+    step = object_schema({"step": {"type": "integer"}, "reason": {"type": "string"}, **_score(judge)})
+    return object_schema({"reason": {"type": "string"}, "steps": {"type": "array", "items": step, **counted}})
 
 
 def sendable(schema: Any) -> Any:
@@ -152,17 +152,17 @@ def sendable(schema: Any) -> Any:
 
 def response_format(judge: JudgeConfiguration) -> dict[str, Any]:
     """What an endpoint that keeps to schemas is told."""
-    schema = {"name": "verdict", "strict": True, "schema": sendable(verdict_schema(judge))}
-    return {"type": "json_schema", "json_schema": schema}
+    return json_format("verdict", verdict_schema(judge))
+
+
+def json_format(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as `response_format`."""
+    return {"type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": sendable(schema)}}
 
 
 def read_verdict(judge: JudgeConfiguration, reply: str, steps: int | None = None) -> Verdict:
     """The verdict in a reply. Raises JudgeError with what is wrong, in words for the judge."""
-    found = _json_in(reply)
-    problem = next(iter(_validator(judge, steps).iter_errors(found)), None)
-    if problem is not None:
-        where = "/".join(str(part) for part in problem.absolute_path) or "the reply"
-        raise JudgeError(f"{where}: {problem.message[:300]}")
+    found = fitting_json(_validator(judge, steps), reply)
     reason = plain_text(found["reason"])[:MAX_REASON]
     if judge.target is not Target.STEPS:
         return Verdict(_value(judge, found), reason, _criteria(judge, found))
@@ -173,6 +173,16 @@ def read_verdict(judge: JudgeConfiguration, reply: str, steps: int | None = None
         raise JudgeError("steps: there is none")
     values = [each.score for each in scores]
     return Verdict(min(values) if judge.fold == "lowest" else statistics.fmean(values), reason, steps=scores)
+
+
+def fitting_json(validator: Draft202012Validator, reply: str) -> Any:
+    """What a reply says, where it fits the schema. Raises JudgeError with what is wrong, in words for the judge."""
+    found = json_in(reply)
+    problem = next(iter(validator.iter_errors(found)), None)
+    if problem is not None:
+        where = "/".join(str(part) for part in problem.absolute_path) or "the reply"
+        raise JudgeError(f"{where}: {problem.message[:300]}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +209,11 @@ def _score(judge: JudgeConfiguration) -> dict[str, Any]:
         case Scale.UNIT:
             return {"score": unit}
         case Scale.RUBRIC:
-            return {"criteria": _object({criterion.name: unit for criterion in judge.criteria})}
+            return {"criteria": object_schema({criterion.name: unit for criterion in judge.criteria})}
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def object_schema(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with these properties, all of them and no others."""
     return {
         "type": "object",
         "properties": properties,
@@ -247,7 +258,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _MAX_READ = 200_000
 
 
-def _json_in(reply: str) -> Any:
+def json_in(reply: str) -> Any:
     """The reply as JSON: all of it, its last fenced block, or what stands from its last `{` that begins an object.
 
     Thinking before the verdict is no fault; several verdicts are told apart by taking the last.

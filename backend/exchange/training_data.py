@@ -175,7 +175,8 @@ def _candidates(
 
 def _of_run(session: Session, run: Run, where: str) -> Any:
     is_its = Rollout.run_id == run.id
-    return and_(is_its, Rollout.id.in_(matching(session, run, where))) if where.strip() else is_its
+    chosen = Rollout.id.in_(matching(session, run, where, for_learning=True)) if where.strip() else None
+    return is_its if chosen is None else and_(is_its, chosen)
 
 
 def _counted(candidates: Select[Any]) -> Select[Any]:

@@ -52,7 +52,8 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 def _spans(value: Any) -> Iterator[Span]:
     for item in value if isinstance(value, list) else ():
         if isinstance(item, Mapping) and all(isinstance(item.get(key), int) for key in ("turn", "start", "end")):
-            yield Span(item["turn"], item["start"], item["end"])
+            part, quote = str(item.get("part", "said")), str(item.get("quote", ""))
+            yield Span(item["turn"], item["start"], item["end"], part, quote)
 
 
 def _ids(value: Any) -> Iterator[uuid.UUID]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Double, cast, func, select
+from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, joinedload
 
@@ -208,13 +208,7 @@ def _figures(session: Session, condition: ColumnElement[bool], by: Sequence[Any]
 
 def _opinions(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, list[Opinion]]:
     """What people and judges both spoke about, by judge. Of a rollout's verdicts the newest counts."""
-    newest = (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
-        .subquery()
-    )
+    newest = newest_verdicts(run_id)
     statement = (
         select(Judgement.judge_id, Judgement.rollout_id, Judgement.score, newest.c.verdict)
         .join(newest, newest.c.rollout_id == Judgement.rollout_id)
@@ -225,6 +219,17 @@ def _opinions(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, list[Opini
     for judge_id, rollout_id, score, verdict in session.execute(statement):
         found[judge_id].append(Opinion(rollout_id, score, Verdict(verdict)))
     return found
+
+
+def newest_verdicts(run_id: uuid.UUID) -> Subquery:
+    """The verdict that counts, by rollout."""
+    return (
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery()
+    )
 
 
 def find_rollout(session: Session, text: str) -> uuid.UUID | None:

@@ -84,7 +84,7 @@ def delete_judge(session: Session, actor: Actor, judge: Judge) -> None:
 def start_judging(session: Session, actor: Actor | None, run: Run, judge: Judge, where: str = "") -> Job:
     """Queue it. Rollouts that it has judged are kept; one that is at work on the run already is given back."""
     _refuse_deleted(judge)
-    _refuse_useless(session.get_one(Policy, judge.policy_id))
+    refuse_useless(session.get_one(Policy, judge.policy_id))
     _lock(session, run)
     known = record_of(run, judge.id)
     if known and not known.status.is_over and (job := session.get(Job, uuid.UUID(known.job_id))):
@@ -125,7 +125,7 @@ def stop_judging(session: Session, actor: Actor, run: Run, judge: Judge) -> None
 def ask_judge(session: Session, actor: Actor, judge: Judge, rollout_id: uuid.UUID) -> Job:
     """Try it on one rollout: the job's row will hold what was asked and answered."""
     _refuse_deleted(judge)
-    _refuse_useless(session.get_one(Policy, judge.policy_id))
+    refuse_useless(session.get_one(Policy, judge.policy_id))
     arguments = {"judge_id": str(judge.id), "rollout_id": str(rollout_id)}
     job = enqueue(session, ASK_JOB, queue=Queue.CPU, arguments=arguments)
     job.max_attempts = 2
@@ -164,7 +164,7 @@ def _fill(session: Session, judge: Judge, request: JudgeRequest) -> None:
     if policy is None:
         raise InvalidInput(fields={"policy_id": "There is no such policy."})
     try:
-        _refuse_useless(policy)
+        refuse_useless(policy)
         configuration = request.configuration()
     except Conflict as error:
         raise InvalidInput(fields={"policy_id": error.message}) from error
@@ -188,12 +188,13 @@ def _refuse_deleted(judge: Judge) -> None:
         raise JudgeIsDeleted
 
 
-def _refuse_useless(policy: Policy) -> None:
+def refuse_useless(policy: Policy, work: str = "be a judge") -> None:
+    """A policy that cannot be asked about what others did."""
     if policy.deleted_at is not None:
-        raise Conflict(f"The policy {policy.name} was deleted, so it cannot be a judge.")
+        raise Conflict(f"The policy {policy.name} was deleted, so it cannot {work}.")
     if policy.kind is PolicyKind.LOCAL:
         raise Conflict(
             f"{policy.name} is a local checkpoint: serve it with `proctor serve` and add that endpoint as a policy."
         )
     if policy.kind not in JUDGING_KINDS:
-        raise Conflict(f"{policy.name} cannot be a judge: only a model endpoint or a script can.")
+        raise Conflict(f"{policy.name} cannot {work}: only a model endpoint or a script can.")

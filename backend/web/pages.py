@@ -44,7 +44,7 @@ NAVIGATION = (
         (
             Place("Environments", "/environments", "environment"),
             Place("Policies", "/policies", "policy"),
-            Place("Judges", "/judges", "judge"),
+            Place("Judges", "/judges", "judge", also=("/questions",)),
         ),
     ),
     PlaceGroup(

@@ -25,11 +25,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Characters of one reply that a detector points at."""
+    """Characters of one reply that a detector points at, of what was thought before it or said to it afterwards."""
 
     turn: int
+    """Of what was said before the first reply: -1."""
     start: int
     end: int
+    part: str = "said"
+    """`domain.citations.Part`"""
+    quote: str = ""
+    """What stands there: several things may be said to the policy in one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,8 @@ class Entry:
     """For a reply: seconds waited, at the policy and in the environment, those that are known."""
     reasoning: str = ""
     """What the policy thought before its answer, where the endpoint tells it."""
+    thought: Sequence[Piece] = ()
+    """The same in pieces, where something points at it."""
     calls: Sequence[ShownCall] = ()
     """For a reply: the tool calls in it, in their order."""
     not_made: Sequence[ShownCall] = ()
@@ -91,7 +98,7 @@ class Entry:
 
     @property
     def has_marks(self) -> bool:
-        return any(piece.is_marked for piece in self.pieces)
+        return any(piece.is_marked for piece in (*self.pieces, *self.thought))
 
     @property
     def call(self) -> ShownCall | None:
@@ -112,8 +119,12 @@ def transcript_of(
     """The conversation as entries: reply number n caused step n. Marked are `spans`, and `quotes` where they occur."""
     wanted = [quote for quote in quotes if quote.strip()]
     by_turn: defaultdict[int, list[tuple[int, int]]] = defaultdict(list, {turn: [] for turn in cited_turns})
+    elsewhere: list[Span] = []
     for span in spans:
-        by_turn[span.turn].append((span.start, span.end))
+        if span.part == "said":
+            by_turn[span.turn].append((span.start, span.end))
+        else:
+            elsewhere.append(span)
     weight_of = dict(zip(columns, weights or [1.0] * len(columns), strict=False))
     entries: list[Entry] = []
     turn, tool = 0, ""
@@ -121,7 +132,8 @@ def transcript_of(
         text = str(message.get("content") or "")
         if message.get("role") != "assistant":
             role, results = str(message.get("role", "user")), _results(message)
-            entries.append(Entry(role, mark(text, wanted), tool=tool, results=results))
+            heard = mark(text, wanted, _in(text, elsewhere, "heard", turn - 1))
+            entries.append(Entry(role, heard, tool=tool, results=results))
             tool = ""
             continue
         step = steps[turn] if turn < len(steps) else {}
@@ -129,11 +141,20 @@ def transcript_of(
         calls = _calls(text, step)
         tool = ", ".join(call.name for call in calls)
         reply = _reply(pieces, step, turn, weight_of, is_cited=turn in by_turn)
-        thought = str(message.get("reasoning") or "")
+        reasoning = str(message.get("reasoning") or "")
+        cited = _in(reasoning, elsewhere, "thought", turn)
+        thought = mark(reasoning, (), cited) if cited else ()
         shown_calls = () if reply.has_marks else calls
-        entries.append(replace(reply, calls=shown_calls, reasoning=thought, not_made=_not_made(message)))
+        shown = replace(reply, calls=shown_calls, reasoning=reasoning, thought=thought, not_made=_not_made(message))
+        entries.append(shown)
         turn += 1
     return entries
+
+
+def _in(text: str, spans: Sequence[Span], part: str, turn: int) -> list[tuple[int, int]]:
+    """Those of them that lie in this text."""
+    own = [span for span in spans if (span.part, span.turn) == (part, turn)]
+    return [(span.start, span.end) for span in own if span.quote in ("", text[span.start : span.end])]
 
 
 def bounded(entries: Sequence[Entry]) -> tuple[list[Entry], int]:

@@ -1,7 +1,8 @@
 """What judges read and write: the judge itself, the rollouts that it shall see, and its judgements."""
 
+import asyncio
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,8 @@ from backend.events import announce, judges_topic
 from workers.jobs.rollout_rows import json_text
 from workers.judging.judge import Judged
 
+CHUNK = 64
+"""Rollouts read at a time."""
 MAX_REFERENCE = 20_000
 REFERENCE = "reference"
 """The field of an observation, or of its metadata, in which an environment tells judges the right answer."""
@@ -111,6 +114,13 @@ def facts_of(ids: Sequence[uuid.UUID]) -> list[Case]:
     with transaction() as session:
         found = {rollout.id: Case(rollout.id, _facts(rollout)) for rollout in session.scalars(statement)}
     return [found[id] for id in ids if id in found]
+
+
+async def read_cases(ids: Sequence[uuid.UUID]) -> AsyncIterator[Case]:
+    """The same, one after the other, read in chunks."""
+    for start in range(0, len(ids), CHUNK):
+        for case in await asyncio.to_thread(facts_of, ids[start : start + CHUNK]):
+            yield case
 
 
 def store(run_id: uuid.UUID, judge_id: uuid.UUID, batch: Iterable[tuple[uuid.UUID, Judged]]) -> None:

@@ -27,6 +27,7 @@ from backend.db.models.judging import (
 from backend.db.models.notices import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.db.models.onset import OnsetSample, OnsetSearch
 from backend.db.models.policies import Checkpoint, Policy
+from backend.db.models.questions import Asking, Question, QuestionAnswer
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
@@ -36,6 +37,7 @@ from backend.db.models.views import SavedView
 __all__ = [
     "Alarm",
     "ApiToken",
+    "Asking",
     "AuditDraw",
     "AuditEvent",
     "AuditSample",
@@ -67,6 +69,8 @@ __all__ = [
     "Person",
     "Policy",
     "Preflight",
+    "Question",
+    "QuestionAnswer",
     "ReviewAssignment",
     "ReviewItem",
     "ReviewTarget",

@@ -38,6 +38,8 @@ class ListedRolloutAnswer(RolloutAnswer):
     """The newest."""
     judges: dict[str, float | None]
     """Scores by judge."""
+    questions: dict[str, str | None]
+    """Answers by question."""
     values: dict[str, Any] | None = None
     """What stands in the columns that were asked for."""
 
@@ -78,8 +80,9 @@ def list_rollouts(
     items = []
     for item in found.items:
         values = {column.key: value_of(item, column.key) for column in columns} if columns else None
-        said = {"flags": list(item.flags), "verdict": item.verdict, "judges": item.scores, "values": values}
-        items.append(ListedRolloutAnswer(**RolloutAnswer.of(run, item.rollout).model_dump(), **said))
+        said = {"flags": list(item.flags), "verdict": item.verdict, "judges": item.scores, "questions": item.answers}
+        answer = RolloutAnswer.of(run, item.rollout).model_dump()
+        items.append(ListedRolloutAnswer(**answer, **said, values=values))
     return Page(items=items, next=found.next, previous=found.previous)
 
 

@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Judge, Judgement, Rollout, Run, VerdictRecord
+from backend.db.models import Flag, Judge, Judgement, Question, QuestionAnswer, Rollout, Run, VerdictRecord
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import RolloutFilter
@@ -24,12 +24,13 @@ from backend.judging.evidence import read_evidence
 from backend.judging.forms import VerdictForm
 from backend.judging.judge_queries import judgements_of_rollout
 from backend.judging.picking import PICKED, pick, take_back
+from backend.judging.questions.queries import answers_of_rollout
 from backend.judging.service import judge_rollout
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.error_pages import is_timeout
 from backend.web.forms import read_form
 from backend.web.pages import page, see_other
-from backend.web.transcripts import Entry, bounded, transcript_of
+from backend.web.transcripts import Entry, Span, bounded, transcript_of
 
 router = APIRouter()
 MOST_RAW = 200_000
@@ -57,6 +58,7 @@ class RolloutPage:
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
     judgements: Sequence[tuple[Judge, Judgement]]
+    answers: Sequence[tuple[Question, QuestionAnswer]]
     tokens: TokenView | None
     raw: str
     is_raw_cut: bool
@@ -92,7 +94,8 @@ def show_rollout(
 ) -> HTMLResponse:
     rollout = rollout_queries.get_rollout(session, rollout_id)
     flags = rollout_queries.flags_of_rollout(session, rollout.id)
-    entries = _entries(rollout, flags)
+    answers = answers_of_rollout(session, rollout.id)
+    entries = _entries(rollout, flags, [answer for _, answer in answers])
     shown, left_out = (entries, 0) if whole else bounded(entries)
     siblings = rollout_queries.siblings(session, rollout)
     raw = _raw(rollout)
@@ -114,6 +117,7 @@ def show_rollout(
         flags=flags,
         verdicts=rollout_queries.verdicts_of_rollout(session, rollout.id),
         judgements=judgements_of_rollout(session, rollout.id),
+        answers=answers,
         tokens=token_view(session, rollout),
         raw=raw[:MOST_RAW],
         is_raw_cut=len(raw) > MOST_RAW,
@@ -199,8 +203,8 @@ def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighb
         return Neighbours(None, None)
 
 
-def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
-    """The conversation, with what detectors point at marked."""
+def _entries(rollout: Rollout, flags: Sequence[Flag], answers: Sequence[QuestionAnswer] = ()) -> list[Entry]:
+    """The conversation, with what detectors and answers point at marked."""
     evidence = [read_evidence(flag.evidence) for flag in flags]
     weights = rollout_queries.weights_of(rollout)
     return transcript_of(
@@ -209,8 +213,17 @@ def _entries(rollout: Rollout, flags: Sequence[Flag]) -> list[Entry]:
         list(weights),
         weights=list(weights.values()),
         quotes=[quote for each in evidence for quote in each.quotes],
-        spans=[span for each in evidence for span in each.spans],
+        spans=[span for each in evidence for span in each.spans] + _cited(answers),
     )
+
+
+def _cited(answers: Sequence[QuestionAnswer]) -> list[Span]:
+    """Replies are counted from 0 on a page."""
+    return [
+        Span(each["turn"] - 1, each["start"], each["end"], each["part"], each["quote"])
+        for answer in answers
+        for each in answer.citations
+    ]
 
 
 def _raw(rollout: Rollout) -> str:

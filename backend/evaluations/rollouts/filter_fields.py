@@ -1,14 +1,17 @@
-"""What a filter may ask about the rollouts of one run: what every run has, its reward columns, metrics and judges."""
+"""What a filter may ask about the rollouts of one run: what every run has, its reward columns, metrics, judges and
+questions. The reasoning monitor is no field: what one can choose rollouts by, one can train by."""
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Judge, Rollout, Run
+from backend.db.models import Flag, Judge, Question, Rollout, Run
 from backend.domain.filter_tree import Field, FieldKind
+from backend.domain.questions import DETECTOR_PREFIX, QUESTION_PREFIX, AnswerType, QuestionConfiguration, QuestionKind
 from backend.domain.training.mix import MixPart
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.evaluations.rollouts.text_search import indexed_to
@@ -52,6 +55,16 @@ _OTHERS = (
 
 
 @dataclass(frozen=True, slots=True)
+class AskedField:
+    """A question whose answers are a field."""
+
+    id: uuid.UUID
+    choices: tuple[str, ...]
+    is_number: bool
+    sees_reasoning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FilterScope:
     """One run and the names by which its rollouts can be asked for."""
 
@@ -62,10 +75,18 @@ class FilterScope:
     metrics: tuple[str, ...] = ()
     indexed: int = 0
     """Number of the last rollout whose text is in the index."""
+    questions: Mapping[str, AskedField] = field(default_factory=dict)
+    """By name."""
+    unseen: frozenset[str] = frozenset()
+    """Detectors whose flags are as if they were not there."""
 
 
-def scope_of(session: Session, run: Run) -> FilterScope:
-    """One statement: metrics are sampled, detectors are those with flags in the run."""
+def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> FilterScope:
+    """One statement: metrics are sampled, detectors are those with flags in the run.
+
+    For learning, what read the policy's reasoning is not there: neither the monitor's flags nor answers to questions
+    that were shown it. Who chooses lessons by it trains against it, and then it is hidden (arXiv:2503.11926).
+    """
     ends = [
         select(Rollout.metrics).where(Rollout.run_id == run.id).order_by(order).limit(SAMPLED).subquery()
         for order in (Rollout.seq.asc(), Rollout.seq.desc())
@@ -77,11 +98,35 @@ def scope_of(session: Session, run: Run) -> FilterScope:
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()),
             select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None)).scalar_subquery(),
             indexed_to(run),
+            select(func.jsonb_object_agg(Question.name, func.jsonb_build_array(Question.id, Question.configuration)))
+            .where(Question.deleted_at.is_(None), Question.kind == QuestionKind.QUESTION)
+            .scalar_subquery(),
         )
     ).one()
     judges = {name: uuid.UUID(id) for name, id in (found[2] or {}).items()}
-    fields = _fields(run, sorted(found[0]), tuple(sorted(found[1])), judges)
-    return FilterScope(run, {field.name: field for field in fields}, judges, tuple(sorted(found[0])), found[3])
+    questions = {name: _asked(*stored) for name, stored in (found[4] or {}).items()}
+    unseen: frozenset[str] = frozenset()
+    if for_learning:
+        readers = {name for name, asked in questions.items() if asked.sees_reasoning}
+        unseen = frozenset({str(QuestionKind.MONITOR), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
+        questions = {name: asked for name, asked in questions.items() if name not in readers}
+    detectors = tuple(name for name in sorted(found[1]) if name not in unseen)
+    named = [*_fields(run, sorted(found[0]), detectors, judges), *_answers(questions)]
+    fields = {field.name: field for field in named}
+    return FilterScope(run, fields, judges, tuple(sorted(found[0])), found[3], questions, unseen)
+
+
+def _asked(id: str, configuration: Mapping[str, Any]) -> AskedField:
+    known = QuestionConfiguration.model_validate(configuration)
+    return AskedField(uuid.UUID(id), known.choices, known.answers is AnswerType.FIVE, known.sees_reasoning)
+
+
+def _answers(questions: Mapping[str, AskedField]) -> Iterator[Field]:
+    for name, asked in questions.items():
+        if asked.is_number:
+            yield Field(f"{QUESTION_PREFIX}{name}", FieldKind.NUMBER, "answer to a question, 1 to 5")
+        else:
+            yield Field(f"{QUESTION_PREFIX}{name}", FieldKind.CHOICE, "answer to a question", asked.choices)
 
 
 def _fields(run: Run, metrics: list[str], detectors: tuple[str, ...], judges: Iterable[str]) -> Iterator[Field]:
@@ -114,5 +159,5 @@ def is_reserved(name: str) -> bool:
 
 
 def is_said_later(name: str) -> bool:
-    """Is it what people, detectors or judges add to rollouts that are stored already?"""
-    return name in {"flag", "verdict", "demonstration"} or name.startswith("judge.")
+    """Is it what people, detectors, judges or those who answer questions add to rollouts that are stored already?"""
+    return name in {"flag", "verdict", "demonstration"} or name.startswith(("judge.", QUESTION_PREFIX))

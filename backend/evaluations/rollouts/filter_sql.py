@@ -11,8 +11,19 @@ from typing import Any
 from sqlalchemy import ColumnElement, Double, Subquery, Text, and_, case, cast, exists, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Judgement, Rollout, Task, VerdictRecord
-from backend.domain.filter_tree import And, Comparison, Field, Has, Node, Not, Or, leaves_of
+from backend.db.models import (
+    Environment,
+    EnvironmentVersion,
+    Flag,
+    Group,
+    Judgement,
+    QuestionAnswer,
+    Rollout,
+    Task,
+    VerdictRecord,
+)
+from backend.domain.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or, leaves_of
+from backend.domain.questions import QUESTION_PREFIX
 from backend.evaluations.rollouts.filter_fields import FilterScope, is_reserved
 from backend.evaluations.rollouts.text_search import says
 
@@ -80,7 +91,7 @@ def is_dear(node: Node | None, scope: FilterScope) -> bool:
     )
     near |= {*scope.run.columns, *(f"column.{name}" for name in scope.run.columns)}
     names = {leaf.field.name for leaf in leaves_of(node)}
-    return any(name not in near and not name.startswith("judge.") for name in names)
+    return any(name not in near and not name.startswith(("judge.", QUESTION_PREFIX)) for name in names)
 
 
 def number_of(name: str, scope: FilterScope) -> ColumnElement[float]:
@@ -112,6 +123,8 @@ def _has(field: Field, scope: FilterScope) -> Condition:
             return _as_condition(_YES_NO[name])
         case name if name.startswith("judge."):
             return _scored(scope, name, lambda score: score.is_not(None))
+        case name if name.startswith(QUESTION_PREFIX):
+            return _answered(scope, name, QuestionAnswer.answer.is_not(None))
         case name:
             return number_of(name, scope).is_not(None)
 
@@ -151,6 +164,10 @@ def _test(field: Field, operator: str, values: tuple[Any, ...], scope: FilterSco
             return _word(WORDS[name], operator, values)
         case name if name.startswith("judge."):
             return _scored(scope, name, lambda score: _number(score, operator, values, hair=HAIR))
+        case name if name.startswith(QUESTION_PREFIX) and field.kind is FieldKind.NUMBER:
+            return _answered(scope, name, _number(cast(QuestionAnswer.value, Double), operator, values, hair=0))
+        case name if name.startswith(QUESTION_PREFIX):
+            return _answered(scope, name, _word(QuestionAnswer.answer, operator, values))
         case name:
             hair = 0 if name in _WHOLE else HAIR
             return _number(number_of(name, scope), operator, values, hair=hair)
@@ -190,7 +207,9 @@ def _fits(kind: str, operator: str, values: tuple[Any, ...]) -> bool:
 
 
 def _flagged(scope: FilterScope, condition: Condition) -> Condition:
-    return exists().where(Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id, condition).correlate(Rollout)
+    seen = Flag.detector.not_in(scope.unseen) if scope.unseen else true()
+    own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
+    return exists().where(*own, condition, seen).correlate(Rollout)
 
 
 def _judged(scope: FilterScope, condition: Callable[[Any], Condition]) -> Condition:
@@ -222,6 +241,16 @@ def _scored(scope: FilterScope, name: str, condition: Callable[[ColumnElement[fl
         Judgement.judge_id == judge_id,
         Judgement.rollout_id == Rollout.id,
         condition(cast(Judgement.score, Double)),
+    )
+    return found.correlate(Rollout)
+
+
+def _answered(scope: FilterScope, name: str, condition: Condition) -> Condition:
+    found = exists().where(
+        QuestionAnswer.run_id == scope.run.id,
+        QuestionAnswer.question_id == scope.questions[name.removeprefix(QUESTION_PREFIX)].id,
+        QuestionAnswer.rollout_id == Rollout.id,
+        condition,
     )
     return found.correlate(Rollout)
 

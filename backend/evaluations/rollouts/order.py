@@ -6,8 +6,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Select, Text, and_, case, cast, func, literal, or_, select
 
-from backend.db.models import Flag, Group, Judgement, Rollout, Task
+from backend.db.models import Flag, Group, Judgement, QuestionAnswer, Rollout, Task
 from backend.domain.filter_tree import FieldKind
+from backend.domain.questions import QUESTION_PREFIX
 from backend.errors import InvalidInput
 from backend.evaluations.rollouts.filter_fields import FilterScope
 from backend.evaluations.rollouts.filter_sql import WORDS, newest_verdicts, number_of
@@ -101,5 +102,14 @@ def _value(scope: FilterScope, name: str) -> tuple[ColumnElement[Any], tuple[Any
                 Judgement.run_id == scope.run.id, Judgement.judge_id == judge_id, Judgement.rollout_id == Rollout.id
             )
             return cast(Judgement.score, Double), ((Judgement, same),)
+        case _ if name.startswith(QUESTION_PREFIX):
+            asked = scope.questions[name.removeprefix(QUESTION_PREFIX)]
+            same = and_(
+                QuestionAnswer.run_id == scope.run.id,
+                QuestionAnswer.question_id == asked.id,
+                QuestionAnswer.rollout_id == Rollout.id,
+            )
+            value: Any = cast(QuestionAnswer.value, Double) if asked.is_number else QuestionAnswer.answer
+            return value, ((QuestionAnswer, same),)
         case _:
             return number_of(name, scope), ()

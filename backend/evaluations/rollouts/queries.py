@@ -9,10 +9,23 @@ from sqlalchemy import ColumnElement, Row, Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import EnvironmentVersion, Flag, Group, Judge, Judgement, Rollout, Run, Task, VerdictRecord
+from backend.db.models import (
+    EnvironmentVersion,
+    Flag,
+    Group,
+    Judge,
+    Judgement,
+    Question,
+    QuestionAnswer,
+    Rollout,
+    Run,
+    Task,
+    VerdictRecord,
+)
 from backend.domain.filter_tree import FilterError, Node, leaves_of
 from backend.domain.filters import parse
 from backend.domain.manifest import Manifest
+from backend.domain.questions import QuestionKind
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
 from backend.evaluations.forms import RolloutFilter
@@ -39,6 +52,8 @@ class Listed:
     """The newest."""
     scores: dict[str, float | None] = field(default_factory=dict)
     """Of judges, by name."""
+    answers: dict[str, str | None] = field(default_factory=dict)
+    """To questions, by name."""
 
     @property
     def is_flagged(self) -> bool:
@@ -68,9 +83,9 @@ def condition(scope: FilterScope, expression: str) -> list[ColumnElement[bool]]:
     return [condition_of(tree, scope)] if tree else []
 
 
-def matching(session: Session, run: Run, expression: str) -> Select[Any]:
+def matching(session: Session, run: Run, expression: str, *, for_learning: bool = False) -> Select[Any]:
     """The ids of the run's rollouts that pass a filter (`has flag and win = 0`), to be used in other statements."""
-    asked = condition(scope_of(session, run), expression) if expression.strip() else []
+    asked = condition(scope_of(session, run, for_learning=for_learning), expression) if expression.strip() else []
     return select(Rollout.id).where(Rollout.run_id == run.id, *asked)
 
 
@@ -205,14 +220,14 @@ def listed(session: Session, run: Run, ids: Sequence[uuid.UUID]) -> list[Listed]
         .where(Rollout.id.in_(ids))
     )
     found = {
-        rollout.id: Listed(rollout, columns_of(run, rollout), tuple(flags), verdict, scores or {})
-        for rollout, flags, verdict, scores in session.execute(statement)
+        rollout.id: Listed(rollout, columns_of(run, rollout), tuple(flags), verdict, scores or {}, answers or {})
+        for rollout, flags, verdict, scores, answers in session.execute(statement)
     }
     return [found[id] for id in ids if id in found]
 
 
 def _said_of() -> Iterator[ColumnElement[Any]]:
-    """Of each rollout: its detectors, its newest verdict, its judges' scores."""
+    """Of each rollout: its detectors, its newest verdict, its judges' scores, the answers to questions."""
     yield func.array(
         select(Flag.detector).where(Flag.rollout_id == Rollout.id).order_by(Flag.detector).distinct().scalar_subquery()
     )
@@ -220,6 +235,10 @@ def _said_of() -> Iterator[ColumnElement[Any]]:
     yield verdict.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1).scalar_subquery()
     scores = select(func.jsonb_object_agg(Judge.name, Judgement.score)).select_from(Judgement)
     yield scores.join(Judge, Judge.id == Judgement.judge_id).where(Judgement.rollout_id == Rollout.id).scalar_subquery()
+    answers = select(func.jsonb_object_agg(Question.name, QuestionAnswer.answer)).select_from(QuestionAnswer)
+    of_questions = answers.join(Question, Question.id == QuestionAnswer.question_id)
+    own = (QuestionAnswer.rollout_id == Rollout.id, Question.kind == QuestionKind.QUESTION)
+    yield of_questions.where(*own).scalar_subquery()
 
 
 def count(session: Session, run: Run, expression: str = "", scope: FilterScope | None = None) -> int:

@@ -2,8 +2,8 @@
 
 Postgres finds any page of 100,000 rollouts in a tenth of a second or more, because most orders and filters have to read
 the whole run. Which rollouts pass a filter and how they stand in an order is therefore read once each, as their numbers
-(`seq`), four bytes a rollout; filters and orders are then combined here. What people, detectors and judges add later is
-part of the key under which a list is kept.
+(`seq`), four bytes a rollout; filters and orders are then combined here. What people, detectors, judges
+and those who answer questions add later is part of the key under which a list is kept.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, cast, 
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Judgement, Rollout, VerdictRecord
+from backend.db.models import Flag, Judgement, QuestionAnswer, Rollout, VerdictRecord
 from backend.domain.filter_tree import Node, leaves_of
+from backend.domain.questions import QUESTION_PREFIX
 from backend.domain.vocabulary import RunKind
 from backend.evaluations.rollouts.filter_fields import FilterScope, is_said_later
 from backend.evaluations.rollouts.filter_sql import condition_of
@@ -148,6 +149,11 @@ class Standing:
             judge_id = self._scope.judges[name.removeprefix("judge.")]
             own = (Judgement.run_id == run_id, Judgement.judge_id == judge_id)
             return [select(value).where(*own) for value in (func.count(), func.sum(Judgement.score))]
+        if name.startswith(QUESTION_PREFIX):
+            question_id = self._scope.questions[name.removeprefix(QUESTION_PREFIX)].id
+            own = (QuestionAnswer.run_id == run_id, QuestionAnswer.question_id == question_id)
+            marks = (func.count(QuestionAnswer.answer), _newest(QuestionAnswer.id), func.sum(QuestionAnswer.value))
+            return [select(value).where(*own) for value in marks]
         raise ValueError(f"{name} is said later, and nothing marks that it was")
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.db.models import Run
+from backend.domain.questions import QUESTION_PREFIX
 from backend.domain.vocabulary import RunKind
 from backend.evaluations.rollouts.filter_fields import FilterScope, is_reserved
 from backend.evaluations.rollouts.queries import Listed
@@ -58,6 +59,8 @@ def _columns(scope: FilterScope) -> Iterator[Column]:
     yield from (Column(key_of(name), name, is_number=True) for name in scope.run.columns)
     yield from (Column(f"metric.{name}", name, is_number=True) for name in scope.metrics)
     yield from (Column(f"judge.{name}", f"judge {name}", is_number=True) for name in scope.judges)
+    for name, asked in scope.questions.items():
+        yield Column(f"{QUESTION_PREFIX}{name}", name.replace("_", " "), is_number=asked.is_number)
     yield from (_plain(key) for key in list(_PLAIN)[6:])
     yield Column("status", "ended by")
     yield Column("excerpt", "last words", is_sortable=False)
@@ -99,6 +102,8 @@ def value_of(item: Listed, key: str) -> Any:
             return rollout.metrics.get(name)
         case ["judge", name]:
             return item.scores.get(name)
+        case ["question", name]:
+            return item.answers.get(name)
         case ["column", name]:
             return item.columns.get(name)
         case ["task"]:

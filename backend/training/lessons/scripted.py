@@ -13,7 +13,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
-from backend.evaluations.rollouts.filter_fields import scope_of
+from backend.evaluations.rollouts.filter_fields import FilterScope, scope_of
 from backend.evaluations.rollouts.filter_sql import condition_of
 
 FIELD = "sft.script_where"
@@ -24,14 +24,14 @@ def check_script_filter(session: Session, where: str, version_ids: Sequence[uuid
     manifests = session.scalars(select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids)))
     columns = [column.name for column in union_columns(map(Manifest.model_validate, manifests))]
     try:
-        parse(where, scope_of(session, Run(id=uuid.UUID(int=0), columns=columns, configuration={})).fields)
+        parse(where, _scope(session, columns).fields)
     except FilterError as error:
         raise InvalidInput(fields={FIELD: f"{error.message} (at character {error.start + 1})"}) from error
 
 
 def passing_episodes(session: Session, run_id: uuid.UUID, where: str) -> set[int]:
     """Numbers of the run's own warm-up episodes that pass the filter."""
-    scope = scope_of(session, session.get_one(Run, run_id))
+    scope = scope_of(session, session.get_one(Run, run_id), for_learning=True)
     tree = parse(where, scope.fields)
     of_warm_up = (
         select(Group.ordinal)
@@ -39,3 +39,8 @@ def passing_episodes(session: Session, run_id: uuid.UUID, where: str) -> set[int
         .where(Rollout.run_id == run_id, Rollout.phase == Phase.WARM_UP)
     )
     return set(session.scalars(of_warm_up if tree is None else of_warm_up.where(condition_of(tree, scope))))
+
+
+def _scope(session: Session, columns: list[str]) -> FilterScope:
+    """Of a run that is not there yet."""
+    return scope_of(session, Run(id=uuid.UUID(int=0), columns=columns, configuration={}), for_learning=True)

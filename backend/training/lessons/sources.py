@@ -128,7 +128,7 @@ def _conditions(session: Session, choice: SftChoice, runs: Sequence[Run], chosen
 def _of_run(session: Session, run: Run, where: str) -> ColumnElement[bool]:
     if not where.strip():
         return Rollout.run_id == run.id
-    scope = scope_of(session, run)
+    scope = scope_of(session, run, for_learning=True)
     tree = parse(where, scope.fields)
     return and_(Rollout.run_id == run.id, condition_of(tree, scope)) if tree else Rollout.run_id == run.id
 

@@ -1,0 +1,155 @@
+"""/runs/{id}/questions: what questions, monitors and contrasts found in a run; asking more, its cost beforehand."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel
+from sqlalchemy.orm import Session
+
+from backend.db.models import Question, Run
+from backend.errors import InvalidInput
+from backend.evaluations import queries
+from backend.evaluations.pages.header import RunHeader, run_header
+from backend.evaluations.question_starts import Outlook, outlook, start, stop, try_out, turn_into_flags
+from backend.events import judges_topic
+from backend.judging.questions import queries as question_queries
+from backend.judging.questions.forms import AskingRequest, Words
+from backend.judging.questions.queries import AskedRun
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter(prefix="/runs/{run_id}/questions")
+TEMPLATE = "questions/run.html"
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuestionsPage:
+    """What was asked about a run, what is under way first."""
+
+    head: RunHeader
+    run: Run
+    asked: list[AskedRun]
+    choices: Sequence[Question]
+    question_choices: list[tuple[str, str]]
+    chosen: Question | None
+    """Looked at before it is asked."""
+    where: str
+    cluster: str
+    outlook: Outlook | None
+    wrong: str
+    """Why the filter cannot be read."""
+    is_under_way: bool
+
+
+class FlagForm(BaseModel):
+    answers: Words = []
+
+
+@router.get("", response_class=HTMLResponse)
+def show_questions(
+    request: Request,
+    run_id: uuid.UUID,
+    session: SessionDep,
+    _: Viewer,
+    question: uuid.UUID | None = None,
+    where: str = "",
+    cluster: str = "",
+) -> HTMLResponse:
+    """With a question: what asking it would take."""
+    context = _context(session, run_id, question, where[:1000], cluster[:300])
+    return page(request, TEMPLATE, context)
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def question_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """The blocks whenever more was answered."""
+
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, run_id)
+        blocks = {"question_blocks": render_block(request, TEMPLATE, "question_blocks", context)}
+        return blocks if context.is_under_way else blocks | {END: ""}
+
+    async for event in live(request, (judges_topic(run_id),), render):
+        yield event
+
+
+@router.post("", response_class=HTMLResponse)
+def start_asking(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[AskingRequest, Depends(read_form(AskingRequest))],
+) -> Response:
+    run = queries.get_run(session, run_id)
+    start(session, actor, run, form.question_id, form.where, form.cluster)
+    return see_other(f"/runs/{run_id}/questions", "It is being asked about what is not answered yet.")
+
+
+@router.post("/try", response_class=HTMLResponse)
+def try_question(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[AskingRequest, Depends(read_form(AskingRequest))],
+) -> Response:
+    job = try_out(session, actor, queries.get_run(session, run_id), form.question_id, form.where)
+    return see_other(f"/questions/{form.question_id}/tried/{job.id}")
+
+
+@router.post("/{question_id}/stop", response_class=HTMLResponse)
+def stop_asking(run_id: uuid.UUID, question_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
+    stop(session, actor, queries.get_run(session, run_id), question_id)
+    return see_other(f"/runs/{run_id}/questions", "It stops after what is in flight.")
+
+
+@router.post("/{question_id}/flags", response_class=HTMLResponse)
+def flag_answers(
+    run_id: uuid.UUID,
+    question_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[FlagForm, Depends(read_form(FlagForm))],
+) -> Response:
+    new = turn_into_flags(session, actor, queries.get_run(session, run_id), question_id, form.answers)
+    return see_other(f"/runs/{run_id}/questions", f"{new} new flag{'' if new == 1 else 's'} in the review queue.")
+
+
+def _context(
+    session: Session, run_id: uuid.UUID, question_id: uuid.UUID | None = None, where: str = "", cluster: str = ""
+) -> RunQuestionsPage:
+    run = queries.get_run(session, run_id)
+    asked = sorted(question_queries.askings_of_run(session, run), key=lambda each: not each.is_under_way)
+    choices = question_queries.questions(session)
+    chosen = question_queries.get_question(session, question_id) if question_id else None
+    foreseen, wrong = _foreseen(session, run, chosen, where, cluster)
+    return RunQuestionsPage(
+        head=run_header(session, run),
+        run=run,
+        asked=asked,
+        choices=choices,
+        question_choices=[(str(each.id), f"{each.name} ({each.policy.name})") for each in choices],
+        chosen=chosen,
+        where=where,
+        cluster=cluster,
+        outlook=foreseen,
+        wrong=wrong,
+        is_under_way=any(each.is_under_way for each in asked),
+    )
+
+
+def _foreseen(
+    session: Session, run: Run, chosen: Question | None, where: str, cluster: str
+) -> tuple[Outlook | None, str]:
+    if chosen is None:
+        return None, ""
+    try:
+        return outlook(session, run, chosen, where, cluster), ""
+    except InvalidInput as error:
+        return None, next(iter(error.fields.values()), error.message)

@@ -1,0 +1,1 @@
+"""Questions in plain words, reasoning monitors and contrasts: definitions, where they were asked, what was answered."""

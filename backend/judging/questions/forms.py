@@ -1,0 +1,75 @@
+"""What is asked of questions: the form and the JSON body by which one is added or changed, tried and asked."""
+
+import re
+import uuid
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from backend.domain.judges import Slug
+from backend.domain.questions import AnswerType, QuestionConfiguration, QuestionKind
+
+_DEFAULTS = QuestionConfiguration(text="…")
+
+
+def _listed(value: object) -> object:
+    """A form has them in one line, parted by commas or blanks; JSON has a list."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return [word for part in value for word in re.split(r"[,\s]+", part.strip()) if word]
+    return value
+
+
+Words = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class QuestionRequest(BaseModel):
+    """A question to add, or what one shall be from now on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Slug
+    """Small letters, digits and _; names the column `question.<name>`."""
+    policy_id: uuid.UUID
+    """Who answers."""
+    kind: QuestionKind = QuestionKind.QUESTION
+    text: Annotated[str, StringConstraints(strip_whitespace=True, max_length=4000)] = ""
+    """In plain words. Of a monitor or a contrast: what else to look for."""
+    answers: AnswerType | None = None
+    """`yes_no` (the default), `one_to_five` or `labels`; a monitor and a contrast answer by a suspicion."""
+    labels: Words = []
+    flags: Words = []
+    """Answers that raise a flag; none by default."""
+    flags_from: float = Field(default=_DEFAULTS.flags_from, ge=0, le=1, allow_inf_nan=False)
+    """Suspicion from which a monitor or a contrast raises a flag."""
+    shows_reasoning: bool = False
+    temperature: float = Field(default=_DEFAULTS.temperature, ge=0, le=2, allow_inf_nan=False)
+    max_tokens: int = Field(default=_DEFAULTS.max_tokens, ge=16, le=32_768)
+    concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=256)
+    each: int = Field(default=_DEFAULTS.each, ge=1, le=6)
+    """Of a contrast: how many that earned much, and how many that earned little."""
+
+    def configuration(self) -> QuestionConfiguration:
+        """Raises ValidationError."""
+        is_own = self.kind is QuestionKind.QUESTION
+        answers = (self.answers or AnswerType.YES_NO) if is_own else AnswerType.SUSPICION
+        values = self.model_dump(exclude={"name", "policy_id", "answers", "labels", "flags"})
+        return QuestionConfiguration(
+            **values,
+            answers=answers,
+            labels=tuple(self.labels) if answers is AnswerType.LABELS else (),
+            flags=tuple(self.flags) if is_own else (),
+        )
+
+
+class AskingRequest(BaseModel):
+    """Ask a question about a run's rollouts."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    question_id: uuid.UUID
+    where: Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)] = ""
+    """Which of the completed rollouts, as a filter expression; empty: all."""
+    cluster: Annotated[str, StringConstraints(strip_whitespace=True, max_length=300)] = ""
+    """Of a contrast: `detector: cluster`, to show its rollouts beside those of the same tasks that earned little."""

@@ -1,0 +1,1 @@
+"""Asking a policy about what others did: the requests, what they cost, and understanding the replies."""
