@@ -1,23 +1,22 @@
 """A pre-flight on a worker: what it finds out about a run, for real, in a process of its own."""
 
-import subprocess
-import sys
 import uuid
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
+from sqlalchemy.exc import NoResultFound
 
 from backend.db.models import Checkpoint, Policy, Preflight, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
-from backend.settings import PROJECT_ROOT
 from tests.training.conftest import SMALL, built_in, stored_version
 from workers.jobs.preflight import give_up, run
 from workers.jobs.registry import JobContext
+from workers.training.preflight.run import examine
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
 def new_preflight(**choices: Any) -> uuid.UUID:
@@ -31,7 +30,14 @@ def new_preflight(**choices: Any) -> uuid.UUID:
 
 
 def look(preflight_id: uuid.UUID) -> Preflight:
+    """As the job does it, in a process of its own."""
     run(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
+    with transaction() as session:
+        return session.get_one(Preflight, preflight_id)
+
+
+def look_here(preflight_id: uuid.UUID) -> Preflight:
+    examine(preflight_id)
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
 
@@ -57,14 +63,14 @@ def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
 
 
 def test_reinforcement_of_a_model_that_never_succeeds_is_a_problem_with_a_proposal(installation: None):
-    found = findings_of(look(new_preflight(recipe="grpo")))
+    found = findings_of(look_here(new_preflight(recipe="grpo")))
     assert found["base_success"]["status"] == "problem"
     assert "warm up by SFT" in found["base_success"]["advice"]
     assert "easier level" in found["base_success"]["advice"]
 
 
 def test_a_model_that_cannot_be_loaded_is_a_finding(installation: None):
-    preflight = look(new_preflight(model={"source": "base", "base": "/no/such/folder"}))
+    preflight = look_here(new_preflight(model={"source": "base", "base": "/no/such/folder"}))
     found = findings_of(preflight)
     assert preflight.status is PreflightStatus.COMPLETED
     assert found["model"]["status"] == "problem"
@@ -80,5 +86,5 @@ def test_a_pre_flight_that_was_given_up_says_so(installation: None):
 
 
 def test_an_unknown_pre_flight_ends_badly(installation: None):
-    command = [sys.executable, "-m", "workers.training.preflight.run", str(uuid.uuid4())]
-    assert subprocess.run(command, cwd=PROJECT_ROOT, capture_output=True).returncode != 0
+    with pytest.raises(NoResultFound):
+        examine(uuid.uuid4())

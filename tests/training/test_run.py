@@ -1,6 +1,7 @@
 """Whole training runs on tic-tac-toe: what they leave behind, stopped, killed and resumed."""
 
 import math
+import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -87,20 +88,20 @@ def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun) -> None:
     assert weights_of(checkpoints_of(cut)["grpo", 4]) == weights_of(checkpoints_of(whole)["grpo", 4])
 
 
-@pytest.mark.parametrize("when", ["sft", "grpo"])
-def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun, when: str) -> None:
+def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun) -> None:
+    """Once in the warm-up and once in reinforcement."""
     longer = {"grpo": {"steps": 8}, "sft": {"steps": 40}}
     whole, cut = new_run(**longer), new_run(**longer)
     train(whole)
     child = start_child(cut)
-    if when == "grpo":
-        wait_for_step(cut, 3)
-    else:
-        while "sft/loss" not in points_of(cut):
-            assert child.poll() is None
-            time.sleep(0.02)
-    child.kill()
-    child.wait()
+    while "sft/loss" not in points_of(cut):
+        assert child.poll() is None
+        time.sleep(0.02)
+    _kill(child)
+    take_up_again(cut)
+    child = start_child(cut)
+    wait_for_step(cut, 3)
+    _kill(child)
     stored = counts_of(cut)
     take_up_again(cut)
     again = start_child(cut)
@@ -110,6 +111,12 @@ def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun, w
     assert all(counts_of(cut)[key] >= count for key, count in stored.items())
     for key, row in checkpoints_of(whole).items():
         assert weights_of(checkpoints_of(cut)[key]) == weights_of(row)
+
+
+def _kill(child: "subprocess.Popen[bytes]") -> None:
+    assert child.poll() is None, "it ended by itself"
+    child.kill()
+    child.wait()
 
 
 def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewRun) -> None:
@@ -122,15 +129,10 @@ def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewR
     assert train(run_id).status is RunStatus.COMPLETED
 
 
-def test_sft_alone_ends_after_the_warm_up(new_run: NewRun) -> None:
-    run_id = new_run(recipe="sft")
-    assert train(run_id).status is RunStatus.COMPLETED
-    assert list(checkpoints_of(run_id)) == [("untrained", 0), ("sft", 12)]
-
-
-def test_grpo_starts_from_another_runs_checkpoint(new_run: NewRun) -> None:
+def test_sft_alone_ends_after_the_warm_up_and_grpo_starts_from_its_checkpoint(new_run: NewRun) -> None:
     warmed = new_run(recipe="sft")
-    train(warmed)
+    assert train(warmed).status is RunStatus.COMPLETED
+    assert list(checkpoints_of(warmed)) == [("untrained", 0), ("sft", 12)]
     start = checkpoints_of(warmed)["sft", 12]
     run_id = new_run(
         recipe="grpo", model={"source": "checkpoint", "checkpoint": start.id}, grpo={"steps": 2, "beta": 0.05}
