@@ -16,6 +16,7 @@ from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
 from backend.environments import routes as environments_routes
 from backend.evaluations import routes as evaluations_routes
+from backend.evaluations.api import detection as detection_api
 from backend.evaluations.api import judges as judge_api
 from backend.evaluations.api import policies as policy_api
 from backend.evaluations.api import questions as asking_api
@@ -31,18 +32,23 @@ from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
 from backend.judging.detectors import api as detectors_api
 from backend.judging.detectors import routes as detectors_routes
+from backend.judging.onset import api as onset_api
+from backend.judging.onset import routes as onset_routes
 from backend.judging.questions import api as questions_api
 from backend.judging.questions import routes as questions_routes
 from backend.judging.reports import api as reports_api
 from backend.judging.reports import routes as reports_routes
 from backend.judging.review import api as review_api
 from backend.judging.review import routes as review_routes
+from backend.notifications import api as notifications_api
+from backend.notifications import routes as notifications_routes
 from backend.overview import api as overview_api
 from backend.overview import routes as overview_routes
 from backend.overview import worker_routes
 from backend.rescoring import api as rescoring_api
 from backend.rescoring import draft_api as draft_score_api
 from backend.rescoring import draft_routes as draft_score_routes
+from backend.rescoring import history_api, history_routes
 from backend.rescoring import routes as rescoring_routes
 from backend.team import api as team_api
 from backend.team import routes as team_routes
@@ -76,6 +82,8 @@ PAGES = (
     consequences_routes,
     detectors_routes,
     reports_routes,
+    onset_routes,
+    notifications_routes,
     team_routes,
     environments_routes,
     evaluations_routes,
@@ -87,6 +95,7 @@ PAGES = (
     checkpoint_routes,
     rescoring_routes,
     draft_score_routes,
+    history_routes,
 )
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
 JSON = (
@@ -97,12 +106,15 @@ JSON = (
     consequences_api,
     detectors_api,
     reports_api,
+    onset_api,
+    notifications_api,
     team_api,
     environments_api,
     evaluations_api,
     policy_api,
     judge_api,
     asking_api,
+    detection_api,
     results_api,
     rollout_api,
     training_api,
@@ -114,6 +126,7 @@ JSON = (
     exchange_api,
     rescoring_api,
     draft_score_api,
+    history_api,
 )
 """Modules with its JSON under `/api/v1`."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -39,7 +39,8 @@ class Settings(BaseSettings):
     """Encrypts stored secrets. `proctor up` makes one of its own in the data folder."""
     secure_cookies: bool = False
     allow_private_endpoints: bool = True
-    """May policies' base URLs lie on this machine or in private networks? On a shared server say no."""
+    """May policies' base URLs and where notices are sent lie on this machine or in private networks? On a shared server
+    say no."""
 
     # workers
     allow_unsandboxed: bool = False

@@ -7,6 +7,7 @@ import typer
 from backend.cli import (
     checkpoints,
     consequences,
+    detecting,
     environments,
     exchange,
     exports,
@@ -14,6 +15,8 @@ from backend.cli import (
     judges,
     lessons,
     network,
+    notifications,
+    onset,
     policies,
     questions,
     rescoring,
@@ -53,6 +56,8 @@ app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
+onset.register(runs.app)
+detecting.register(runs.app)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
@@ -62,11 +67,13 @@ app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
+environments.app.command("history")(rescoring.history)
 app.add_typer(review.app, name="review")
 consequences.register(review.app, runs.app, environments.app)
 app.command("detectors")(consequences.detectors)
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
+app.add_typer(notifications.app, name="notifications")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")

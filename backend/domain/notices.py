@@ -34,3 +34,33 @@ class DeliveryStatus(StrEnum):
     DELIVERED = "delivered"
     FAILED = "failed"
     """Given up; a person can have it sent again."""
+
+
+class Security(StrEnum):
+    """How an SMTP connection is protected."""
+
+    STARTTLS = "starttls"
+    TLS = "tls"
+    """From the first byte."""
+    NONE = "none"
+    """In the clear: without a user and a password."""
+
+
+KIND_WORDS = {
+    NoticeKind.ALARM: "an alarm paused, stopped or rolled back a training run",
+    NoticeKind.INTERVENTION: "a detector acted on a training run",
+    NoticeKind.RUN_FAILED: "a run failed",
+    NoticeKind.CERTIFICATE_EXPIRED: "a nightly check put a certificate out of force",
+    NoticeKind.ONSET: "the onset of a confirmed hack was found",
+    NoticeKind.JUDGING: "a judge, a question or a monitor found something",
+    NoticeKind.RESCORING: "other rewards changed what follows from a history",
+}
+"""What a destination can choose."""
+
+PAUSES_SECONDS = (10, 60, 300, 1800, 7200)
+"""Between the attempts of one delivery; after the last one it is given up."""
+
+
+def next_pause(attempts: int) -> int | None:
+    """Seconds after so many failed attempts; None: it is given up."""
+    return PAUSES_SECONDS[attempts - 1] if attempts <= len(PAUSES_SECONDS) else None

@@ -1,13 +1,12 @@
 """Where a foreign package comes from: a zip, a folder, an address. Repositories are read in `importing_git`."""
 
 import io
-import ipaddress
-import socket
 import zipfile
 import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
+from backend import outgoing
 from backend.domain.foreign import MAX_NAMES
 from backend.domain.packages import PackageInvalid
 from backend.settings import get_settings
@@ -75,11 +74,6 @@ def checked_url(text: str) -> str:
 def public_addresses(host: str, port: int) -> list[str]:
     """Where a name leads to. Raises PackageInvalid when any of it is private."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise PackageInvalid(f"{host} cannot be found: {error}") from error
-    addresses = list(dict.fromkeys(str(address[0]).split("%")[0] for *_, address in found))
-    for address in addresses:
-        if not ipaddress.ip_address(address).is_global:
-            raise PackageInvalid(f"{host} lies in a private network; an administrator has not allowed that")
-    return addresses
+        return outgoing.public_addresses(host, port)
+    except outgoing.AddressRefused as error:
+        raise PackageInvalid(str(error)) from error

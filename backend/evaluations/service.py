@@ -11,11 +11,13 @@ from backend.domain.plans import EvaluationPlan
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
+from backend.evaluations.endings import tell_of_ending
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
 from backend.judging.judges_service import start_named
+from backend.judging.onset.service import follow_evaluation
 from backend.queue import JUDGING_JOB, enqueue
 
 PAUSE_REQUESTED = "pause_requested"
@@ -71,7 +73,10 @@ def finish_run(
     run.reason = reason
     run.ended_at = datetime.now(UTC)
     note(session, None, "run.finish", "run", run.id, name=run.name, status=str(status), reason=reason)
+    tell_of_ending(session, run)
     _changed(session, run)
+    if run.kind is RunKind.EVALUATION:
+        follow_evaluation(session, run.id)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
         start_named(session, run, run.configuration.get("judge_ids", ()))

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
-from sqlalchemy import select
+from sqlalchemy import ScalarSelect, func, select
 from sqlalchemy.orm import Session, contains_eager
 
-from backend.db.models import ApiToken, WebSession
+from backend.db.models import ApiToken, Notice, NoticeRead, Person, WebSession
+from backend.domain.notices import NoticeKind
 from backend.domain.vocabulary import Role
 
 SESSION_COOKIE = "proctor_session"
 TOKEN_PREFIX = "pt_"
 """Every API token starts so, which lets secret scanners find leaked ones."""
+UNREAD_DAYS = 30
+"""Older notices are not counted any more, read or not."""
 _SEEN_EVERY = timedelta(minutes=1)
 """How exactly the last use is recorded; finer would write on every request."""
 
@@ -31,6 +34,8 @@ class Actor:
     csrf_token: str
     """Empty for API tokens, which no browser sends by itself."""
     is_token: bool
+    unread: int = 0
+    """Notices that a signed-in person has not read, of the last UNREAD_DAYS."""
 
     def may(self, role: Role | str) -> bool:
         return self.role.includes(Role(role))
@@ -55,19 +60,39 @@ def find_actor(session: Session, request: Request) -> Actor | None:
 
 
 def _actor_of_cookie(session: Session, cookie: str) -> Actor | None:
-    web_session = session.scalar(
-        select(WebSession)
+    found = session.execute(
+        select(WebSession, _unread())
         .join(WebSession.person)
         .options(contains_eager(WebSession.person))
         .where(WebSession.token_hash == hash_secret(cookie))
-    )
+    ).one_or_none()
+    if found is None:
+        return None
+    web_session, unread = found
     now = datetime.now(UTC)
-    if web_session is None or web_session.expires_at <= now or not web_session.person.is_active:
+    if web_session.expires_at <= now or not web_session.person.is_active:
         return None
     if now - web_session.seen_at > _SEEN_EVERY:
         web_session.seen_at = now
     person = web_session.person
-    return Actor(person.id, person.name, person.role, web_session.csrf_token, is_token=False)
+    return Actor(person.id, person.name, person.role, web_session.csrf_token, is_token=False, unread=unread)
+
+
+def _unread() -> ScalarSelect[int]:
+    """How many notices the person of the session has not read: a column beside it, so that no page asks once more."""
+    is_read = (
+        select(NoticeRead.notice_id)
+        .where(NoticeRead.person_id == Person.id, NoticeRead.notice_id == Notice.id)
+        .correlate(Person, Notice)
+        .exists()
+    )
+    since = func.greatest(Person.created_at, func.now() - timedelta(days=UNREAD_DAYS))
+    return (
+        select(func.count(Notice.id))
+        .where(Notice.created_at >= since, Notice.kind != NoticeKind.TEST, ~is_read)
+        .correlate(Person)
+        .scalar_subquery()
+    )
 
 
 def _actor_of_token(session: Session, token: str) -> Actor | None:

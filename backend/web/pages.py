@@ -12,6 +12,7 @@ from backend.web.identity import Actor
 from backend.web.templating import templates
 
 NOTICE_COOKIE = "proctor_notice"
+NOTICES_URL = "/notices"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ NAVIGATION = (
     ),
 )
 SIDE_DOORS = (
+    Place("Notices", NOTICES_URL, "bell"),
     Place("Team", "/team", "team"),
     Place("Settings", "/settings", "settings"),
 )

@@ -26,7 +26,7 @@ from workers.jobs.children import must_run_child
 from workers.jobs.env_host import open_env_host
 from workers.jobs.loops import run_async
 from workers.jobs.movers import make_mover
-from workers.jobs.nightly import drifted
+from workers.jobs.nightly import drifted, tell_of_expiry
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
@@ -197,6 +197,8 @@ def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
         summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift}
         reason = f"Drift: {', '.join(drift)} held in the certificate before this one, and fails now." if drift else None
         finish_run(session, row, RunStatus.COMPLETED, summary, reason)
+        if drift and row.created_by is None:  # the nightly job asks for nobody
+            tell_of_expiry(session, row, drift)
 
 
 def _drift(session: Session, assignment: _Assignment, results: Sequence[CheckResult]) -> list[str]:

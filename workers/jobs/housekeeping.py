@@ -12,7 +12,7 @@ from sqlalchemy import Text, cast, delete, func, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Preflight, Run, SignInAttempt, SignInLink, WebSession, Worker
+from backend.db.models import Job, Notice, Preflight, Run, SignInAttempt, SignInLink, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.judging.auditing import draw_audits
@@ -23,6 +23,7 @@ from backend.settings import get_settings
 from backend.training.keeping import delete_leftovers
 from workers.jobs import leases
 from workers.jobs.nightly import check_again
+from workers.jobs.notices import ask_for_due
 from workers.jobs.text_index import index_texts
 
 SWEEP_SECONDS = 2.0
@@ -37,6 +38,7 @@ FORGET_WORKERS_AFTER = timedelta(minutes=2)
 FORGET_PREFLIGHTS_AFTER = timedelta(days=7)
 """But one from which a run was started stays with the run."""
 FORGET_ATTEMPTS_AFTER = timedelta(days=1)
+FORGET_NOTICES_AFTER = timedelta(days=90)
 KEEP_EXPIRED_LINKS = timedelta(days=30)
 _BATCH = 200
 
@@ -112,6 +114,7 @@ def _forget(session: Session) -> None:
     session.execute(delete(WebSession).where(WebSession.expires_at < func.now()))
     session.execute(delete(SignInLink).where(SignInLink.expires_at < func.now() - KEEP_EXPIRED_LINKS))
     session.execute(delete(SignInAttempt).where(SignInAttempt.at < func.now() - FORGET_ATTEMPTS_AFTER))
+    session.execute(delete(Notice).where(Notice.created_at < func.now() - FORGET_NOTICES_AFTER))
     started = select(Run.id).where(Run.configuration["preflight"].astext == cast(Preflight.id, Text))
     old = Preflight.created_at < func.now() - FORGET_PREFLIGHTS_AFTER
     session.execute(delete(Preflight).where(old, ~started.exists()))
@@ -122,6 +125,7 @@ def sweep(heartbeat: Path) -> None:
     try:
         requeue_expired()
         resend_untaken()
+        ask_for_due()
         heartbeat.touch()
         index_texts(INDEX_SECONDS)
     except (DBAPIError, BrokerError, OSError):

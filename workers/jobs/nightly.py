@@ -14,8 +14,10 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
 from backend.db.session import transaction
+from backend.domain.notices import NoticeKind
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.service import start_check
+from backend.notifications.outbox import announce
 
 NIGHT = range(1, 5)
 """Hours, in UTC."""
@@ -43,6 +45,26 @@ def drifted(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     """Checks that did not fail then and fail now."""
     held = {each["check"] for each in before if each["status"] != CheckStatus.FAILED}
     return [str(each["check"]) for each in after if each["status"] == CheckStatus.FAILED and each["check"] in held]
+
+
+def tell_of_expiry(session: Session, run: Run, drift: Sequence[str]) -> None:
+    """People are told that what held before does not any more."""
+    version = session.scalars(
+        select(EnvironmentVersion)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(EnvironmentVersion.id == run.version_id)
+    ).one()
+    name = version.environment.name
+    announce(
+        session,
+        kind=NoticeKind.CERTIFICATE_EXPIRED,
+        title=f"The certificate of {name} v{version.number} is out of force",
+        text=f"The checks of the night found drift: {', '.join(drift)} held before, and fails now."
+        " Training on this version asks for an override until it is certified again.",
+        path=f"/environments/{name}/versions/{version.number}#certificate",
+        run_id=run.id,
+        evidence={"environment": name, "version": version.number, "checks": list(drift)},
+    )
 
 
 def _due(session: Session, certified_before: datetime) -> EnvironmentVersion | None:

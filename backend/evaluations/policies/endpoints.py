@@ -1,10 +1,9 @@
 """Which base URLs a policy may have."""
 
-import ipaddress
-import socket
 from urllib.parse import urlsplit, urlunsplit
 
 from backend.errors import InvalidInput
+from backend.outgoing import AddressRefused, public_addresses
 from backend.settings import get_settings
 
 
@@ -27,12 +26,9 @@ def checked_base_url(text: str) -> str:
 
 def _refuse_private(host: str, port: int) -> None:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise _refused(f"{host} cannot be found: {error}.") from error
-    for *_, address in found:
-        if not ipaddress.ip_address(str(address[0]).split("%")[0]).is_global:
-            raise _refused(f"{host} lies in a private network; an administrator of this server has not allowed that.")
+        public_addresses(host, port)
+    except AddressRefused as error:
+        raise _refused(f"{error}.") from error
 
 
 def _refused(message: str) -> InvalidInput:

@@ -1,21 +1,14 @@
 """Keys of model endpoints: encrypted at rest, bound to the base URL that they were entered for, never shown again."""
 
-import base64
-
-from cryptography.fernet import Fernet, InvalidToken
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
+from backend import sealing
 from backend.db.models import Policy
-from backend.settings import get_settings
+from backend.sealing import SecretUnreadable
 
-
-class SecretUnreadable(ValueError):
-    """The stored key cannot be decrypted: the installation's secret key or the policy's base URL changed."""
+__all__ = ["SecretUnreadable", "seal", "secret_of", "unseal"]
 
 
 def seal(secret: str, base_url: str) -> bytes:
-    return _cipher(base_url).encrypt(secret.encode())
+    return sealing.seal(secret, _bound_to(base_url))
 
 
 def secret_of(policy: Policy) -> str | None:
@@ -30,13 +23,9 @@ def secret_of(policy: Policy) -> str | None:
 
 def unseal(sealed: bytes, base_url: str) -> str:
     """Raises SecretUnreadable."""
-    try:
-        return _cipher(base_url).decrypt(sealed).decode()
-    except InvalidToken as error:
-        raise SecretUnreadable(SecretUnreadable.__doc__) from error
+    return sealing.unseal(sealed, _bound_to(base_url))
 
 
-def _cipher(base_url: str) -> Fernet:
-    """The URL goes into the key: a secret copied to another base URL cannot be opened there."""
-    derived = HKDF(SHA256(), 32, salt=None, info=b"policy-secret:" + base_url.encode())
-    return Fernet(base64.urlsafe_b64encode(derived.derive(get_settings().secret_key.get_secret_value().encode())))
+def _bound_to(base_url: str) -> str:
+    """A key copied to another base URL cannot be opened there."""
+    return f"policy-secret:{base_url}"
