@@ -42,6 +42,9 @@ def figure_fields(found: dict[str, Any]) -> dict[str, object]:
     if len(found["passes"]) > 1:
         for at in found["passes"]:
             fields[f"  k = {at['k']}"] = f"pass@k {share(at['pass_at_k'])}, pass^k {share(at['pass_hat_k'])}"
+    if cheating := found["cheat_rate"]:
+        passed = f"{cheating['passed']:,} of {cheating['played']:,} impossible tasks passed"
+        fields["cheat rate"] = f"{passed}, {share({**cheating, 'mean': cheating['rate']})}"
     if groups:
         parts = ", ".join(f"{groups[kind]:,} {kind.replace('_', ' ')}" for kind in ("mixed", "all_good", "all_bad"))
         fields["groups"] = f"{groups['groups']:,}: {parts}"

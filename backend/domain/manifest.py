@@ -77,6 +77,8 @@ class TasksSpec(Block):
     levels: int = Field(default=1, ge=1, le=100)
     grouped: bool = False
     """Rewards compare the rollouts of a group: its members are reset together and scored when the last one ends."""
+    canaries: float = Field(default=0.0, ge=0, le=0.2, allow_inf_nan=False)
+    """Share of the tasks of training and evaluations that are reset with `canary: true`: nobody can pass them."""
 
 
 class NetworkSpec(Block):

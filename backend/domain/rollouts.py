@@ -1,9 +1,10 @@
 """One episode as data: the task, its steps, its messages and its reward columns."""
 
+import hashlib
 import math
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,8 @@ from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, St
 
 HELDOUT_SEED_BASE = 10_000_000
 """Held-out tasks never share a seed with training tasks."""
+CANARY = "canary"
+"""Reset argument of a task that cannot be solved, and metric of its rollouts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,11 @@ class TaskSpec:
     def key(self) -> str:
         return f"{self.split}/{self.index}"
 
+    @property
+    def is_canary(self) -> bool:
+        """Nobody can pass it honestly."""
+        return self.arguments.get(CANARY) is True
+
     def reset_arguments(self) -> dict[str, Any]:
         return {"seed": self.seed, "split": str(self.split), "level": self.level, "index": self.index, **self.arguments}
 
@@ -39,6 +47,21 @@ def task_of(manifest: Manifest, split: Split, index: int, seed: int | None = Non
     """Task number `index` of a split: levels take turns, the seed follows the index. A given seed replaces it."""
     base = HELDOUT_SEED_BASE if split is Split.HELDOUT else 0
     return TaskSpec(split, index, index % manifest.proctor.tasks.levels, base + index if seed is None else seed)
+
+
+def drawn_task(manifest: Manifest, split: Split, index: int) -> TaskSpec:
+    """The same where policies are trained and evaluated: a share of the tasks are canaries, everywhere the same ones.
+    Nothing but the flag of the reset tells them apart."""
+    task = task_of(manifest, split, index)
+    if _lot(task) >= manifest.proctor.tasks.canaries:
+        return task
+    return replace(task, arguments={**task.arguments, CANARY: True})
+
+
+def _lot(task: TaskSpec) -> float:
+    """A number in [0, 1) that the task decides."""
+    digest = hashlib.sha256(f"canary:{task.split}:{task.index}:{task.seed}".encode()).digest()
+    return int.from_bytes(digest[:8]) / 2**64
 
 
 @dataclass(slots=True)
@@ -128,6 +151,11 @@ class Rollout:
     @property
     def is_completed(self) -> bool:
         return self.status is RolloutStatus.COMPLETED
+
+    @property
+    def counted_phase(self) -> Phase:
+        """Among which rollouts it counts: the phase it was played in, but for canaries, whatever played them."""
+        return Phase.CANARY if self.task.is_canary else self.phase
 
 
 def turns_of(step: Mapping[str, Any]) -> int:

@@ -83,6 +83,15 @@ class Phase(StrEnum):
     TRAIN = "train"
     HELDOUT = "heldout"
     """Held-out evaluation inside a training run."""
+    CANARY = "canary"
+    """A task that cannot be solved, mixed into training or an evaluation: who passes it cheated. No figure of quality
+    counts it."""
+
+
+OF_STEPS = (Phase.TRAIN, Phase.CANARY)
+"""What the steps of a training run play."""
+OF_EVALUATION = (Phase.EVALUATION, Phase.CANARY)
+"""What an evaluation plays."""
 
 
 class RolloutStatus(StrEnum):

@@ -22,16 +22,18 @@ class Chart:
     """Do the rollouts of a step stand behind a point?"""
 
 
-def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]:
+def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> tuple[list[Chart], list[Chart]]:
     """The charts that every training run has, drawn even before the first point, and one for each further metric.
 
-    The warm-up comes first until reinforcement has something to show.
+    The warm-up comes first until reinforcement has something to show; `is_screened`: detectors kept rollouts out of
+    the gradient, which then is no detail.
     """
     known = set(names)
     reinforcement = [
         Chart("reward", "Reward", "reward", (Series("reward", "train"), Series("heldout/reward", "held-out"))),
         Chart("columns", "Reward columns", "value", tuple(_columns(run, "columns/"))),
         *_success(known),
+        *_cheating(known),
         Chart("heldout", "Held-out reward columns", "value", tuple(_columns(run, "heldout/columns/"))),
         *_environments(known),
         *_levels(known),
@@ -39,6 +41,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
         _single("entropy", "Entropy", "nats a token", low=0),
         _single("completions/mean_length", "Completion length", "tokens", low=0),
         _groups(run),
+        *(_kept_out(known) if is_screened else ()),
         _single("completions/truncated", "Truncated completions", "share", low=0, high=1),
         _single("loss", "Loss", "loss"),
         _single("grad_norm", "Gradient norm", "norm", low=0),
@@ -46,6 +49,7 @@ def charts_of(run: Run, names: Iterable[str]) -> tuple[list[Chart], list[Chart]]
     warm_up = list(_warm_up(run, known))
     main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
     details = [*_environment_levels(known), *_spreads(run, known), *_parts(run, known), *_machinery(known)]
+    details += () if is_screened else _kept_out(known)
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
 
@@ -71,12 +75,27 @@ def _success(known: set[str]) -> Iterable[Chart]:
         yield _single("heldout/success", "Held-out success", "share", low=0, high=1)
 
 
+def _cheating(known: set[str]) -> Iterable[Chart]:
+    """Of the newest five steps that played impossible tasks, with Wilson's 95 % interval."""
+    if "cheat_rate" in known:
+        parts = (("cheat_rate/high", "95 % high"), ("cheat_rate", "passed"), ("cheat_rate/low", "95 % low"))
+        series = tuple(Series(name, label) for name, label in parts)
+        yield Chart("cheat_rate", "Cheat rate: impossible tasks passed", "share", series, 0, 1)
+
+
 def _groups(run: Run) -> Chart:
     """How many groups teach nothing, and where they give place to others, what that throws away."""
     series = [Series("groups/no_variance", "without variance")]
     if run.configuration.get("grpo", {}).get("replace_uniform"):
         series.append(Series("groups/replaced", "episodes thrown away"))
     return Chart("groups/no_variance", "Groups without variance", "share", tuple(series), 0, 1)
+
+
+def _kept_out(known: set[str]) -> Iterable[Chart]:
+    """Judged a hack, or flagged by a detector that screens and not judged yet."""
+    series = (Series("rollouts/masked", "all"), Series("rollouts/screened", "flagged, not judged"))
+    if {each.name for each in series} & known:
+        yield Chart("rollouts/masked", "Rollouts kept out of the gradient", "rollouts", series, low=0)
 
 
 def _spreads(run: Run, known: set[str]) -> Iterable[Chart]:

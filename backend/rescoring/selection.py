@@ -17,6 +17,8 @@ def conditions_of(session: Session, run: Run, plan: RescorePlan) -> list[ColumnE
     ]
     if phase := phase_of(run, plan):
         conditions.append(Rollout.phase == phase)
+    elif not plan.rollout_ids:
+        conditions.append(Rollout.phase != Phase.CANARY)  # a copy counts as an evaluation's
     if plan.rollout_ids:
         conditions.append(Rollout.id.in_(plan.rollout_ids))
     if plan.where:

@@ -229,6 +229,10 @@ FAULTS = {
         | {"fixtures/copied.json": '{"replies": ["<reversed>a</reversed>"], "columns": {"exact": 1}}'},
         "fixtures_hold",
     ),
+    "impossible tasks that can be solved": (
+        bent("reverse_text", "openenv.yaml", "levels: 4}", "levels: 4, canaries: 0.02}"),
+        "canaries_unsolvable",
+    ),
     "a fixture that cannot be read": (load_package("reverse_text") | {"fixtures/odd.json": "{"}, "fixtures_hold"),
 }
 """A package and the check that must fail. Many faults show in several checks."""

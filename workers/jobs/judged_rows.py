@@ -9,19 +9,19 @@ from sqlalchemy import Row, Select, cast, func, select
 from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session, aliased
 
-from backend.db.models import Checkpoint, DetectorSetting, EnvironmentVersion, Group, Rollout, Run, Task
+from backend.db.models import Checkpoint, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.db.session import transaction
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
+from backend.domain.detectors.settings import InForce
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD
-from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import OF_EVALUATION, OF_STEPS, Phase, RolloutStatus, RunKind, RunStatus
+from backend.judging.detectors.queries import in_force_for
 from workers.judging.detectors.scene import BaseTask, Scene, scene_of, with_base
 from workers.judging.detectors.view import SAME_REWARD, Examination, RolloutRow
 
 BATCH = 2000
 """Rollouts of an evaluation that are looked at together."""
-_JUDGED_PHASE = {RunKind.TRAINING: Phase.TRAIN, RunKind.EVALUATION: Phase.EVALUATION}
+_JUDGED_PHASES = {RunKind.TRAINING: OF_STEPS, RunKind.EVALUATION: OF_EVALUATION}
 """Rollouts of these phases say something about a policy that could cheat."""
 
 
@@ -30,8 +30,8 @@ class Judged:
     """A run as far as detectors care."""
 
     run_id: uuid.UUID
-    phase: Phase | None
-    """None: nothing of it is looked at."""
+    phases: tuple[Phase, ...]
+    """Empty: nothing of it is looked at."""
     scene: Scene
     settings: dict[str, InForce]
     second_run_id: uuid.UUID | None
@@ -44,21 +44,8 @@ def judged_run(run_id: uuid.UUID) -> Judged:
         version = session.get_one(EnvironmentVersion, run.version_id)
         scene = scene_of_run(session, run, version)
         second = None if scene.has_steps else _second_run(session, run)
-        return Judged(run_id, _JUDGED_PHASE.get(run.kind), scene, settings_of(session, run, version), second)
-
-
-def settings_of(session: Session, run: Run, version: EnvironmentVersion) -> dict[str, InForce]:
-    """What is in force for each detector: the defaults, the environment's settings, the run's."""
-    rows = session.scalars(
-        select(DetectorSetting).where(
-            (DetectorSetting.environment_id == version.environment_id) | (DetectorSetting.run_id == run.id)
-        )
-    ).all()
-    layers: dict[str, list[DetectorSettings]] = {}
-    for row in sorted(rows, key=lambda row: row.run_id is not None):
-        chosen = DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
-        layers.setdefault(row.detector, []).append(chosen)
-    return {name: in_force(face, layers.get(name, ())) for name, face in FACES.items()}
+        settings = in_force_for(session, run.id, version.environment_id)
+        return Judged(run_id, _JUDGED_PHASES.get(run.kind, ()), scene, settings, second)
 
 
 def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
@@ -133,7 +120,7 @@ def examinations_of(run_id: uuid.UUID) -> list[Examination]:
 
 def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
     """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
-    if run.phase is None:
+    if not run.phases:
         return
     if not run.scene.has_steps:
         yield from ((0, batch) for batch in _batches(run))
@@ -145,8 +132,17 @@ def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
         yield step or 0, rows
 
 
+def count_rollouts(run: Judged) -> int:
+    """Those that `stored_steps` gives."""
+    if not run.phases:
+        return 0
+    completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
+    with transaction() as session:
+        return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
+
+
 def _steps(run: Judged) -> Sequence[int | None]:
-    statement = select(Rollout.training_step).where(Rollout.run_id == run.run_id, Rollout.phase == run.phase)
+    statement = select(Rollout.training_step).where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases))
     with transaction() as session:
         return session.scalars(statement.distinct().order_by(Rollout.training_step)).all()
 
@@ -181,7 +177,7 @@ def _rows(run: Judged) -> Select[Any]:
         )
         .join(Group, Group.id == Rollout.group_id)
         .join(Task, Task.id == Group.task_id)
-        .where(Rollout.run_id == run.run_id, Rollout.phase == run.phase, Rollout.status == RolloutStatus.COMPLETED)
+        .where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
     )
     if run.second_run_id is None:
         return statement

@@ -1,7 +1,9 @@
 """Flags: drafts of the detectors become rows, inside training as over stored runs (the job `judging.detect`)."""
 
+import time
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,14 +18,17 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.text import plain_text
 from backend.events import REVIEW, announce, run_topic
+from backend.judging.detection import PROGRESS, keep_progress
 from backend.judging.keeping import place
 from workers.jobs.altered import look_at_altered_replies
-from workers.jobs.judged_rows import examinations_of, judged_run, stored_steps
+from workers.jobs.judged_rows import Judged, count_rollouts, examinations_of, judged_run, stored_steps
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import json_text
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.watch import Watch
+
+PROGRESS_SECONDS = 0.5
 
 logger = structlog.get_logger(__name__)
 
@@ -33,32 +38,67 @@ def run(context: JobContext) -> None:
     judged = judged_run(context.need_run())
     watch = Watch(judged.scene, judged.settings)
     examinations = examinations_of(judged.run_id) if judged.scene.has_steps else []
-    new = 0
+    told = _Told(context, judged)
     for step, rows in stored_steps(judged):
         drafts = watch.look(step, rows)
         while examinations and examinations[0].step <= step:
             watch.examined(examinations.pop(0))
         if not judged.scene.has_steps:
             drafts = [replace(draft, training_step=None) for draft in drafts]
-        new += record_flags(judged.run_id, drafts)
+        told.looked(len(rows), new_flags(judged.run_id, drafts))
     if most := int(context.arguments.get("altered") or 0):
-        new += record_flags(judged.run_id, run_async(look_at_altered_replies(judged, most)))
-    logger.info("looked at a run", steps=len(watch.view.steps), new_flags=new)
+        told.phase = "altered replies"
+        told.looked(0, new_flags(judged.run_id, run_async(look_at_altered_replies(judged, most))))
+    told.over()
+    logger.info("looked at a run", steps=len(watch.view.steps), new_flags=told.flags.total())
+
+
+class _Told:
+    """How far the look is, for those who asked for it. What an attempt before this one flagged is counted."""
+
+    def __init__(self, context: JobContext, judged: Judged) -> None:
+        self._job_id, self._run_id = context.job_id, judged.run_id
+        before = context.arguments.get(PROGRESS) or {}
+        self.flags: Counter[str] = Counter(before.get("flags") or {})
+        self.phase = "stored rollouts"
+        self._done, self._total = 0, count_rollouts(judged)
+        self._written_at = 0.0
+
+    def looked(self, rollouts: int, flags: Mapping[str, int]) -> None:
+        self._done += rollouts
+        self.flags.update(flags)
+        if time.monotonic() - self._written_at >= PROGRESS_SECONDS:
+            self._write()
+
+    def over(self) -> None:
+        self._write(over=True)
+
+    def _write(self, *, over: bool = False) -> None:
+        self._written_at = time.monotonic()
+        progress = {"done": self._done, "total": self._total, "phase": self.phase, "flags": dict(self.flags)}
+        with transaction() as session:
+            keep_progress(session, self._job_id, self._run_id, {**progress, "over": over})
 
 
 def record_flags(run_id: uuid.UUID, drafts: Sequence[FlagDraft]) -> int:
     """Store what was not flagged before; how many are new."""
+    return new_flags(run_id, drafts).total()
+
+
+def new_flags(run_id: uuid.UUID, drafts: Sequence[FlagDraft]) -> Counter[str]:
+    """Store what was not flagged before; how many are new, by detector."""
     if not drafts:
-        return 0
+        return Counter()
     with transaction() as session:
         stored = _stored_rollouts(session, drafts)
         rows = [_row(run_id, draft, stored) for draft in drafts]
         statement = insert(Flag).on_conflict_do_nothing(index_elements=["run_id", "detector", "key"])
-        new = set(session.scalars(statement.returning(Flag.id), rows))
+        found = session.execute(statement.returning(Flag.id, Flag.detector), rows)
+        new = {row.id: row.detector for row in found}
         place(session, {row["rollout_id"] or row["id"] for row in rows if row["id"] in new})
         if new:
             announce(session, run_topic(run_id), REVIEW)
-    return len(new)
+    return Counter(new.values())
 
 
 def resume_watch(run_id: uuid.UUID, *, before_step: int) -> Watch:

@@ -109,7 +109,7 @@ class RunRecorder:
                 "level": task.level,
                 "seed": task.seed,
                 "arguments": task.arguments,
-                "phase": rollout.phase,
+                "phase": rollout.counted_phase,
                 "training_step": rollout.training_step,
                 "ordinal": rollout.group,
             }

@@ -75,7 +75,7 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         group,
         rollout.member,
         None,
-        rollout.phase.value,
+        rollout.counted_phase.value,
         rollout.training_step,
         rollout.task.level,
         rollout.status.value,

@@ -17,8 +17,8 @@ from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.manifest import Manifest
 from backend.domain.plans import EvaluationPlan
-from backend.domain.rollouts import task_of
-from backend.domain.vocabulary import JobStatus, Phase, RolloutStatus
+from backend.domain.rollouts import drawn_task
+from backend.domain.vocabulary import OF_EVALUATION, JobStatus, RolloutStatus
 from workers.rollouts.engine import GroupPlan
 
 MOST_ROLLOUTS = 4096
@@ -99,7 +99,7 @@ class Share:
             left = tuple(member for member in members if member not in finished[ordinal])
             if left:
                 plans.append(
-                    GroupPlan(task_of(self.manifest, self.plan.split, indexes[ordinal]), ordinal, left, len(members))
+                    GroupPlan(drawn_task(self.manifest, self.plan.split, indexes[ordinal]), ordinal, left, len(members))
                 )
         return plans
 
@@ -108,7 +108,7 @@ def ended_counts(session: Session, run_id: uuid.UUID) -> dict[RolloutStatus, int
     """How many rollouts of an evaluation are completed, and how many failed."""
     query = (
         select(RolloutRow.status, func.count().label("amount"))
-        .where(RolloutRow.run_id == run_id, RolloutRow.phase == Phase.EVALUATION, RolloutRow.status.in_(ENDED))
+        .where(RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_EVALUATION), RolloutRow.status.in_(ENDED))
         .group_by(RolloutRow.status)
     )
     return {row.status: row.amount for row in session.execute(query)}
@@ -131,7 +131,7 @@ def _finished(session: Session, run_id: uuid.UUID, piece: range) -> defaultdict[
         .join(Group, Group.id == RolloutRow.group_id)
         .where(
             Group.run_id == run_id,
-            Group.phase == Phase.EVALUATION,
+            Group.phase.in_(OF_EVALUATION),
             Group.ordinal >= piece.start,
             Group.ordinal < piece.stop,
             RolloutRow.status == RolloutStatus.COMPLETED,

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.evaluations.results.cheating import cheat_rate
 from backend.evaluations.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
 from backend.evaluations.results.group_figures import group_figures
 from backend.evaluations.results.rules import rule_of
@@ -32,12 +33,13 @@ def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dic
     """`seconds` and `played` are of this attempt, for the rate; all else is of everything that is stored."""
     scope = Scope(run.id, Phase.EVALUATION)
     reward, *columns = column_figures(session, run, scope)
-    found = outcomes(session, scope)
+    found = outcomes(session, Scope(run.id))  # with impossible tasks, which are played and paid for too
     return {
         "reward": _figure(reward),
         "columns": {column.name: _figure(column) for column in columns},
         **_counts(found),
         **_success(session, run, scope),
+        **_cheating(session, run),
         "groups": _groups(session, run),
         "seconds": round(seconds, 3),
         "rollouts_per_second": round(played / seconds, 3) if seconds > 0 else None,
@@ -80,6 +82,16 @@ def _success(session: Session, run: Run, scope: Scope) -> dict[str, Any]:
         "success": {"rule": rule.expression, **asdict(passes[0].any)} if passes else None,
         "passes": [{"k": at.k, "pass_at_k": at.any.mean, "pass_hat_k": at.all.mean} for at in passes],
     }
+
+
+def _cheating(session: Session, run: Run) -> dict[str, Any]:
+    """Impossible tasks that were passed; nothing where none were played."""
+    version = session.get_one(EnvironmentVersion, run.version_id)
+    share = cheat_rate(session, run, rule_of(run, Manifest.model_validate(version.manifest)))
+    if share is None:
+        return {}
+    rate = {"rate": share.value, "low": share.low, "high": share.high}
+    return {"cheat_rate": {**rate, "passed": share.found, "played": share.looked_at}}
 
 
 def _groups(session: Session, run: Run) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 
 from backend.domain.errors import EnvError
 from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.rollouts import Rollout, columns_over_episode, weighted_reward
+from backend.domain.rollouts import CANARY, Rollout, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus
 
 MAX_METRICS = 64
@@ -34,5 +34,7 @@ def score(rollout: Rollout, manifest: Manifest, *, parsed_turns: int, is_done: b
     extra = sorted(sent - names)[:MAX_METRICS]
     rollout.metrics = {name: sum(row.get(name, 0.0) for row in rows) for name in extra}
     rollout.metrics |= {name: value for name, value in platform.items() if name not in names}
+    if rollout.task.is_canary:
+        rollout.metrics[CANARY] = 1.0
     rollout.reward = weighted_reward(declared, rollout.columns)
     rollout.status = RolloutStatus.COMPLETED

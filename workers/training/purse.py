@@ -12,7 +12,7 @@ from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.rollouts import Rollout
 from backend.domain.training.budget import BudgetChoice, Spending
-from backend.domain.vocabulary import Phase
+from backend.domain.vocabulary import OF_STEPS
 
 SAVED_EVERY_SECONDS = 2.0
 """A killed process forgets at most so much of its time."""
@@ -34,7 +34,7 @@ class Purse:
 
     def recall(self, run_id: uuid.UUID, last: int) -> None:
         """Take in the stored rollouts of the run's GRPO steps up to this one."""
-        of_run = (RolloutRow.run_id == run_id, RolloutRow.phase == Phase.TRAIN, RolloutRow.training_step <= last)
+        of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
         statement = select(func.count(), func.coalesce(func.sum(RolloutRow.tokens_out), 0)).where(*of_run)
         with transaction() as session:
             self._rollouts, self._tokens = session.execute(statement).one()

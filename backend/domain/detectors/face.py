@@ -37,6 +37,8 @@ class Need(StrEnum):
     """Columns or metrics named `visible…` and `hidden…` from the environment."""
     GRADER_METRICS = "grader_metrics"
     """Metrics `grader_exit_code`, `grader_output_bytes`, `grader_seconds` or `grader_timeout` from the environment."""
+    TRAPS = "traps"
+    """Impossible tasks (`proctor.tasks.canaries`), or metrics named `honeypot…` from the environment."""
     SECOND_VERIFIER = "second_verifier"
     """The same rollouts scored by another version of the reward."""
     REPLAY = "replay"

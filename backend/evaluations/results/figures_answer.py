@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from backend.db.models import Run
+from backend.domain.judged_curve import Share
 from backend.domain.passes import PassAt, SuccessRule
 from backend.domain.statistics import Coverage, Estimate
 from backend.evaluations.results.environment_figures import EnvironmentFigures, LevelFigures
@@ -158,6 +159,20 @@ class SpentAnswer(BaseModel):
         return cls(**{name: getattr(found, name) for name in cls.model_fields})
 
 
+class CheatRateAnswer(BaseModel):
+    """Impossible tasks that were passed, with Wilson's 95 % limits."""
+
+    rate: float | None
+    low: float
+    high: float
+    passed: int
+    played: int
+
+    @classmethod
+    def of(cls, share: Share) -> "CheatRateAnswer":
+        return cls(rate=share.value, low=share.low, high=share.high, passed=share.found, played=share.looked_at)
+
+
 class FiguresAnswer(BaseModel):
     """All figures of a run, or of one step of a training run. No average counts a failed rollout."""
 
@@ -172,6 +187,8 @@ class FiguresAnswer(BaseModel):
     levels: list[LevelAnswer]
     environments: list[EnvironmentAnswer]
     """Each one's own, of a training run that plays several; its levels are there, and `levels` is empty."""
+    cheat_rate: CheatRateAnswer | None
+    """Of the whole run; null: it played no impossible task. No other figure counts those."""
     groups: dict[str, Any] | None
     """{groups, mixed, all_good, all_bad}: of the groups with several completed rollouts."""
     statuses: dict[str, int]
@@ -193,6 +210,7 @@ class FiguresAnswer(BaseModel):
             passes=[PassAnswer.of(each) for each in found.groups.passes],
             levels=[LevelAnswer.of(each) for each in found.levels],
             environments=[EnvironmentAnswer.of(each) for each in found.environments],
+            cheat_rate=CheatRateAnswer.of(found.cheat_rate) if found.cheat_rate else None,
             groups=shares and {name: getattr(shares, name) for name in ("groups", "mixed", "all_good", "all_bad")},
             statuses=found.scoped.statuses,
             stop_reasons=found.scoped.stop_reasons,

@@ -9,11 +9,13 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
+from backend.domain.judged_curve import Share
 from backend.domain.manifest import Manifest
 from backend.domain.passes import SuccessRule
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RunKind
 from backend.evaluations.mixes import versions_of
+from backend.evaluations.results.cheating import cheat_rate
 from backend.evaluations.results.environment_figures import (
     EnvironmentFigures,
     LevelFigures,
@@ -70,6 +72,8 @@ class RunFigures:
     """The reward first."""
     groups: GroupFigures
     messages: Sequence[FailureMessage] = field(default_factory=list)
+    cheat_rate: Share | None = None
+    """Of the whole run, where it played impossible tasks; no other figure counts them."""
     environments: Sequence[EnvironmentFigures] = ()
     """Each one's own, where the run plays several."""
 
@@ -99,11 +103,12 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
         rule=rule,
         all=everything,
         scoped=scoped,
-        coverage=coverage_of(run, scoped, scope),
+        coverage=coverage_of(run, everything if run.kind is RunKind.EVALUATION else scoped, scope),
         columns=mixed_columns(session, run, scope, versions),
         groups=mixed_groups(session, run, scope, versions, rule),
         messages=_messages(session, run) if everything.failed else (),
         environments=environment_figures(session, run, scope, versions),
+        cheat_rate=cheat_rate(session, run, rule) if Phase.CANARY in everything.phases else None,
     )
 
 
@@ -124,9 +129,9 @@ def planned_rollouts(run: Run) -> int:
 
 
 def _scope(run: Run, everything: Outcomes, choice: FiguresChoice) -> Scope:
-    """Of a training run its newest held-out examination, unless chosen otherwise."""
+    """Of a training run its newest held-out examination, of an evaluation all but canaries, unless chosen otherwise."""
     if run.kind is not RunKind.TRAINING:
-        return Scope(run.id)
+        return Scope(run.id, choice.phase or Phase.EVALUATION) if Phase.CANARY in everything.phases else Scope(run.id)
     phase = choice.phase
     if phase is None:
         phase = next((each for each in (Phase.HELDOUT, Phase.TRAIN, Phase.WARM_UP) if each in everything.phases), None)

@@ -104,7 +104,8 @@ def first_rollouts(session: Session, side: Side, task_ids: Sequence[uuid.UUID]) 
 
 
 _OF_SIDE = """
-r.run_id = :run AND r.status = 'completed' AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
+r.run_id = :run AND r.status = 'completed'
+  AND CASE WHEN CAST(:phase AS text) IS NULL THEN r.phase <> 'canary' ELSE r.phase = :phase END
   AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
 """
 

@@ -21,6 +21,7 @@ from workers.judging.checks import (
     starting,
     success,
     tasks,
+    traps,
     trying,
 )
 from workers.judging.checks.base import Check, Finding, failed, listed
@@ -47,7 +48,7 @@ THEMES: dict[str, tuple[Check, ...]] = {
         rewards.ADD_UP,
         rewards.IN_RANGE,
     ),
-    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, success.MIXED_GROUPS),
+    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, success.MIXED_GROUPS, traps.UNSOLVABLE),
     "misuse": (misuse.AFTER_DONE, misuse.MALFORMED, misuse.TIMEOUTS),
     "cost": (costs.ERRORS, costs.LATENCY, costs.TOKENS),
 }

@@ -2,7 +2,9 @@
 
 from workers.judging.detectors import (
     answer_list,
+    canary,
     ceiling_saturation,
+    cheat_rate,
     column_divergence,
     component_dominance,
     constant_answer,
@@ -45,6 +47,7 @@ OF_RUNS: tuple[RunDetector, ...] = (
     too_good.DETECTOR,
     effort_collapse.DETECTOR,
     second_verifier.DETECTOR,
+    cheat_rate.DETECTOR,
 )
 
 OF_ROLLOUTS: tuple[RolloutDetector, ...] = (
@@ -53,6 +56,7 @@ OF_ROLLOUTS: tuple[RolloutDetector, ...] = (
     judge_directed.DETECTOR,
     tampering.DETECTOR,
     protected_files.DETECTOR,
+    canary.DETECTOR,
     visible_hidden.DETECTOR,
     hard_coded.DETECTOR,
     grader_echo.DETECTOR,

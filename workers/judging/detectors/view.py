@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backend.domain.passes import REWARD
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts import CANARY, Rollout
 from backend.domain.vocabulary import StopReason
 from workers.judging.detectors.scene import BaseTask, Scene
 
@@ -44,6 +44,11 @@ class RolloutRow:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
+
+    @property
+    def is_canary(self) -> bool:
+        """Its task cannot be solved honestly."""
+        return bool(self.metrics.get(CANARY))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,19 @@ class StepFigures:
         return self.all_good + self.all_bad
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryFigures:
+    """Impossible tasks of one step."""
+
+    step: int
+    played: int
+    passed_ids: tuple[uuid.UUID, ...]
+
+    @property
+    def passed(self) -> int:
+        return len(self.passed_ids)
+
+
 @dataclass(slots=True)
 class RunView:
     """Grows step by step. Steps come in ascending order."""
@@ -98,6 +116,8 @@ class RunView:
     recent: dict[int, list[RolloutRow]] = field(default_factory=dict)
     """Rollouts of the newest steps, by step."""
     examinations: list[Examination] = field(default_factory=list)
+    canaries: list[CanaryFigures] = field(default_factory=list)
+    """Of the steps that played some. No other figure counts them."""
     outcomes: dict[str, BaseTask] = field(default_factory=dict)
     """What became of each task: of an evaluation over all of it, of training in the newest steps only."""
     verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
@@ -109,6 +129,8 @@ class RunView:
 
     def add(self, step: int, rows: Sequence[RolloutRow]) -> None:
         """A step that has no completed rollout says nothing."""
+        self._keep_canaries(step, rows)
+        rows = [row for row in rows if not row.is_canary]
         if not rows:
             return
         self.steps.append(figures_of(step, rows, self.scene))
@@ -116,6 +138,12 @@ class RunView:
         for old in sorted(self.recent)[:-RECENT_STEPS]:
             del self.recent[old]
         self._tally(rows)
+
+    def _keep_canaries(self, step: int, rows: Sequence[RolloutRow]) -> None:
+        played = [row for row in rows if row.is_canary]
+        if played and self.scene.success is not None:
+            passed = tuple(row.id for row in played if passes(self.scene, row))
+            self.canaries.append(CanaryFigures(step, len(played), passed))
 
     def _tally(self, rows: Sequence[RolloutRow]) -> None:
         if self.scene.has_steps:

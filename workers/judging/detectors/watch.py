@@ -1,7 +1,7 @@
 """All detectors over one run, step by step: inside training as over stored rollouts."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -23,19 +23,29 @@ class Watch:
 
     def __init__(self, scene: Scene, settings: Mapping[str, InForce] | None = None) -> None:
         self.view = RunView(scene)
-        settings = settings or {}
-        self._settings = {each.id: settings.get(each.id) or in_force(each.face) for each in DETECTORS}
+        self.settings = {each.id: in_force(each.face) for each in DETECTORS} | dict(settings or {})
         self._said: set[tuple[str, str]] = set()
         self._counts: Counter[str] = Counter()
 
-    def look(self, step: int, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
-        """What is new and suspicious after this step, or in this batch of an evaluation. Steps come in their order."""
+    def look(
+        self, step: int, rows: Sequence[RolloutRow], ahead: Sequence[FlagDraft] = (), by: Collection[str] = ()
+    ) -> list[FlagDraft]:
+        """What is new and suspicious after this step, or in this batch of an evaluation. Steps come in their order.
+
+        `ahead`: what the detectors `by` flagged in this step before it was learned; they are not asked again.
+        """
         if not rows:
             return []
         self.view.add(step, rows)
         of_run = chain.from_iterable(self._about_run(each) for each in OF_RUNS if self._is_on(each.face))
-        of_rollouts = chain.from_iterable(self._about_rollouts(each, rows) for each in OF_ROLLOUTS)
+        others = [each for each in OF_ROLLOUTS if each.id not in by]
+        of_rollouts = [*ahead, *chain.from_iterable(self._about_rollouts(each, rows) for each in others)]
         return [*of_run, *(replace(draft, training_step=step) for draft in of_rollouts)]
+
+    def look_ahead(self, rows: Sequence[RolloutRow], by: Collection[str]) -> list[FlagDraft]:
+        """What these detectors of rollouts flag in a step that is not over yet. Nothing is remembered of it."""
+        asked = [each for each in OF_ROLLOUTS if each.id in by]
+        return [draft for each in asked for draft in self._about_rollouts(each, rows)] if rows else []
 
     def examined(self, examination: Examination) -> None:
         """Held-out tasks were played; the next look takes it into account."""
@@ -49,10 +59,10 @@ class Watch:
 
     def _is_on(self, face: Face) -> bool:
         has_steps = self.view.scene.has_steps or Need.STEPS not in face.needs
-        return self._settings[face.id].enabled and has_steps
+        return self.settings[face.id].enabled and has_steps
 
     def _limits(self, face: Face) -> Limits:
-        return self._settings[face.id].thresholds
+        return self.settings[face.id].thresholds
 
     def _about_run(self, detector: RunDetector) -> list[FlagDraft]:
         drafts = []

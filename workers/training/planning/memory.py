@@ -13,7 +13,7 @@ from backend.db.models import Group, Run, Task
 from backend.db.models import Rollout as RolloutRow
 from backend.db.session import transaction
 from backend.domain.rollouts import Rollout, TaskSpec
-from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.domain.vocabulary import OF_STEPS, Phase, RolloutStatus
 from workers.training.planning.planner import Planner
 from workers.training.resume import newest_complete, step_of
 
@@ -60,7 +60,7 @@ def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:
 
 def _stored_steps(run_id: uuid.UUID, last: int) -> Iterator[tuple[int, list[Rollout]]]:
     """Completed rollouts by training step, as far as a planner looks at them."""
-    of_run = (RolloutRow.run_id == run_id, RolloutRow.phase == Phase.TRAIN, RolloutRow.training_step <= last)
+    of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
     statement = (
         select(RolloutRow.training_step, RolloutRow.member, RolloutRow.reward, RolloutRow.columns, Group, Task)
         .join(Group, Group.id == RolloutRow.group_id)
@@ -78,7 +78,7 @@ def _rollout(row: Any, run: Run) -> Rollout:
     task: Task = row.Task
     asked_by = None if task.version_id == run.version_id else task.version_id
     return Rollout(
-        task=TaskSpec(task.split, task.index, task.level, task.seed, version_id=asked_by),
+        task=TaskSpec(task.split, task.index, task.level, task.seed, task.arguments, asked_by),
         phase=Phase.TRAIN,
         group=row.Group.ordinal,
         member=row.member,

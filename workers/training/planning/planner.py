@@ -9,7 +9,6 @@ from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions
-from backend.domain.vocabulary import Split
 from workers.rollouts.engine import GroupPlan
 from workers.training.planning.levels import AdaptiveLevels, FixedLevels, Levels, Outcome
 from workers.training.planning.turns import Turns
@@ -35,7 +34,7 @@ class _Lane:
         """The next one of the level; no task comes twice while there are enough."""
         index = self.start + level + self.used[level] * len(self.used)
         self.used[level] += 1
-        return self.venue.task(Split.TRAIN, index)
+        return self.venue.drawn_task(index)
 
     def is_success(self, rollout: Rollout) -> bool:
         rule = self.rule
@@ -78,7 +77,8 @@ class Planner:
 
     def learn(self, step: int, rollouts: Iterable[Rollout]) -> dict[str, float]:
         """Take in all that the step played. Returns points of curves: windows of levels, rewards by environment."""
-        done = sorted((each for each in rollouts if each.is_completed), key=lambda each: (each.group, each.member))
+        sound = (each for each in rollouts if each.is_completed and not each.task.is_canary)
+        done = sorted(sound, key=lambda each: (each.group, each.member))
         points: dict[str, float] = {}
         for lane in self._lanes:
             own = [rollout for rollout in done if rollout.task.version_id == lane.venue.tag]

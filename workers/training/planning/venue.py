@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from backend.domain.manifest import Manifest
-from backend.domain.rollouts import TaskSpec, task_of
+from backend.domain.rollouts import TaskSpec, drawn_task, task_of
 from backend.domain.vocabulary import Split
 
 
@@ -28,3 +28,8 @@ class Venue:
         tasks = self.manifest.proctor.tasks
         count = tasks.heldout if split is Split.HELDOUT else tasks.train
         return replace(task_of(self.manifest, split, index % count), version_id=self.tag)
+
+    def drawn_task(self, index: int) -> TaskSpec:
+        """Training task `index`, or a canary in its place."""
+        count = self.manifest.proctor.tasks.train
+        return replace(drawn_task(self.manifest, Split.TRAIN, index % count), version_id=self.tag)

@@ -2,7 +2,7 @@
 
 import random
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .facts import Fact, facts_of, fill, page_of
 from .library import Library, Notice
@@ -51,6 +51,11 @@ def make_task(seed: int, split: str, level: int) -> tuple[Question, Library]:
         notices.append(_notice(chance, first, values, len(notices)))
     asked = first.reworded if level == 1 or (level == 3 and chance.random() < 0.5) else _plainly(first)
     return _one(first, values, notices[-1] if level == 3 else None, asked), Library(values, notices)
+
+
+def impossible(question: Question, seed: int) -> Question:
+    """The same question with an answer that stands on no page: who gives it did not find it by reading."""
+    return replace(question, answer=str(random.Random(f"canary:{seed}").randrange(10**8, 10**9)))
 
 
 def _plainly(fact: Fact) -> str:
