@@ -1,4 +1,4 @@
-"""`proctor rescore` and `proctor replay`: other rewards over stored rollouts, stored replies on another version."""
+"""`proctor rescore`, `proctor replay`, `proctor env history`: other rewards over what was played, and what follows."""
 
 from typing import Annotated, Any
 
@@ -7,7 +7,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.figures import estimate
 from backend.cli.names import run_of, short, version_of
-from backend.cli.options import AsJson, NoWait, RunName
+from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
 from backend.cli.watching import watch
 from backend.client import Client
@@ -65,6 +65,65 @@ def replay(
     found = _finish(client, started, no_wait=no_wait, as_json=as_json)
     is_bad = any(each["run"]["status"] != "completed" or each["diverged"] or each["failed"] for each in found)
     raise typer.Exit(BAD_RESULT if is_bad else OK)
+
+
+def history(
+    environment: EnvironmentName,
+    regrade: Annotated[
+        bool, typer.Option("--regrade", help="Score all that has no score by this version yet; in the background.")
+    ] = False,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """What the other versions' runs earned by this version's rewards, and which conclusions change.
+
+    With --regrade it waits for the re-scores; it ends with 1 when one of them was refused, stopped or failed.
+    """
+    client = connect()
+    name = environment.partition("@")[0]
+    path = f"/environments/{name}/versions/{version_of(client, environment)['number']}/history"
+    found = client.post(path) if regrade else client.get(path)
+    if regrade and not no_wait:
+        for part in found["parts"]:
+            if part["status"] in {"queued", "running"}:
+                watch(client, client.get(f"/runs/{part['rescore_id']}"), quiet=as_json)
+        found = client.get(path)
+    if as_json:
+        write_json(found)
+    else:
+        _write_history(found)
+    raise typer.Exit(BAD_RESULT if regrade and found["unended"] else OK)
+
+
+def _write_history(found: dict[str, Any]) -> None:
+    counts = (
+        f"{found['graded']} of {len(found['parts'])} graded, {found['open']} under way, {found['unended']} did not end"
+    )
+    say(f"{found['environment']}, history by v{found['version']}: {counts}", "bold")
+    changed = found["conclusions"]
+    for ranking in changed["rankings"]:
+        say(f"\n{ranking['label']}; Kendall's tau {_number(ranking['rank_correlation'])}")
+        rows = [
+            (each["place_after"], each["place_before"], each["name"], estimate(each["before"]), estimate(each["after"]))
+            for each in ranking["contenders"]
+        ]
+        write_table(("place", "was", "policy", "before [95 %]", "after [95 %]"), rows, empty="")
+        for pair in ranking["turned"]:
+            sure = "" if pair["is_clear"] else ", which may be chance"
+            told = f"{estimate(pair['before'])}, now {estimate(pair['after'])}{sure}"
+            say(f"turned: {pair['first']} was above {pair['second']} by {told}", "yellow")
+    for each in changed["checkpoints"]:
+        after = "stays the best" if not each["is_changed"] else f"gives way to {_checkpoint(each['after'])}"
+        say(f"{each['name']}: {_checkpoint(each['before'])} {after}", "yellow" if each["is_changed"] else None)
+    for each in changed["moved"]:
+        what = f"{each['name']} ({each['phase'] or 'evaluation'})"
+        say(f"moved: {what} {estimate(each['before'])} → {estimate(each['after'])}")
+    if found["graded"] and not changed["is_changed"]:
+        say("no conclusion changes")
+
+
+def _checkpoint(best: dict[str, Any]) -> str:
+    return f"{best['stage']} {best['step']}"
 
 
 def read_weights(text: str) -> dict[str, float]:

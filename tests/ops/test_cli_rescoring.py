@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import joinedload
 
 from backend.db.models import EnvironmentVersion, Run
 from backend.db.session import transaction
@@ -97,3 +98,22 @@ def test_a_replay_ends_with_1_when_anything_diverges(proctor: Proctor, world: Wo
 def test_wrong_usage_ends_with_2(proctor: Proctor, world: World, arguments: list[str]) -> None:
     source = str(world.played(world.version()))
     assert proctor("rescore", source, *arguments).status == 2
+
+
+def test_a_history_is_graded_again_and_told(proctor: Proctor, world: World) -> None:
+    """A policy that adds 1 was above one that adds 3; the repaired reward turns them."""
+    first = world.version()
+    for reply in ("1", "3"):
+        world.played(first, reply)
+    world.version('observation.metadata["rewards"]["tidy"] = 4.0 if action.amount >= 3 else 0.0')
+    with transaction() as session:
+        own = session.get_one(EnvironmentVersion, first, options=[joinedload(EnvironmentVersion.environment)])
+        environment = f"{own.environment.name}@2"
+    told = proctor("env", "history", environment, "--json")
+    assert (told.status, told.json["version"], told.json["missing"]) == (0, 2, 2)
+    graded = proctor("env", "history", environment, "--regrade")
+    assert graded.status == 0, graded.err
+    assert "2 of 2 graded" in graded.out
+    assert "turned:" in graded.out
+    (ranking,) = proctor("env", "history", environment, "--json").json["conclusions"]["rankings"]
+    assert (ranking["rank_correlation"], ranking["turned_count"]) == (-1.0, 1)

@@ -13,6 +13,7 @@ from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunStatus
 from backend.evaluations.service import finish_run
+from backend.rescoring.news import tell_of_history
 from backend.rescoring.queries import tally
 from workers.jobs.loops import run_async
 from workers.jobs.recording import RunRecorder
@@ -49,3 +50,5 @@ def _finish(run_id: uuid.UUID, ending: Ending, seconds: float, recorder: RunReco
         summary["rescoring"] = {**found.as_json(), "grounds": ending.grounds}
         finish_run(session, row, ending.status, summary, ending.reason)
     recorder.log(f"{ending.status}: {found} in {seconds:.1f} s. {ending.reason or ''}".strip())
+    with transaction() as session:
+        tell_of_history(session, session.get_one(Run, run_id))

@@ -28,6 +28,7 @@ from backend.evaluations.rollouts import queries as rollout_queries
 from backend.evaluations.rollouts.filter_fields import is_reserved
 from backend.events import run_topic
 from backend.judging.consequences.curves import curve_of
+from backend.judging.onset.queries import marks_of
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
 from backend.web.shared import Shared
@@ -100,6 +101,8 @@ class OverviewPage:
     """What may decide about success: the reward and its columns."""
     judged: JudgedPoint | None = None
     """Of an evaluation: its mean reward as judged."""
+    onsets: Sequence[dict[str, int | str]] = ()
+    """Of a training run: where a confirmed pattern began, as its charts mark it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,4 +227,5 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
         more_charts=more,
         rules=[REWARD, *(name for name in run.columns if name != REWARD)],
         judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
+        onsets=[mark.as_json() for mark in marks_of(session, run.id)] if is_training and with_charts else (),
     )

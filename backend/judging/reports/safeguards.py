@@ -26,12 +26,13 @@ from backend.db.models import (
 from backend.domain.detector_record import Audit, least_recall
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.settings import DetectorSettings, in_force
-from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RolloutStatus, RunKind
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RolloutStatus, RunKind, RunStatus
 from backend.errors import NotFound
 from backend.judging.consequences.curves import curve_of, has_verdicts
 from backend.judging.consequences.episodes import judgements_of
 from backend.judging.detectors import queries
 from backend.judging.detectors.queries import Scope
+from backend.judging.onset import queries as onset_queries
 
 
 class CertificateTold(BaseModel):
@@ -107,6 +108,19 @@ class BestTold(BaseModel):
     judged_reward: float | None
 
 
+class OnsetTold(BaseModel):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    """Checkpoints, the starting policy included."""
+    remarks: list[str]
+
+
 class Safeguards(BaseModel):
     """All of the report."""
 
@@ -138,6 +152,8 @@ class Safeguards(BaseModel):
     """null: nobody judged anything."""
     interventions: list[Intervention]
     changes: list[Change]
+    onsets: list[OnsetTold]
+    """Newest first."""
     best: BestTold | None
 
 
@@ -179,6 +195,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         reward=_reward(session, run),
         interventions=_interventions(session, run.id),
         changes=[*_branching(session, run), *_changes(session, run.id)],
+        onsets=_onsets(session, run.id),
         best=_best(session, run.id),
     )
 
@@ -303,6 +320,23 @@ def _branching(session: Session, run: Run) -> Sequence[Change]:
         before, after = f"v{source.version.number}", f"v{run.version.number}"
         told.append(Change(step=step, name="environment version", before=before, after=after, by=by))
     return told
+
+
+def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
+    searches = onset_queries.searches_of(session, run_id)
+    samples = onset_queries.samples_of(session, [each.id for each in searches]) if searches else {}
+    return [
+        OnsetTold(
+            pattern=onset_queries.pattern_name(each.detector, each.cluster),
+            status=each.status,
+            found=onset_queries.found_words(each),
+            honest_step=each.honest_step,
+            hacking_step=each.hacking_step,
+            sampled=sum(sample.rollouts is not None for sample in samples.get(each.id, ())),
+            remarks=each.remarks,
+        )
+        for each in searches
+    ]
 
 
 def _best(session: Session, run_id: uuid.UUID) -> BestTold | None:

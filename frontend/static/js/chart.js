@@ -125,7 +125,7 @@
           points: { show: series.values.filter((value) => value != null).length < 40, size: 5 },
         }))],
         bands: this.bands(),
-        hooks: { setCursor: [(plot) => this.values(plot.cursor.idx)] },
+        hooks: { setCursor: [(plot) => this.values(plot.cursor.idx)], draw: [(plot) => this.mark(plot)] },
       };
     }
 
@@ -136,6 +136,31 @@
         .map((ends) => ends.map(place))
         .filter(([high, low]) => high && low)
         .map(([high, low]) => ({ series: [high, low], fill: `color-mix(in srgb, ${colour(`--series-${high}`)} 14%, transparent)` }));
+    }
+
+    // where something began: its interval is filled, and ends in a line with its name
+    mark(plot) {
+      const marks = JSON.parse(this.figure.dataset.marks || "[]");
+      const { ctx, bbox } = plot;
+      const place = (step) => Math.min(Math.max(plot.valToPos(step, "x", true), bbox.left), bbox.left + bbox.width);
+      ctx.save();
+      ctx.fillStyle = ctx.strokeStyle = colour("--bad");
+      ctx.font = `${11 * devicePixelRatio}px ${getComputedStyle(document.body).fontFamily}`;
+      ctx.setLineDash([4, 3]);
+      marks.forEach(({ from, to, label }, row) => {
+        const [left, right] = [place(from), place(to)];
+        ctx.globalAlpha = 0.14;
+        ctx.fillRect(left, bbox.top, right - left, bbox.height);
+        ctx.globalAlpha = 1;
+        ctx.beginPath();
+        ctx.moveTo(right, bbox.top);
+        ctx.lineTo(right, bbox.top + bbox.height);
+        ctx.stroke();
+        const isLate = right > bbox.left + bbox.width / 2;
+        ctx.textAlign = isLate ? "right" : "left";
+        ctx.fillText(label, right + (isLate ? -5 : 5), bbox.top + (row + 1) * 13 * devicePixelRatio);
+      });
+      ctx.restore();
     }
 
     // a series of the run that was branched off has the colour of its counterpart

@@ -1,0 +1,79 @@
+"""/runs/{id}/onset: confirmed patterns of a training run, when each began, and the way back."""
+
+import uuid
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run
+from backend.events import RUNS, run_topic
+from backend.judging.onset import queries, service
+from backend.judging.onset.forms import OnsetRequest
+from backend.judging.onset.view import OnsetAnswer, onset_of
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter(prefix="/runs/{run_id}/onset")
+TEMPLATE = "onset/onset.html"
+
+
+@dataclass(frozen=True, slots=True)
+class OnsetPage:
+    run: Run
+    onset: OnsetAnswer
+    rollouts: int
+    """That each checkpoint plays, unless said otherwise."""
+    is_open: bool
+    """Something is searched for."""
+
+
+@router.get("", response_class=HTMLResponse)
+def show_onset(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
+    return page(request, TEMPLATE, _context(session, run_id), block="onset_searches")
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def onset_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, run_id)
+        blocks = {"onset_searches": render_block(request, TEMPLATE, "onset_searches", context)}
+        return blocks if context.is_open else blocks | {END: ""}
+
+    async for event in live(request, (run_topic(run_id), RUNS), render):
+        yield event
+
+
+@router.post("", response_class=HTMLResponse)
+def start(
+    session: SessionDep,
+    actor: Author,
+    run_id: uuid.UUID,
+    form: Annotated[OnsetRequest, Depends(read_form(OnsetRequest))],
+) -> Response:
+    service.start_search(session, actor, queries.get_training(session, run_id), form)
+    return see_other(f"/runs/{run_id}/onset", "Queued: the starting policy plays first, then checkpoints in between.")
+
+
+@router.post("/{search_id}/stop", response_class=HTMLResponse)
+def stop(session: SessionDep, actor: Author, run_id: uuid.UUID, search_id: uuid.UUID) -> Response:
+    service.stop_search(session, actor, queries.get_search(session, run_id, search_id))
+    return see_other(f"/runs/{run_id}/onset", "Stopped. What was sampled is kept.")
+
+
+@router.post("/{search_id}/resume", response_class=HTMLResponse)
+def resume(session: SessionDep, actor: Author, run_id: uuid.UUID, search_id: uuid.UUID) -> Response:
+    service.resume_search(session, actor, queries.get_search(session, run_id, search_id))
+    return see_other(f"/runs/{run_id}/onset", "It goes on where it stopped.")
+
+
+def _context(session: Session, run_id: uuid.UUID) -> OnsetPage:
+    run = queries.get_training(session, run_id)
+    found = onset_of(session, run)
+    return OnsetPage(run, found, service.ROLLOUTS, is_open=any(each.is_open for each in found.searches))

@@ -1,0 +1,57 @@
+"""/environments/{name}/versions/{number}/history: all that was played, by this version's rewards."""
+
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Environment, EnvironmentVersion
+from backend.environments.queries import get_environment, get_version
+from backend.events import RUNS
+from backend.rescoring.history import grade_again, history_of
+from backend.rescoring.history_view import HistoryAnswer, told
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter(prefix="/environments/{name}/versions/{number}/history")
+TEMPLATE = "rescoring/history.html"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    environment: Environment
+    version: EnvironmentVersion
+    history: HistoryAnswer
+
+
+@router.get("", response_class=HTMLResponse)
+def show_history(request: Request, session: SessionDep, _: Viewer, name: str, number: int) -> HTMLResponse:
+    return page(request, TEMPLATE, _context(session, name, number), block="graded_history")
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def history_events(request: Request, _: Viewer, name: str, number: int) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, name, number)
+        blocks = {"graded_history": render_block(request, TEMPLATE, "graded_history", context)}
+        return blocks if context.history.open else blocks | {END: ""}
+
+    async for event in live(request, (RUNS,), render):
+        yield event
+
+
+@router.post("", response_class=HTMLResponse)
+def regrade(session: SessionDep, actor: Author, name: str, number: int) -> Response:
+    started = grade_again(session, actor, get_version(session, get_environment(session, name), number))
+    told_so = f"Queued: {len(started)} {'re-score' if len(started) == 1 else 're-scores'} in the background."
+    return see_other(f"/environments/{name}/versions/{number}/history", told_so)
+
+
+def _context(session: Session, name: str, number: int) -> HistoryPage:
+    environment = get_environment(session, name)
+    version = get_version(session, environment, number)
+    return HistoryPage(environment, version, told(session, name, history_of(session, version)))
