@@ -11,7 +11,7 @@ SHARED |= {"detectors_hacks", "detectors_proof", "detectors_honest"}
 SHARED |= {"mastery_games", "mastery_runs", "mastery_table"}
 SHARED |= {"intervention_onset", "intervention_table"}
 """Modules that measure nothing by themselves."""
-LONG = {"curriculum", "intervention", "mastery"}
+LONG = {"curriculum", "intervention", "mastery", "screening"}
 """An hour and more: only when asked for by name."""
 
 

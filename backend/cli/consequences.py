@@ -107,7 +107,7 @@ def safeguards(
             "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items()) or "none",
             "blind sample": f"{audit['hacks']} hacks in {audit['looked_at']} of {audit['drawn']} drawn",
             "as judged": f"{reward['judged']:.4g}, {reward['trained']:.4g} as trained" if reward else "nobody judged",
-            "alarms": ", ".join(f"{each['name']} at {each['step']}" for each in found["interventions"]) or "none",
+            "stepped in": ", ".join(f"{each['name']} at {each['step']}" for each in found["interventions"]) or "none",
             "changes": ", ".join(each["name"] for each in found["changes"]) or "none",
         }
     )

@@ -13,6 +13,7 @@ from backend.db.models import (
     Environment,
     EnvironmentVersion,
     Flag,
+    Intervention,
     Job,
     Policy,
     Run,
@@ -20,6 +21,7 @@ from backend.db.models import (
     SettingChange,
     VerdictRecord,
 )
+from backend.domain.detectors.face import Action
 from backend.domain.training.alarms import CLEARED
 from backend.domain.vocabulary import JobStatus, PolicyKind
 from backend.errors import NotFound
@@ -174,6 +176,14 @@ def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
     """Alarms whose condition lasts and that nobody answered, newest first."""
     statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
     return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
+
+
+def count_screened(session: Session, run_id: uuid.UUID) -> int:
+    """How often a detector kept a rollout of a training run out of the gradient."""
+    statement = select(func.coalesce(func.sum(Intervention.rollouts), 0)).where(
+        Intervention.run_id == run_id, Intervention.action == Action.SCREEN
+    )
+    return session.scalar(statement) or 0
 
 
 def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:

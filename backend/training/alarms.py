@@ -16,6 +16,9 @@ from backend.events import announce, run_topic
 from backend.training.branches import Onto, last_good_checkpoint, rate_after, start_branch
 from backend.training.steering import lower_rate, may_steer, request_pause
 
+PREPARED = "branch"
+"""Key of an alarm's evidence: {checkpoint_id, stage, step} of the branch that one click starts."""
+
 
 class AlreadyAnswered(Conflict):
     """Somebody answered this alarm already."""
@@ -72,7 +75,11 @@ def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, 
 
 
 def good_checkpoint(session: Session, run: Run, alarm: Alarm) -> Checkpoint | None:
-    """Where a roll back because of this alarm goes on from."""
+    """Where a roll back because of this alarm goes on from: what was prepared, while its weights are kept."""
+    if prepared := alarm.evidence.get(PREPARED):
+        checkpoint = session.get(Checkpoint, uuid.UUID(prepared["checkpoint_id"]))
+        if checkpoint is not None and checkpoint.pruned_at is None:
+            return checkpoint
     onset = alarm.evidence.get("onset")
     return last_good_checkpoint(session, run, alarm.step if onset is None else int(onset))
 

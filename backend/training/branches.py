@@ -116,6 +116,18 @@ def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint |
     return _start_of_grpo(session, run)
 
 
+def newest_before(session: Session, run: Run, step: int) -> Checkpoint | None:
+    """The newest checkpoint of an earlier step that has its weights; the weights before GRPO where there is none."""
+    statement = select(Checkpoint).where(
+        Checkpoint.run_id == run.id,
+        Checkpoint.stage == Stage.GRPO,
+        Checkpoint.step < step,
+        Checkpoint.pruned_at.is_(None),
+    )
+    found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
+    return found or _start_of_grpo(session, run)
+
+
 def rate_after(session: Session, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
     """The lower rate with which a branch after an alarm begins."""
     step = checkpoint.step if checkpoint.stage == Stage.GRPO else 0

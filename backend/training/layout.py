@@ -21,6 +21,7 @@ TITLES: Mapping[str, str] = {
     "checkpoints": "Checkpoints",
     "budget": "Budget",
     "alarms": "Alarms",
+    "detectors": "What detectors do",
     "hardware": "Device and precision",
     "vllm": "Sampling with vLLM",
     MACHINE: "Machine",
@@ -111,6 +112,7 @@ SECTION_ONLY: Mapping[str, str] = {
     "gate": "recipe=sft_then_grpo",
     "grpo": "recipe=sft_then_grpo|grpo",
     "curriculum": "recipe=sft_then_grpo|grpo",
+    "detectors": "recipe=sft_then_grpo|grpo",
     "vllm": "engine=vllm",
 }
 NAMES: Mapping[str, str] = {

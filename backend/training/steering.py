@@ -116,5 +116,6 @@ def may_steer(actor: Asker, run: Run) -> None:
 
 
 def _offered(now: TrainingConfiguration) -> list[str]:
-    """The names that are not about alarms, which are many."""
-    return [name for name in safe_settings(now) if not name.startswith("alarms.")] + ["alarms.…"]
+    """The names that are not about alarms and detectors, which are many."""
+    many = ("alarms.", "detectors.")
+    return [name for name in safe_settings(now) if not name.startswith(many)] + [f"{block}…" for block in many]

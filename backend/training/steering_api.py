@@ -7,14 +7,15 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from backend.db.models import Alarm, Run, SettingChange
+from backend.db.models import Alarm, Intervention, Run, SettingChange
+from backend.domain.detectors.face import Action
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
 from backend.domain.training.steering import safe_settings
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
 from backend.evaluations.api.answers import RunAnswer
-from backend.training import alarms, branches, steering
+from backend.training import alarms, branches, detecting, steering
 from backend.training.branch_versions import onto_version
 from backend.training.steering_forms import AnswerRequest, BranchRequest, ChangesRequest
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -87,6 +88,42 @@ class SettingsOut(BaseModel):
     changes: list[ChangeOut]
 
 
+class InterventionOut(BaseModel):
+    """What a detector's action did at one step."""
+
+    id: uuid.UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Of `screen`: kept out of the gradient of this step. Of the others: named as flagged."""
+    sentence: str
+    alarm_id: uuid.UUID | None
+    """Where what ended the run is answered."""
+    created_at: datetime
+
+    @classmethod
+    def of(cls, row: Intervention) -> "InterventionOut":
+        return cls(**{name: getattr(row, name) for name in cls.model_fields})
+
+
+class DetectorActionOut(BaseModel):
+    """What follows from a detector's flags in this run."""
+
+    wanted: str
+    """The run's own choice; `as_set`: as its settings or its environment's have it, else the default."""
+    action: Action
+    """In force."""
+    is_enabled: bool
+
+
+class InterventionsOut(BaseModel):
+    """What detectors did in a training run, newest first, and what they would do."""
+
+    items: list[InterventionOut]
+    actions: dict[str, DetectorActionOut]
+
+
 class AnsweredOut(BaseModel):
     """An alarm, and the branch that its answer started."""
 
@@ -126,6 +163,21 @@ def answer_alarm(
     branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
     answered = AlarmOut.of(alarms.get_alarm(session, run, alarm_id))
     return AnsweredOut(alarm=answered, branch_run_id=branch.id if branch else None)
+
+
+@router.get("/interventions")
+def list_interventions(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> InterventionsOut:
+    """What the actions of detectors did, and what is in force. Other actions: `POST …/settings` with
+    `detectors.NAME`."""
+    run = _training(session, run_id)
+    found = detecting.detector_actions(session, run, steering.current_settings(session, run))
+    return InterventionsOut(
+        items=[InterventionOut.of(row) for row in detecting.interventions_of(session, run.id)],
+        actions={
+            each.face.id: DetectorActionOut(wanted=each.wanted, action=each.action, is_enabled=each.is_enabled)
+            for each in found
+        },
+    )
 
 
 @router.get("/settings")

@@ -3,17 +3,18 @@
 import uuid
 from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.db.models import Alarm, Checkpoint, EnvironmentVersion, Run, SettingChange
+from backend.db.models import Alarm, Checkpoint, EnvironmentVersion, Intervention, Run, SettingChange
 from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, actions_of
 from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.detecting import Wanted
 from backend.domain.training.steering import safe_settings
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
@@ -21,6 +22,7 @@ from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.training import alarms, branches, steering
 from backend.training.branch_versions import onto_version, other_versions
+from backend.training.detecting import DetectorAction, detector_actions, interventions_of
 from backend.training.steering_forms import read_budget_form, read_settings_form
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.pages import page, render_block, see_other
@@ -35,6 +37,9 @@ ANSWERED = {
     AlarmAnswer.ROLL_BACK: "A branch goes on from the last good checkpoint.",
     AlarmAnswer.DISMISS: "Noted: it is none.",
 }
+MOST_INTERVENTIONS = 50
+_ELSEWHERE = ("alarms.", "detectors.")
+"""Settings with a table of their own."""
 CHARTS = {"heldout/reward": "reward", "ratio/high_clip": "ratio/low_clip"}
 """Curves that are drawn in a chart of another name."""
 
@@ -83,12 +88,17 @@ class AlarmsPage:
     items: Sequence[ListedAlarm]
     thresholds: Sequence[Threshold]
     settings: Mapping[str, Any]
-    """Those that are not about alarms."""
+    """Those that are not about alarms and detectors."""
     rate_factor: float
     grace_steps: int
     changes: Sequence[SettingChange]
     can_change: bool
     """Something would still take a change up."""
+    interventions: Sequence[Intervention]
+    """What detectors did, newest first, at most so many as fit a page."""
+    detectors: Sequence[DetectorAction]
+    starts_branch: bool
+    actions: Sequence[str] = get_args(Wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +129,8 @@ async def alarm_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncI
     def render(session: Session) -> dict[str, str]:
         context = _alarms_page(session, run_id)
         blocks = head_blocks(request, context.head)
-        blocks |= {name: render_block(request, TEMPLATE, name, context) for name in ("run_alarms", "run_changes")}
+        parts = ("run_alarms", "run_interventions", "run_changes")
+        blocks |= {name: render_block(request, TEMPLATE, name, context) for name in parts}
         blocks["points"] = f"{context.run.attempt} {int(context.run.progress.get('done') or 0)}"
         return blocks | ({END: ""} if context.head.is_settled else {})
 
@@ -226,11 +237,14 @@ def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
         run=run,
         items=[ListedAlarm(alarm, ALARM_KINDS[alarm.name]) for alarm in alarms.alarms_of(session, run.id)],
         thresholds=_thresholds(now),
-        settings={name: value for name, value in safe_settings(now).items() if not name.startswith("alarms.")},
+        settings={name: value for name, value in safe_settings(now).items() if not name.startswith(_ELSEWHERE)},
         rate_factor=now.alarms.rate_factor,
         grace_steps=now.alarms.grace_steps,
         changes=run_queries.setting_changes(session, run.id)[::-1],
         can_change=run.status is not RunStatus.COMPLETED,
+        interventions=interventions_of(session, run.id)[:MOST_INTERVENTIONS],
+        detectors=detector_actions(session, run, now),
+        starts_branch=now.detectors.start_branch,
     )
 
 

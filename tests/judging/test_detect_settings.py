@@ -8,9 +8,9 @@ from backend.db.models import DetectorSetting
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
 from backend.domain.detectors.settings import DetectorSettings, in_force
+from backend.judging.detectors.queries import in_force_for
 from tests.factories import make_run
 from tests.judging.rows import BATCH, honest, row
-from workers.jobs.judged_rows import settings_of
 from workers.judging.detectors.watch import Watch
 
 FACE = FACES["tampering"]
@@ -45,7 +45,7 @@ def test_a_run_overrides_its_environment(session: Session):
         ]
     )
     session.flush()
-    found = settings_of(session, run, run.version)
+    found = in_force_for(session, run.id, run.version.environment_id)
     assert (found["tampering"].action, found["tampering"].thresholds) == (Action.NOTE, {"fewest": 2})
     assert found["gibberish"] == in_force(FACES["gibberish"])
 

@@ -18,7 +18,7 @@ from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
-from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked
+from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import Lesson
 from workers.training.trl_grpo import train_grpo
@@ -112,6 +112,7 @@ class Outcome:
         after_step: Callable[["Outcome", GrpoStep], None] = lambda *_: None,
         controls: GrpoControls | None = None,
         masked: Masked = lambda _: set(),
+        screened: Screened = lambda *_: set(),
         is_told: bool = True,
         hardware: Hardware = FLOAT32,
     ) -> None:
@@ -134,6 +135,7 @@ class Outcome:
                 play=self.game.play,
                 on_step=self.take,
                 masked=masked,
+                screened=screened,
                 controls=self.controls,
                 set_temperature=self.game.policy.set_temperature if is_told else lambda _: None,
                 hardware=hardware,

@@ -183,12 +183,12 @@ def test_a_grave_flag_is_an_alarm_and_lost_variance_is_not_said_twice() -> None:
 
 def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
     looked_for = {name_of(look) for look in BROKEN + TRENDS + EXAMINED}
-    seen_elsewhere = {"warm_up_flat", "suspicion", "stall", "out_of_memory", "process_killed"}
+    seen_elsewhere = {"warm_up_flat", "suspicion", "intervention", "stall", "out_of_memory", "process_killed"}
     assert looked_for | seen_elsewhere == set(ALARM_KINDS)
     for kind in ALARM_KINDS.values():
         assert all((kind.title, kind.sentence, kind.cause, kind.advice, kind.formula, kind.source))
         assert kind.limits(AlarmsChoice()).keys() == set(kind.thresholds)
-        assert kind.name in AlarmsChoice.model_fields or kind.name == "process_killed"
+        assert kind.name in AlarmsChoice.model_fields or kind.name in {"process_killed", "intervention"}
 
 
 def test_the_documentation_lists_every_alarm_as_it_is() -> None:

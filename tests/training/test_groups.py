@@ -10,7 +10,7 @@ from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import COLUMNS, MANIFEST, completed
 from workers.training.grpo.groups import Batch, play_batch
-from workers.training.grpo.stage import MASKED, REPLACED, GrpoRun, Masked
+from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoRun, Masked, Screened
 
 CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=2, replace_uniform=2)
 
@@ -32,7 +32,12 @@ class Table:
         return completed(task_of(MANIFEST, Split.TRAIN, ordinal), ordinal, member, columns)
 
 
-def batch_of(table: Table, choice: GrpoChoice = CHOICE, masked: Masked = lambda _: set()) -> Batch:
+def batch_of(
+    table: Table,
+    choice: GrpoChoice = CHOICE,
+    masked: Masked = lambda _: set(),
+    screened: Screened = lambda *_: set(),
+) -> Batch:
     run = GrpoRun(
         model=None,
         tokenizer=None,
@@ -44,6 +49,7 @@ def batch_of(table: Table, choice: GrpoChoice = CHOICE, masked: Masked = lambda 
         play=table.play,
         on_step=lambda _: True,
         masked=masked,
+        screened=screened,
     )
     return play_batch(run, 1)
 
@@ -112,3 +118,17 @@ def test_equal_sums_of_different_columns_teach_where_columns_are_compared_on_the
     summed = CHOICE.model_copy(update={"replace_uniform": 0})
     assert batch_of(Balanced(), summed).no_variance == 1.0
     assert batch_of(Balanced(), summed.model_copy(update={"aggregation": "normalize_then_sum"})).no_variance == 0.0
+
+
+def test_what_is_screened_is_masked_and_counts_as_such_until_it_was_judged_a_hack() -> None:
+    batch = batch_of(Table(), masked=lambda _: {1}, screened=lambda step, _: {1, 2} if step == 1 else set())
+    assert (batch.masked, batch.screened) == ({1, 2}, {2})
+    assert batch.rollouts[1].metrics == {MASKED: 1.0}
+    assert batch.rollouts[2].metrics == {MASKED: 1.0, SCREENED: 1.0}
+
+
+def test_a_group_of_which_screening_leaves_one_gives_place_to_a_fresh_one() -> None:
+    table = Table()
+    batch = batch_of(table, screened=lambda _, rollouts: {place for place in (2,) if rollouts[place].group == 1})
+    assert table.asked == [[0, 1, 2], [4]]
+    assert batch.screened == set()

@@ -9,7 +9,7 @@ import pytest
 from backend.domain.rollouts import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.grpo.stage import MASKED, REPLACED, GrpoStep, Ratio
+from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
 from workers.training.pace import Pace
 from workers.training.reporter import step_figures
 
@@ -82,11 +82,12 @@ def test_in_a_mix_columns_are_told_by_environment_and_levels_within_it() -> None
 
 def test_replaced_and_masked_rollouts_are_counted() -> None:
     played = rollouts()
-    played[0].metrics[MASKED] = 1.0
+    played[0].metrics |= {MASKED: 1.0, SCREENED: 1.0}
+    played[1].metrics[MASKED] = 1.0
     for rollout in played[-2:]:
         rollout.metrics[REPLACED] = 1.0
     figures = step_figures(step(played), COLUMNS)
-    assert figures["rollouts/masked"] == 1.0
+    assert (figures["rollouts/masked"], figures["rollouts/screened"]) == (2.0, 1.0)
     assert figures["groups/replaced"] == pytest.approx(2 / 11)
     assert figures["groups/no_variance"] == 0.25
     assert figures["columns/fours"] == 5.0

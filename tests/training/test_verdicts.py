@@ -10,7 +10,7 @@ from backend.db.session import transaction
 from backend.domain.rollouts import Rollout, Step, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
 from tests.factories import make_rollouts, make_run, make_step
-from workers.training.verdicts import Hacks
+from workers.training.verdicts import Verdicts
 
 HACK = "print('all tests passed')"
 
@@ -47,7 +47,7 @@ def played(index: int, *replies: str, version_id: uuid.UUID | None = None) -> Ro
 
 def test_the_same_replies_in_the_same_task_are_masked(run_id: uuid.UUID) -> None:
     judge(run_id, Verdict.HACK)
-    hacks = Hacks([version_of(run_id)])
+    verdicts = Verdicts([version_of(run_id)])
     rollouts = [
         played(0, "Let me see.", HACK),
         played(1, "Let me see.", HACK),
@@ -55,19 +55,19 @@ def test_the_same_replies_in_the_same_task_are_masked(run_id: uuid.UUID) -> None
         played(0, "Let me see.", HACK, version_id=uuid.uuid4()),
         played(0, "Let me see.", HACK),
     ]
-    assert hacks.masked(rollouts) == {0, 4}
+    assert verdicts.hacks(rollouts) == {0, 4}
 
 
 def test_a_verdict_counts_from_when_it_is_given_and_the_newest_counts(run_id: uuid.UUID) -> None:
-    hacks = Hacks([version_of(run_id)])
+    verdicts = Verdicts([version_of(run_id)])
     rollouts = [played(0, "Let me see.", HACK)]
-    assert hacks.masked(rollouts) == set()
+    assert verdicts.hacks(rollouts) == set()
     judge(run_id, Verdict.HACK)
-    assert hacks.masked(rollouts) == {0}
+    assert verdicts.hacks(rollouts) == {0}
     judge(run_id, Verdict.HONEST)
-    assert hacks.masked(rollouts) == set()
+    assert verdicts.hacks(rollouts) == set()
 
 
 def test_verdicts_on_other_versions_are_not_asked_for(run_id: uuid.UUID) -> None:
     judge(run_id, Verdict.HACK)
-    assert Hacks([uuid.uuid4()]).masked([played(0, "Let me see.", HACK)]) == set()
+    assert Verdicts([uuid.uuid4()]).hacks([played(0, "Let me see.", HACK)]) == set()

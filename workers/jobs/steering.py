@@ -7,18 +7,24 @@ from typing import Any
 
 import orjson
 from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.db.models import Alarm, Run, SettingChange
+from backend.db.models import Alarm, Intervention, Run, SettingChange
 from backend.db.session import transaction
+from backend.domain.detectors.face import Action
+from backend.domain.ids import new_id
+from backend.domain.notices import NoticeKind
 from backend.domain.text import plain_text
 from backend.domain.training.alarm_kinds import ALARM_KINDS
-from backend.domain.training.alarms import CLEARED
+from backend.domain.training.alarms import CLEARED, INTERVENTION
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import PAUSE_REQUESTED
 from backend.events import announce, run_topic
+from backend.notifications import outbox
 from workers.jobs.rollout_rows import json_text
 
+_ENDING = frozenset({AlarmAction.PAUSE, AlarmAction.STOP, AlarmAction.ROLL_BACK})
 CONDITION = "condition"
 """Key of an alarm's evidence: what lasts and is over some time; `column_fall/invalid_move`."""
 
@@ -124,8 +130,38 @@ def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Change]
                     step=change.step,
                 )
             )
+        if draft.action in _ENDING:
+            _tell(session, alarm)
         announce(session, run_topic(run_id))
         return Stored(alarm.id, is_new=True)
+
+
+def _tell(session: Session, alarm: Alarm) -> None:
+    """People learn that a run ends itself; what a detector did stands among the interventions too."""
+    kind, run = ALARM_KINDS[alarm.name], session.get_one(Run, alarm.run_id)
+    did = {AlarmAction.PAUSE: "paused", AlarmAction.STOP: "stopped", AlarmAction.ROLL_BACK: "rolled back"}[alarm.action]
+    is_intervention = alarm.name == INTERVENTION
+    if is_intervention:
+        values = {
+            "id": new_id(),
+            "run_id": run.id,
+            "step": alarm.step,
+            "detector": alarm.evidence["detector"],
+            "action": Action(alarm.evidence["on_flag"]),
+            "rollouts": len(alarm.evidence.get("rollouts") or ()),
+            "sentence": alarm.sentence,
+            "alarm_id": alarm.id,
+        }
+        session.execute(insert(Intervention).values(values).on_conflict_do_nothing())
+    outbox.announce(
+        session,
+        kind=NoticeKind.INTERVENTION if is_intervention else NoticeKind.ALARM,
+        title=f"{run.name} is {did} after step {alarm.step}: {kind.title}",
+        text=f"{alarm.sentence} {kind.advice}",
+        path=f"/runs/{run.id}/alarms#alarm-{alarm.id}",
+        run_id=run.id,
+        evidence=alarm.evidence,
+    )
 
 
 def clear_alarms(run_id: uuid.UUID, conditions: Iterable[str], step: int) -> None:

@@ -212,7 +212,7 @@ def _safeguards(facts: CardFacts) -> list[str]:
         ("looked at by people", f"{sum(report.verdicts.values()):,} of {sum(facts.rollouts.values()):,} episodes"),
         ("blind sample of unflagged episodes", _audit(report.audit)),
         ("training reward as judged", _as_judged(report.reward)),
-        ("alarms", _counted(Counter(f"{each.name} ({each.action})" for each in report.interventions))),
+        ("interventions", _counted(Counter(f"{each.name} ({each.action})" for each in report.interventions))),
         ("changed while it trained", ", ".join(each.name for each in report.changes) or "nothing"),
     ]
     return ["## Safeguards", "", *_SAFEGUARDS, "", *_table(("", ""), rows), ""]

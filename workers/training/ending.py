@@ -15,6 +15,7 @@ from backend.errors import Conflict
 from backend.evaluations.service import finish_run
 from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
+from workers.jobs.interventions import lay_down
 from workers.jobs.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.workbench import Ended
 
@@ -65,6 +66,7 @@ def finish(run_id: uuid.UUID, outcome: Outcome, summary: dict[str, Any]) -> Outc
     """Lay the run down, and start the branch in the same transaction."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
+        lay_down(session, run)
         if outcome.roll_back is None:
             finish_run(session, run, outcome.status, summary, outcome.reason)
             return outcome

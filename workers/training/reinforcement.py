@@ -4,12 +4,16 @@ import shutil
 from collections.abc import Sequence
 
 from backend.db.models import Checkpoint
+from backend.domain.detectors.face import Action
 from backend.domain.rollouts import Rollout
 from backend.domain.training.configuration import Stage
+from workers.jobs.interventions import record_screened
 from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.base import FlagDraft
+from workers.judging.detectors.cheat_rate import cheat_points
 from workers.judging.detectors.view import Examination, row_of
+from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.behind import Behind
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
@@ -21,9 +25,10 @@ from workers.training.ranks.orders import GrpoOrder
 from workers.training.ranks.playing import play_together
 from workers.training.reporter import step_figures
 from workers.training.sampling import training_player, training_sampler
+from workers.training.screening import Screening
 from workers.training.steering import Steering
 from workers.training.trl_grpo import reached_step, train_grpo
-from workers.training.verdicts import Hacks
+from workers.training.verdicts import Verdicts
 from workers.training.workbench import Stopped, Workbench
 
 
@@ -58,12 +63,15 @@ class Reinforcement:
         self._controls = GrpoControls()
         self._steering = Steering(bench, self._controls)
         self._steering.begin(reached)
+        self._verdicts = Verdicts([venue.version_id for venue in assignment.venues])
+        self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions)
         self._behind = Behind()
         self._is_used_up = False
 
     def carry_out(self) -> None:
         """Until the last step, or until somebody, an alarm or the budget ends it."""
         choice, bench = self.choice, self.bench
+        self._steering.raise_ending()  # the process was killed before the run could rest
         bench.recorder.log(
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{bench.arena.capacity} at a time"
@@ -92,7 +100,8 @@ class Reinforcement:
             play=self._play,
             on_step=self._on_step,
             before_save=self._behind.wait,
-            masked=Hacks([venue.version_id for venue in assignment.venues]).masked,
+            masked=self._verdicts.hacks,
+            screened=self._screening.screened,
             controls=self._controls,
             columns_of=assignment.columns_of if assignment.is_mixed else None,
             set_temperature=self._policy.set_temperature,
@@ -115,9 +124,11 @@ class Reinforcement:
         bench.purse.pay(step.rollouts)
         self._is_used_up = bench.is_used_up()
         self._store(step, figures, planned)
-        suspicions = suspicions_of(self._judge(step))
+        drafts, actions = self._judge(step), self._actions()
+        bench.recorder.metrics(step.step, cheat_points(self._watch.view, step.step))
+        suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         self._memory.keep(step.step, self._planner)
-        goes_on = self._steering.after_step(step.step, figures, suspicions)
+        goes_on = self._steering.after_step(step.step, figures, suspicions, interventions_of(drafts, actions))
         if self._steering.is_examination_due(step.step) or step.step == self.choice.steps or self._is_used_up:
             goes_on = self._examine(step.step) and goes_on
         elif not goes_on:
@@ -152,10 +163,18 @@ class Reinforcement:
         """Let the detectors look at the step; what they find becomes flags."""
         run_id = self.bench.assignment.run_id
         rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
-        drafts = self._watch.look(step.step, [row for row in rows if row is not None])
+        drafts = self._screening.look(step.step, [row for row in rows if row is not None])
         if drafts:
             self._behind.wait()  # flags refer to the step's rollouts
         if record_flags(run_id, drafts):
             for draft in drafts:
                 self.bench.recorder.log(f"flag {draft.detector}: {draft.sentence}", "warning")
+        if screened := self._screening.told(step.rollouts, drafts):
+            record_screened(run_id, step.step, screened)
         return drafts
+
+    def _actions(self) -> dict[str, Action]:
+        """What follows from each detector's flags in the step under way."""
+        choice = self._steering.settings.detectors
+        settings = self._watch.settings
+        return {name: choice.action_of(name, force.action) for name, force in settings.items() if force.enabled}

@@ -10,7 +10,7 @@ import numpy as np
 from backend.domain.rollouts import Rollout
 from workers.training.examination import mean_format
 from workers.training.grpo.credit import spread_of
-from workers.training.grpo.stage import MASKED, REPLACED, GrpoStep
+from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep
 
 Key = TypeVar("Key", int, str)
 Environments = Mapping[uuid.UUID | None, str]
@@ -19,8 +19,9 @@ QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 
 
 def step_figures(step: GrpoStep, columns: Sequence[str], environments: Environments | None = None) -> dict[str, float]:
-    """Points of the step's curves, by name. Replaced and masked rollouts are what the policy does too, and count."""
-    completed = [rollout for rollout in step.rollouts if rollout.is_completed]
+    """Points of the step's curves, by name. Replaced and masked rollouts are what the policy does too, and count;
+    canaries do not: their curve is the cheat rate."""
+    completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
     return {
         **_rewards(completed),
         **_columns(completed, columns),
@@ -89,8 +90,9 @@ def _play(rollouts: Sequence[Rollout], completed: Sequence[Rollout]) -> dict[str
         "completions/mean_length": _mean([float(rollout.tokens_out) for rollout in completed]),
         "completions/truncated": _mean([float(rollout.is_truncated) for rollout in completed]),
         "turns": _mean([float(len(rollout.steps)) for rollout in completed]),
-        "rollouts/failed": float(len(rollouts) - len(completed)),
+        "rollouts/failed": float(sum(not rollout.is_completed for rollout in rollouts)),
         "rollouts/masked": float(sum(MASKED in rollout.metrics for rollout in rollouts)),
+        "rollouts/screened": float(sum(SCREENED in rollout.metrics for rollout in rollouts)),
         "groups/replaced": _mean([float(REPLACED in rollout.metrics) for rollout in rollouts]),
         "tokens/in": float(sum(rollout.tokens_in for rollout in rollouts)),
         "tokens/out": float(sum(rollout.tokens_out for rollout in rollouts)),

@@ -2,12 +2,22 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+from backend.db.models import Alarm
+from backend.domain.detectors.face import Action
 from backend.domain.training.alarms import action_of
 from backend.domain.training.steering import with_settings
 from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.training.alarms import PREPARED
 from backend.training.steering import LEARNING_RATE
+from workers.jobs.interventions import (
+    close_interventions,
+    open_interventions,
+    patterns_let_pass,
+    prepared_branch,
+)
 from workers.jobs.steering import (
     AlarmDraft,
     Change,
@@ -18,6 +28,7 @@ from workers.jobs.steering import (
     taken_changes,
 )
 from workers.training.alarms.history import History
+from workers.training.alarms.intervening import Intervening
 from workers.training.alarms.sighting import Sighting
 from workers.training.alarms.stored import EXAMINED, NEEDED, stored_figures
 from workers.training.alarms.updates import not_finite
@@ -37,13 +48,24 @@ class Raised:
     """An alarm that was stored."""
 
     id: uuid.UUID
-    sighting: Sighting
+    name: str
+    sentence: str
     action: AlarmAction
+    prepared: Mapping[str, Any] | None = None
+    """The checkpoint that a branch would go on from, where a detector stopped the run."""
+
+    @classmethod
+    def of(cls, alarm: Alarm) -> "Raised":
+        return cls(alarm.id, alarm.name, alarm.sentence, alarm.action, alarm.evidence.get(PREPARED))
 
     def ended(self) -> Ended:
         """How the run ends by itself because of it."""
         roll_back = self.id if self.action is AlarmAction.ROLL_BACK else None
-        return Ended(_ENDINGS[self.action], f"Alarm {self.sighting.name}: {self.sighting.sentence}", roll_back)
+        reason = f"Alarm {self.name}: {self.sentence}"
+        if self.action is AlarmAction.STOP and self.prepared:
+            at = f"{self.prepared['stage']} step {self.prepared['step']}"
+            reason += f" A branch from {at}, the last honest checkpoint, is prepared: Roll back starts it."
+        return Ended(_ENDINGS[self.action], reason, roll_back)
 
 
 class Steering:
@@ -56,6 +78,7 @@ class Steering:
         self._watch = AlarmWatch(History(self._columns, bench.configuration.grpo.episodes_per_step))
         self._changes = taken_changes(self._run_id)
         self._gravest: Raised | None = None
+        self._let_pass: dict[str, set[str]] = {}
         self.settings = bench.configuration
 
     def begin(self, reached: int) -> None:
@@ -69,12 +92,24 @@ class Steering:
             if examined:
                 self._watch.after_examination(step, examined, self.settings.alarms)
         self._prepare(reached + 1)
+        close_interventions(self._run_id, reached)
+        self._let_pass = patterns_let_pass(self._run_id)
+        for alarm in open_interventions(self._run_id, reached):
+            self._weigh(Raised.of(alarm))
 
-    def after_step(self, step: int, figures: Mapping[str, float], suspicions: Sequence[Sighting] = ()) -> bool:
+    def after_step(
+        self,
+        step: int,
+        figures: Mapping[str, float],
+        suspicions: Sequence[Sighting] = (),
+        interventions: Sequence[Intervening] = (),
+    ) -> bool:
         """Whether to go on. Raises Ended when the weights are spoiled and must not be saved."""
         change = self._watch.after_step(step, figures, self.settings.alarms)
         suspected = suspicions if action_of(self.settings.alarms, "suspicion") else ()
         self._tell(step, [*change.begun, *suspected], change.over)
+        for intervening in interventions:
+            self._intervene(step, intervening)
         requests = read_requests(self._run_id)
         if requests.changes:
             for taken in take_up(self._run_id, step + 1):
@@ -102,24 +137,38 @@ class Steering:
         if over:
             clear_alarms(self._run_id, over, step)
         for sighting in begun:
-            raised = self._record(step, sighting)
+            raised = self._record(step, sighting, action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE)
             if sighting.name == "not_finite":
                 raise raised.ended()
-            if raised.action in _ENDINGS and self._is_graver(raised):
-                self._gravest = raised
+            self._weigh(raised)
 
-    def _is_graver(self, raised: Raised) -> bool:
-        return self._gravest is None or _GRAVITY.index(raised.action) > _GRAVITY.index(self._gravest.action)
+    def _intervene(self, step: int, intervening: Intervening) -> None:
+        """A detector ends the run, unless people let all that it flagged pass before."""
+        if intervening.patterns <= self._let_pass.get(intervening.detector, set()):
+            return
+        action = AlarmAction.PAUSE
+        if intervening.action is Action.STOP_AND_ROLL_BACK:
+            action = AlarmAction.ROLL_BACK if self.settings.detectors.start_branch else AlarmAction.STOP
+        sighting = intervening.sighting
+        onset, prepared = prepared_branch(self._run_id, intervening.detector, sighting.onset)
+        sighting = replace(sighting, onset=onset, evidence={**sighting.evidence, PREPARED: prepared})
+        self._weigh(self._record(step, sighting, action))
 
-    def _record(self, step: int, sighting: Sighting) -> Raised:
-        action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
+    def _weigh(self, raised: Raised) -> None:
+        """The gravest of those that end the run is its reason."""
+        if raised.action not in _ENDINGS:
+            return
+        if self._gravest is None or _GRAVITY.index(raised.action) > _GRAVITY.index(self._gravest.action):
+            self._gravest = raised
+
+    def _record(self, step: int, sighting: Sighting, action: AlarmAction) -> Raised:
         changes = [self._lower_rate(step + 1)] if action is AlarmAction.LOWER_RATE else []
         stored = record_alarm(self._run_id, draft_of(sighting, step, action), changes)
         if stored.is_new:
             self._changes += changes
             self._prepare(step + 1)  # two alarms of one step lower the rate twice
             self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
-        return Raised(stored.id, sighting, action)
+        return Raised(stored.id, sighting.name, sighting.sentence, action, sighting.evidence.get(PREPARED))
 
     def _lower_rate(self, step: int) -> Change:
         before = self.settings.grpo.learning_rate
@@ -168,7 +217,7 @@ class WarmUpSteering:
         if stored.is_new:
             self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
         if action in _ENDINGS:
-            raise Raised(stored.id, sighting, action).ended()
+            raise Raised(stored.id, sighting.name, sighting.sentence, action).ended()
 
 
 def draft_of(sighting: Sighting, step: int, action: AlarmAction) -> AlarmDraft:

@@ -1,5 +1,5 @@
-"""Episodes that were judged a hack. GRPO learns only from what it has just played, so a verdict on a past episode
-speaks of those to come: one that does the same in the same task again is taken out of its group."""
+"""Episodes that people judged. GRPO learns only from what it has just played, so a verdict on a past episode speaks of
+those to come: one that does the same in the same task again."""
 
 import uuid
 from collections.abc import Collection, Iterable, Sequence
@@ -19,35 +19,50 @@ Deed = tuple[str, ...]
 """A task, and every reply in it."""
 
 
-class Hacks:
+class Deeds:
+    """What stored episodes did, each read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[uuid.UUID, Deed] = {}
+
+    def of(self, session: Session, rollout_ids: Collection[uuid.UUID]) -> set[Deed]:
+        self._known |= _deeds(session, set(rollout_ids) - self._known.keys())
+        return {self._known[rollout] for rollout in rollout_ids if rollout in self._known}
+
+
+class Verdicts:
     """Verdicts of people on episodes of these environment versions, whichever run played them. The newest counts, from
     the moment it is given."""
 
     def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
         """The run's own version first."""
         self._own, self._versions = version_ids[0], version_ids
-        self._deeds: dict[uuid.UUID, Deed] = {}
+        self._deeds = Deeds()
 
-    def masked(self, rollouts: Sequence[Rollout]) -> set[int]:
+    def hacks(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Places of rollouts that repeat a hack reply by reply."""
-        hacks = self._hacks()
-        if not hacks:
-            return set()
-        return {place for place, rollout in enumerate(rollouts) if self._deed(rollout) in hacks}
-
-    def _hacks(self) -> set[Deed]:
         with transaction() as session:
-            judged = _judged_hacks(session, self._versions)
-            self._deeds |= _deeds(session, judged - self._deeds.keys())
-        return {self._deeds[rollout] for rollout in judged if rollout in self._deeds}
+            hacks = self._deeds.of(session, _judged(session, self._versions, Verdict.HACK))
+        return self.places(rollouts, hacks)
 
-    def _deed(self, rollout: Rollout) -> Deed:
+    def honest(self, rollouts: Sequence[Rollout]) -> set[int]:
+        """Places of rollouts that repeat what was judged honest, and nothing that was judged a hack."""
+        with transaction() as session:
+            hacks = self._deeds.of(session, _judged(session, self._versions, Verdict.HACK))
+            honest = self._deeds.of(session, _judged(session, self._versions, Verdict.HONEST))
+        return self.places(rollouts, honest - hacks)
+
+    def places(self, rollouts: Sequence[Rollout], deeds: set[Deed]) -> set[int]:
+        """Which of the rollouts did one of these."""
+        return {place for place, rollout in enumerate(rollouts) if self.deed_of(rollout) in deeds} if deeds else set()
+
+    def deed_of(self, rollout: Rollout) -> Deed:
         task = rollout.task
         replies = (plain_text(step.reply) for step in rollout.steps)
         return _deed_of(task.version_id or self._own, task.split, task.index, task.seed, replies)
 
 
-def _judged_hacks(session: Session, version_ids: Sequence[uuid.UUID]) -> set[uuid.UUID]:
+def _judged(session: Session, version_ids: Sequence[uuid.UUID], verdict: Verdict) -> set[uuid.UUID]:
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
         .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
@@ -57,7 +72,7 @@ def _judged_hacks(session: Session, version_ids: Sequence[uuid.UUID]) -> set[uui
         .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(VerdictRecord.rollout_id))
     )
-    return {row.rollout_id for row in session.execute(newest) if row.verdict is Verdict.HACK}
+    return {row.rollout_id for row in session.execute(newest) if row.verdict is verdict}
 
 
 def _deeds(session: Session, rollout_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Deed]:

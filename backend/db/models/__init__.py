@@ -31,7 +31,7 @@ from backend.db.models.questions import Asking, Question, QuestionAnswer
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
-from backend.db.models.training import Alarm, LessonFile, Preflight, SettingChange
+from backend.db.models.training import Alarm, Intervention, LessonFile, Preflight, SettingChange
 from backend.db.models.views import SavedView
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Fixture",
     "Flag",
     "Group",
+    "Intervention",
     "Job",
     "Judge",
     "Judgement",

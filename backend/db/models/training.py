@@ -4,13 +4,14 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
 from backend.db.models.environments import EnvironmentVersion
 from backend.db.models.team import Person
+from backend.domain.detectors.face import Action
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus
 
 
@@ -38,6 +39,25 @@ class Alarm(Base):
     created_at: Mapped[CreatedAt]
 
     answerer: Mapped[Person | None] = relationship(lazy="raise")
+
+
+class Intervention(Base):
+    """What a detector's action did at one step of a training run: masked rollouts, paused or stopped the run."""
+
+    __tablename__ = "interventions"
+    __table_args__ = (UniqueConstraint("run_id", "step", "detector"),)
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    step: Mapped[int] = mapped_column(Integer)
+    detector: Mapped[str] = mapped_column(String(60))
+    action: Mapped[Action] = mapped_column(text_enum(Action))
+    rollouts: Mapped[int] = mapped_column(Integer)
+    """Of `screen`: kept out of the gradient of this step. Of the others: those that were flagged."""
+    sentence: Mapped[str] = mapped_column(Text)
+    alarm_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("alarms.id", ondelete="SET NULL"))
+    """Of what ended the run: where it is answered."""
+    created_at: Mapped[CreatedAt]
 
 
 class SettingChange(Base):

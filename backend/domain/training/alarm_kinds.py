@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from backend.domain.training.alarms import AlarmsChoice
+from backend.domain.training.alarms import INTERVENTION, AlarmsChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,16 @@ _KINDS = (
         " version, and roll back to before it.",
         formula="a detector gives the run a flag of severity alert (variance has an alarm of its own)",
         source="the detectors of the review queue",
+    ),
+    AlarmKind(
+        name=INTERVENTION,
+        title="A detector stepped in",
+        sentence="A detector flagged what this run pauses or stops for.",
+        cause="The policy does what the detector looks for. It may be a hack or a false alarm: the rollouts tell.",
+        advice="Read the flagged rollouts. A hack: mark it, repair the reward in a new version, and roll back onto it."
+        " A false alarm: resume the run; the same pattern does not end it again.",
+        formula="a flag of a detector whose action is pause or stop_and_roll_back, of a pattern that nobody let pass",
+        source="the settings of the detectors and the run's choices `detectors`",
     ),
     AlarmKind(
         name="heldout_regression",

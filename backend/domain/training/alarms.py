@@ -15,6 +15,8 @@ Halting = Literal["off", "note", "pause", "stop"]
 """Where another rate or an earlier checkpoint would not help."""
 Ending = Literal["pause", "stop", "roll_back"]
 """What is broken cannot go on."""
+INTERVENTION = "intervention"
+"""The alarm of a detector whose flags pause or stop the run. What it does is a choice of `detectors`."""
 CLEARED = "cleared_step"
 """Key of a stored alarm's evidence: the step at which its condition was over."""
 

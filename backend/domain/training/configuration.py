@@ -17,6 +17,7 @@ from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.blocks import Block
 from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.curriculum import CurriculumChoice
+from backend.domain.training.detecting import DetectorsChoice
 from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from backend.domain.training.mix import Mix
 from backend.domain.training.reinforcement import GrpoChoice
@@ -145,6 +146,8 @@ class TrainingConfiguration(Block):
     commas. The run's own environment has the weight 1; every step and every examination has tasks of all."""
     alarms: AlarmsChoice = AlarmsChoice()
     """What looks unhealthy, and what the run does about it."""
+    detectors: DetectorsChoice = DetectorsChoice()
+    """What happens when a detector of reward hacking flags something."""
     hardware: HardwareChoice = HardwareChoice()
     """Where the model computes, and how exactly."""
     vllm: VllmChoice = VllmChoice()

@@ -9,7 +9,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 
 SAFE = ("grpo.learning_rate", "grpo.temperature", "grpo.temperature_end", "heldout.every")
 """They change neither what was decided already nor the shape of a step."""
-SAFE_BLOCKS = ("alarms", "budget")
+SAFE_BLOCKS = ("alarms", "budget", "detectors")
 """Every choice of these may be changed."""
 
 

@@ -101,6 +101,8 @@ class OverviewPage:
     """What may decide about success: the reward and its columns."""
     judged: JudgedPoint | None = None
     """Of an evaluation: its mean reward as judged."""
+    screened: int = 0
+    """Of a training run: how often a detector kept a rollout out of the gradient."""
     onsets: Sequence[dict[str, int | str]] = ()
     """Of a training run: where a confirmed pattern began, as its charts mark it."""
 
@@ -206,13 +208,18 @@ def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> Respons
     return see_other(f"/runs/{run_id}", "Queued again; it goes on where it stopped.")
 
 
+def _charts(session: Session, run: Run, *, is_screened: bool) -> tuple[list[Chart], list[Chart]]:
+    return charts_of(run, points.latest_steps(session, run.id), is_screened=is_screened)
+
+
 def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, with_charts: bool) -> OverviewPage:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)
     hardest, easiest = task_ends(session, figures.scope, TASK_ENDS) if figures.scoped.completed else ([], [])
     head = run_header(session, run)
-    main, more = charts_of(run, points.latest_steps(session, run.id)) if is_training and with_charts else ([], [])
+    screened = queries.count_screened(session, run.id) if is_training else 0
+    main, more = _charts(session, run, is_screened=screened > 0) if is_training and with_charts else ([], [])
     return OverviewPage(
         head=head,
         run=run,
@@ -226,6 +233,7 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
         charts=main,
         more_charts=more,
         rules=[REWARD, *(name for name in run.columns if name != REWARD)],
+        screened=screened,
         judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
         onsets=[mark.as_json() for mark in marks_of(session, run.id)] if is_training and with_charts else (),
     )

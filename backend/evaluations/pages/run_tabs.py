@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
@@ -19,9 +19,18 @@ from backend.evaluations.forms import GroupFilter
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.evaluations.results import group_queries
 from backend.events import run_topic
-from backend.web.dependencies import SessionDep, Viewer
+from backend.judging.detection import (
+    MOST_ALTERED,
+    Detection,
+    DetectionRequest,
+    can_be_looked_at,
+    newest_detection,
+    start_detection,
+)
+from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.formats import number
-from backend.web.pages import page, render_block
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
 from backend.web.paging import After
 from backend.web.streams import END, live
 
@@ -52,6 +61,10 @@ class FlagsPage:
     flags: Sequence[Flag]
     next: str | None
     is_newest: bool
+    detection: Detection | None
+    """The last look that somebody asked for."""
+    can_detect: bool
+    most_altered: int = MOST_ALTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +123,17 @@ def list_flags(
     return page(request, "runs/flags.html", _flags(session, run_id, after), block="run_flags")
 
 
+@router.post("/runs/{run_id}/detection", response_class=HTMLResponse)
+def start_detecting(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[DetectionRequest, Depends(read_form(DetectionRequest))],
+) -> Response:
+    start_detection(session, actor, queries.get_run(session, run_id), form)
+    return see_other(f"/runs/{run_id}/flags", "The detectors look at all stored rollouts.")
+
+
 @router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
 async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     def render(session: Session) -> dict[str, str]:
@@ -123,7 +147,15 @@ async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIt
 def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
     run = queries.get_run(session, run_id)
     found = queries.flags(session, run_id, after=after)
-    return FlagsPage(run_header(session, run), run, found.items, found.next, is_newest=after is None)
+    return FlagsPage(
+        run_header(session, run),
+        run,
+        found.items,
+        found.next,
+        is_newest=after is None,
+        detection=newest_detection(session, run_id),
+        can_detect=can_be_looked_at(run),
+    )
 
 
 @router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)

@@ -22,6 +22,8 @@ from backend.db.models import (
     VerdictRecord,
 )
 from backend.domain.detector_record import Audit, Record
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
 from backend.domain.vocabulary import Phase, RolloutStatus, Verdict
 
 RIGHT = (Verdict.HACK, Verdict.BROKEN_REWARD)
@@ -136,6 +138,18 @@ def settings_of(session: Session, detector: str) -> Sequence[tuple[DetectorSetti
         .order_by(Environment.name)
     )
     return [(setting, name) for setting, name in session.execute(statement)]
+
+
+def in_force_for(session: Session, run_id: uuid.UUID, environment_id: uuid.UUID) -> dict[str, InForce]:
+    """Of each detector: the default, what the environment wants over it, and over both what the run wants."""
+    statement = select(DetectorSetting).where(
+        (DetectorSetting.environment_id == environment_id) | (DetectorSetting.run_id == run_id)
+    )
+    layers: defaultdict[str, list[DetectorSettings]] = defaultdict(list)
+    for row in session.scalars(statement.order_by(DetectorSetting.run_id.is_not(None))):
+        chosen = DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
+        layers[row.detector].append(chosen)
+    return {name: in_force(face, layers.get(name, ())) for name, face in FACES.items()}
 
 
 def environments(session: Session) -> Sequence[str]:

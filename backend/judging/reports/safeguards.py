@@ -14,9 +14,9 @@ from backend.db.models import (
     Alarm,
     Certificate,
     Checkpoint,
-    DetectorSetting,
     EnvironmentVersion,
     Fixture,
+    Intervention,
     Person,
     Rollout,
     Run,
@@ -25,7 +25,7 @@ from backend.db.models import (
 )
 from backend.domain.detector_record import Audit, least_recall
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorSettings, in_force
+from backend.domain.detectors.face import Action
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RolloutStatus, RunKind, RunStatus
 from backend.errors import NotFound
 from backend.judging.consequences.curves import curve_of, has_verdicts
@@ -79,13 +79,14 @@ class RewardTold(BaseModel):
     high: float | None
 
 
-class Intervention(BaseModel):
-    """An alarm, and what came of it."""
+class Intervened(BaseModel):
+    """An alarm or a detector that screened, and what came of it."""
 
     step: int
+    """Of a detector that screened: the first one."""
     name: str
     sentence: str
-    action: AlarmAction
+    action: AlarmAction | Action
     answer: AlarmAnswer | None
     answered_by: str | None
 
@@ -150,7 +151,7 @@ class Safeguards(BaseModel):
     """Of these verdicts, to a whole cluster at once."""
     reward: RewardTold | None
     """null: nobody judged anything."""
-    interventions: list[Intervention]
+    interventions: list[Intervened]
     changes: list[Change]
     onsets: list[OnsetTold]
     """Newest first."""
@@ -193,7 +194,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         reviewers=_reviewers(session, run.id),
         given_in_bulk=sum(each.is_bulk for each in judgements.values()),
         reward=_reward(session, run),
-        interventions=_interventions(session, run.id),
+        interventions=[*_screened(session, run.id), *_interventions(session, run.id)],
         changes=[*_branching(session, run), *_changes(session, run.id)],
         onsets=_onsets(session, run.id),
         best=_best(session, run.id),
@@ -227,12 +228,8 @@ def _completed(session: Session, run_id: uuid.UUID) -> int:
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
     """Detectors that look at the run by its settings and its environment's, and those that do not."""
-    of_run = (DetectorSetting.run_id == run.id) | (DetectorSetting.environment_id == run.version.environment_id)
-    layers: dict[str, list[DetectorSettings]] = {}
-    for row in session.scalars(select(DetectorSetting).where(of_run).order_by(DetectorSetting.run_id.is_not(None))):
-        settings = DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
-        layers.setdefault(row.detector, []).append(settings)
-    enabled = {face.id: in_force(face, layers.get(face.id, ())).enabled for face in FACES.values()}
+    found = queries.in_force_for(session, run.id, run.version.environment_id)
+    enabled = {name: force.enabled for name, force in found.items()}
     return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
 
 
@@ -275,10 +272,10 @@ def _reward(session: Session, run: Run) -> RewardTold | None:
     return RewardTold(step=last.step, trained=last.trained, judged=last.judged, low=last.low, high=last.high)
 
 
-def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervention]:
+def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
     statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id).order_by(Alarm.id)
     return [
-        Intervention(
+        Intervened(
             step=alarm.step,
             name=alarm.name,
             sentence=alarm.sentence,
@@ -287,6 +284,28 @@ def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervention]:
             answered_by=_name(alarm.answerer),
         )
         for alarm in session.scalars(statement)
+    ]
+
+
+def _screened(session: Session, run_id: uuid.UUID) -> list[Intervened]:
+    """Of each detector what it kept out of the gradient in all."""
+    statement = (
+        select(Intervention.detector, func.min(Intervention.step), func.max(Intervention.step))
+        .add_columns(func.sum(Intervention.rollouts))
+        .where(Intervention.run_id == run_id, Intervention.action == Action.SCREEN)
+        .group_by(Intervention.detector)
+        .order_by(func.min(Intervention.step), Intervention.detector)
+    )
+    return [
+        Intervened(
+            step=first,
+            name=detector,
+            sentence=f"{rollouts} rollouts of steps {first} to {last} were kept out of the gradient until judged.",
+            action=Action.SCREEN,
+            answer=None,
+            answered_by=None,
+        )
+        for detector, first, last, rollouts in session.execute(statement)
     ]
 
 

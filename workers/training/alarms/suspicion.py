@@ -1,6 +1,6 @@
 """What the detectors of reward hacking found, as alarms."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from backend.domain.vocabulary import Severity
 from workers.judging.detectors.base import FlagDraft
@@ -8,9 +8,11 @@ from workers.judging.detectors.variance_gone import DETECTOR as VARIANCE_GONE
 from workers.training.alarms.sighting import Sighting
 
 
-def suspicions_of(drafts: Sequence[FlagDraft]) -> list[Sighting]:
-    """One for each grave flag about the run. A detector says the same only once."""
-    grave = [draft for draft in drafts if draft.severity is Severity.ALERT and draft.detector != VARIANCE_GONE.id]
+def suspicions_of(drafts: Sequence[FlagDraft], elsewhere: Collection[str] = ()) -> list[Sighting]:
+    """One for each grave flag about the run. A detector says the same only once. `elsewhere`: detectors whose flags
+    end the run by themselves."""
+    silent = {VARIANCE_GONE.id, *elsewhere}
+    grave = [draft for draft in drafts if draft.severity is Severity.ALERT and draft.detector not in silent]
     return [_sighting(draft) for draft in grave]
 
 

@@ -1,11 +1,12 @@
-"""Which rollouts a step learns from: groups without variance may give place to fresh ones, hacks are taken out."""
+"""Which rollouts a step learns from: groups without variance may give place to fresh ones, hacks and what is
+suspected of being one are taken out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from backend.domain.rollouts import Rollout
 from workers.training.grpo.credit import contributions
-from workers.training.grpo.stage import MASKED, REPLACED, GrpoRun
+from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoRun
 
 _DIGITS = 6
 """Rewards that agree so far are equal: what is left is rounding."""
@@ -24,6 +25,8 @@ class Batch:
     """Their members, one group after the other."""
     masked: set[int] = field(default_factory=set)
     """Places of rollouts that are taken out of their groups."""
+    screened: set[int] = field(default_factory=set)
+    """Those of them that nobody judged yet."""
     replaced: list[Rollout] = field(default_factory=list)
     """Members of groups that gave place to others."""
     no_variance: float = 0.0
@@ -51,7 +54,7 @@ def play_batch(run: GrpoRun, step: int) -> Batch:
     """Play the step's groups, and fresh ones in place of those without variance while the rounds last."""
     count = run.choice.tasks_per_step
     batch = Batch(run.choice.group_size, list(range(count)), run.play(step, range(count)))
-    batch.masked = run.masked(batch.rollouts)
+    _mask(run, step, batch)
     signature = _signature_of(run)
     uniform = batch.uniform(signature)
     for turn in range(1, run.choice.replace_uniform + 1):
@@ -59,14 +62,23 @@ def play_batch(run: GrpoRun, step: int) -> Batch:
             break
         ordinals = [turn * count + number for number in uniform]
         batch.replace(uniform, ordinals, run.play(step, ordinals))
-        batch.masked = run.masked(batch.rollouts)
+        _mask(run, step, batch)
         uniform = batch.uniform(signature)
     batch.no_variance = len(uniform) / count
     for place in batch.masked:
         batch.rollouts[place].metrics[MASKED] = 1.0
+    for place in batch.screened:
+        batch.rollouts[place].metrics[SCREENED] = 1.0
     for rollout in batch.replaced:
         rollout.metrics[REPLACED] = 1.0
     return batch
+
+
+def _mask(run: GrpoRun, step: int, batch: Batch) -> None:
+    hacks = run.masked(batch.rollouts)
+    batch.screened = run.screened(step, batch.rollouts) - hacks
+    canaries = {place for place, rollout in enumerate(batch.rollouts) if rollout.task.is_canary}
+    batch.masked = hacks | batch.screened | canaries
 
 
 def _signature_of(run: GrpoRun) -> Signature:

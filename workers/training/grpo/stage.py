@@ -16,16 +16,25 @@ from workers.training.ranks.ranks import ALONE, Ranks
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group gave place to a fresh one: it was played, and taught nothing."""
 MASKED = "grpo_masked"
-"""Metric of a rollout that was judged a hack before its step was learned: it has no part in its group."""
+"""Metric of a rollout that has no part in its group: it was judged a hack, or flagged, before its step was learned, or
+its task is a canary."""
+SCREENED = "grpo_screened"
+"""Metric of a masked rollout that nobody judged yet: a detector that screens flagged it."""
 
 Play = Callable[[int, Sequence[int]], list[Rollout]]
 """(training step from 1, ordinals of groups) → all members of each group, in order. Ordinals beyond the step's groups
 are fresh tasks: number `n` of a round of replacements takes the place of group `n mod tasks_per_step`."""
 Masked = Callable[[Sequence[Rollout]], set[int]]
 """Which of a step's rollouts, by their place, must not be learned from."""
+Screened = Callable[[int, Sequence[Rollout]], set[int]]
+"""(training step, rollouts) → which of them, by their place, are masked until somebody judged them."""
 
 
 def _none(_: Sequence[Rollout]) -> set[int]:
+    return set()
+
+
+def _nothing(_: int, __: Sequence[Rollout]) -> set[int]:
     return set()
 
 
@@ -109,6 +118,7 @@ class GrpoRun:
     on_step: OnStep
     """Of the leader."""
     masked: Masked = _none
+    screened: Screened = _nothing
     controls: GrpoControls = field(default_factory=GrpoControls)
     set_temperature: Callable[[float], None] = lambda _: None
     """Tells the sampler, before a step is played."""

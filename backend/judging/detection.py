@@ -1,0 +1,125 @@
+"""Letting the detectors look at a stored run on demand: asked for, how far it is, how many flags are new."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Job, Rollout, Run
+from backend.domain.vocabulary import JobStatus, Phase, Queue, RolloutStatus, RunKind
+from backend.errors import Conflict
+from backend.events import REVIEW, announce, run_topic
+from backend.queue import JUDGING_JOB, enqueue
+from backend.web.audit import audit
+
+if TYPE_CHECKING:
+    from backend.web.identity import Actor
+
+PROGRESS = "progress"
+"""Key of the job's arguments: {done, total, phase, flags, over}."""
+PHASES: Mapping[RunKind, Phase] = {RunKind.TRAINING: Phase.TRAIN, RunKind.EVALUATION: Phase.EVALUATION}
+"""Rollouts of these say something about a policy that could cheat."""
+MOST_ALTERED = 1000
+
+
+class NothingToLookAt(Conflict):
+    """Detectors look at completed rollouts of trainings and evaluations; this run has none."""
+
+
+class DetectionRequest(BaseModel):
+    """How far the detectors go."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    altered: int = Field(default=0, ge=0, le=MOST_ALTERED)
+    """Of up to so many rollouts that succeeded, altered replies are played on an env server too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """One look at a run."""
+
+    id: uuid.UUID
+    status: JobStatus
+    altered: int
+    done: int
+    total: int
+    phase: str
+    new_flags: int | None
+    """None until it is over."""
+    by_detector: Mapping[str, int] = field(default_factory=dict)
+    """New flags."""
+    error: str | None = None
+    asked_at: datetime | None = None
+    ended_at: datetime | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in {JobStatus.DONE, JobStatus.FAILED}
+
+    @classmethod
+    def of(cls, job: Job) -> Detection:
+        progress: dict[str, Any] = job.arguments.get(PROGRESS) or {}
+        flags: dict[str, int] = progress.get("flags") or {}
+        is_done = job.status is JobStatus.DONE or bool(progress.get("over"))
+        return cls(
+            id=job.id,
+            status=JobStatus.DONE if is_done else job.status,
+            altered=int(job.arguments.get("altered") or 0),
+            done=int(progress.get("done") or 0),
+            total=int(progress.get("total") or 0),
+            phase=str(progress.get("phase") or "waiting for a worker"),
+            new_flags=sum(flags.values()) if is_done else None,
+            by_detector=flags,
+            error=job.error if job.status is JobStatus.FAILED else None,
+            asked_at=job.created_at,
+            ended_at=job.ended_at,
+        )
+
+
+def can_be_looked_at(run: Run) -> bool:
+    return run.kind in PHASES
+
+
+def newest_detection(session: Session, run_id: uuid.UUID) -> Detection | None:
+    """The last look that was asked for, also by the end of an evaluation."""
+    statement = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)
+    found = session.scalars(statement.order_by(Job.id.desc()).limit(1)).first()
+    return Detection.of(found) if found else None
+
+
+def start_detection(session: Session, actor: Actor, run: Run, request: DetectionRequest) -> Detection:
+    """Queue a look at all that the run stored. One that is under way is given back."""
+    if not can_be_looked_at(run) or not _completed(session, run):
+        raise NothingToLookAt
+    session.refresh(run, ["status"], with_for_update={"of": Run, "key_share": True})
+    known = newest_detection(session, run.id)
+    if known and not known.is_over:
+        return known
+    arguments = {"altered": request.altered}
+    job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=arguments)
+    audit(session, actor, "run.detect", "run", run.id, name=run.name, altered=request.altered)
+    announce(session, run_topic(run.id))
+    return Detection.of(job)
+
+
+def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progress: dict[str, Any]) -> None:
+    """How far a look is, for whoever watches the run."""
+    job = session.get(Job, job_id, with_for_update=True)
+    if job is not None:
+        job.arguments = {**job.arguments, PROGRESS: progress}
+        announce(session, run_topic(run_id), REVIEW)
+
+
+def _completed(session: Session, run: Run) -> int:
+    statement = select(func.count()).where(
+        Rollout.run_id == run.id, Rollout.phase == PHASES[run.kind], Rollout.status == RolloutStatus.COMPLETED
+    )
+    return session.scalar(statement) or 0

@@ -1,0 +1,48 @@
+"""What detectors do in a training run: the action in force for each, and what was carried out."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import EnvironmentVersion, Intervention, Run
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.face import Action, Face
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.detecting import AS_SET
+from backend.judging.detectors.queries import in_force_for
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorAction:
+    """A detector in a training run."""
+
+    face: Face
+    wanted: str
+    """The run's own choice; `as_set` where it has none."""
+    action: Action
+    """In force."""
+    is_enabled: bool
+
+
+def detector_actions(session: Session, run: Run, now: TrainingConfiguration) -> list[DetectorAction]:
+    """`now`: the run's choices with all changes. What the environment wants is read when an attempt begins."""
+    version = session.get_one(EnvironmentVersion, run.version_id)
+    found = in_force_for(session, run.id, version.environment_id)
+    return [
+        DetectorAction(
+            face,
+            str(getattr(now.detectors, name, AS_SET)),
+            now.detectors.action_of(name, found[name].action),
+            found[name].enabled,
+        )
+        for name, face in FACES.items()
+    ]
+
+
+def interventions_of(session: Session, run_id: uuid.UUID) -> Sequence[Intervention]:
+    """Newest first."""
+    statement = select(Intervention).where(Intervention.run_id == run_id)
+    return session.scalars(statement.order_by(Intervention.step.desc(), Intervention.detector)).all()

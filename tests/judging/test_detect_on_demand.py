@@ -1,0 +1,69 @@
+"""The detectors look at a stored run on demand, and count what is new."""
+
+import uuid
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Flag, Job, Run
+from backend.db.session import transaction
+from backend.domain.vocabulary import Queue
+from backend.judging.detection import newest_detection
+from backend.queue import JUDGING_JOB, enqueue
+from tests.factories import make_rollouts, make_run, make_step
+from workers.jobs.judging import run as look
+from workers.jobs.registry import JobContext
+
+REPEATED = "win win win win " * 20
+
+
+def evaluation(session: Session, reply: str = REPEATED) -> Run:
+    run = make_run(session, name="An evaluation")
+    made = make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 23, steps=[make_step("<move>5</move>", {})])
+    for row in made[:3]:
+        row.steps = [make_step(reply, {})]
+    session.flush()
+    return run
+
+
+@pytest.fixture
+def stored(committed_database: str) -> uuid.UUID:
+    with transaction() as session:
+        return evaluation(session).id
+
+
+def carried_out(run_id: uuid.UUID) -> Job:
+    """As a worker does it."""
+    with transaction() as session:
+        job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id, arguments={"altered": 0})
+    look(JobContext(job.id, run_id, dict(job.arguments), 1))
+    with transaction() as session:
+        return session.get_one(Job, job.id)
+
+
+def test_it_says_how_many_flags_are_new_and_none_the_second_time(stored: uuid.UUID) -> None:
+    carried_out(stored)
+    with transaction() as session:
+        first = newest_detection(session, stored)
+        flagged = session.scalars(select(Flag.detector).where(Flag.run_id == stored)).all()
+    assert first is not None
+    assert first.is_over
+    assert (first.done, first.total) == (23, 23)
+    assert first.by_detector["repeated_text"] == flagged.count("repeated_text") == 3
+    assert first.new_flags == len(flagged)
+    carried_out(stored)
+    with transaction() as session:
+        again = newest_detection(session, stored)
+    assert again is not None
+    assert (again.new_flags, again.done) == (0, 23)
+
+
+def test_what_an_attempt_before_had_flagged_is_counted(stored: uuid.UUID) -> None:
+    with transaction() as session:
+        job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=stored, arguments={})
+    look(JobContext(job.id, stored, {"progress": {"flags": {"tampering": 2}}}, 2))
+    with transaction() as session:
+        found = newest_detection(session, stored)
+    assert found is not None
+    assert found.by_detector["tampering"] == 2

@@ -1,0 +1,104 @@
+"""Before a step is learned: which of its rollouts are suspected of a hack, and stay out of the gradient until a person
+judged them.
+
+Detectors of rollouts whose action is `screen` look at the step itself. What others flagged before (detectors of runs,
+and looks on demand) is known by its flags: an episode that repeats one of those rollouts reply by reply is kept out.
+"""
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+
+from backend.db.session import transaction
+from backend.domain.detectors.face import Action
+from backend.domain.rollouts import Rollout
+from workers.jobs.interventions import Screened, flagged_by, title_of
+from workers.jobs.rollout_rows import rollout_id
+from workers.judging.detectors.base import FlagDraft
+from workers.judging.detectors.every import OF_ROLLOUTS
+from workers.judging.detectors.view import RolloutRow, row_of
+from workers.judging.detectors.watch import Watch
+from workers.training.grpo.stage import SCREENED
+from workers.training.verdicts import Deed, Deeds, Verdicts
+
+_LOOKS_AHEAD = frozenset(each.id for each in OF_ROLLOUTS)
+Actions = Callable[[], Mapping[str, Action]]
+"""What follows from each detector's flags in the step under way."""
+
+
+class Screening:
+    """Of one attempt at GRPO: knows one step at a time."""
+
+    def __init__(self, run_id: uuid.UUID, watch: Watch, verdicts: Verdicts, actions: Actions) -> None:
+        self._run_id, self._watch, self._verdicts, self._actions = run_id, watch, verdicts, actions
+        self._deeds = Deeds()
+        self._begin(0)
+
+    def _begin(self, step: int) -> None:
+        self._step = step
+        self._by: frozenset[str] = frozenset()
+        self._ahead: dict[tuple[str, str], FlagDraft] = {}
+        self._because: defaultdict[uuid.UUID, set[str]] = defaultdict(set)
+        self._named: dict[Deed, set[str]] = {}
+
+    def screened(self, step: int, rollouts: Sequence[Rollout]) -> set[int]:
+        """Places of what is flagged, unless it repeats what was judged honest. Called again for the same step when
+        groups gave place to others: who was flagged once in it stays so."""
+        if step != self._step:
+            self._begin(step)
+            self._take_actions()
+        ids = [rollout_id(self._run_id, rollout) for rollout in rollouts]
+        self._look_ahead(ids, rollouts)
+        self._look_back(ids, rollouts)
+        flagged = {place for place, id_ in enumerate(ids) if id_ in self._because}
+        return flagged - self._verdicts.honest(rollouts) if flagged else flagged
+
+    def look(self, step: int, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
+        """All flags of the step, after it was learned."""
+        if step != self._step:
+            self._begin(step)
+        return self._watch.look(step, rows, list(self._ahead.values()), self._by)
+
+    def told(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[Screened]:
+        """By detector, what the step kept out of the gradient; and what detectors of runs flagged, whose rollouts are
+        kept out when they are repeated."""
+        kept = [rollout for rollout in rollouts if SCREENED in rollout.metrics]
+        counts = Counter(detector for rollout in kept for detector in self._because[rollout_id(self._run_id, rollout)])
+        told = {name: Screened(name, count, f"{count} of {len(rollouts)} rollouts.") for name, count in counts.items()}
+        actions = self._actions()
+        for draft in drafts:
+            if draft.rollout_id is None and actions.get(draft.detector) is Action.SCREEN:
+                told[draft.detector] = _with_flag(told.get(draft.detector), draft)
+        return list(told.values())
+
+    def _take_actions(self) -> None:
+        screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
+        self._by = frozenset(screening & _LOOKS_AHEAD)
+        before = flagged_by(self._run_id, screening - _LOOKS_AHEAD, before_step=self._step)
+        if not before:
+            return
+        with transaction() as session:
+            for id_, detectors in before.items():
+                for deed in self._deeds.of(session, {id_}):
+                    self._named.setdefault(deed, set()).update(detectors)
+
+    def _look_ahead(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> None:
+        rows = [row_of(id_, rollout) for id_, rollout in zip(ids, rollouts, strict=True)]
+        for draft in self._watch.look_ahead([row for row in rows if row is not None], self._by):
+            self._ahead.setdefault((draft.detector, draft.key), draft)
+            if draft.rollout_id is not None:
+                self._because[draft.rollout_id].add(draft.detector)
+
+    def _look_back(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> None:
+        for place in self._verdicts.places(rollouts, set(self._named)):
+            self._because[ids[place]].update(self._named[self._verdicts.deed_of(rollouts[place])])
+
+
+def _with_flag(kept: Screened | None, draft: FlagDraft) -> Screened:
+    """What a detector of runs flagged, beside what it kept out of this step by what it flagged before."""
+    named = len(draft.evidence.get("rollouts") or ())
+    leads_to = f"Repeats of the {named} rollouts that it names are kept out." if named else "It names none to keep out."
+    flagged = f"{title_of(draft.detector)}: {draft.sentence} {leads_to}"
+    if kept is None:
+        return Screened(draft.detector, 0, flagged)
+    return Screened(draft.detector, kept.rollouts, f"{kept.sentence} {flagged}")
