@@ -105,18 +105,18 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "sloppy-guess-watched": Preset(
             title="A reward that is hacked, watched",
             about="A model of 0.1 million parameters from scratch learns number guessing from those games that a weak"
-            " teacher won, then 40 steps of reinforcement on a reward with a hole. A grave suspicion pauses the run.",
+            " teacher won, then 60 steps of reinforcement on a reward with a hole. A grave suspicion pauses the run.",
             suits="Seeing a policy find the hole, an alarm pause it, and a roll back onto a repaired version. Nothing"
             " that it makes is worth keeping.",
-            takes="About three CPU minutes until the pause.",
-            seen="One trial, seed 0: early exits left their base rate of 5 % in step 12 and the run was paused after"
-            " step 20. How much a branch on the repaired version gains was not measured.",
+            takes="About two minutes until the pause, and three more to train on.",
+            seen="Seed 0: early exits were at 44 % (10 % at the beginning) when the run was paused after step 6. It"
+            " then found 14 % of the numbers; rolled back and trained on by the repaired reward it found 27 %.",
             environment="sloppy_guess",
             configuration=TrainingConfiguration(
                 model=ModelChoice(pieces="phrases", vocabulary=640),
-                sft=SftChoice(episodes=4000, script_where="win = 1", noise=0.0, steps=400, learning_rate=3e-3),
-                grpo=GrpoChoice(steps=40, tasks_per_step=8, group_size=8, learning_rate=8e-4, beta=0.0),
-                heldout=HeldoutChoice(every=5, tasks=50),
+                sft=SftChoice(episodes=4000, script_where="win = 1", noise=0.0, steps=1600, learning_rate=1.5e-3),
+                grpo=GrpoChoice(steps=60, tasks_per_step=32, group_size=8, learning_rate=8e-4, beta=0.0),
+                heldout=HeldoutChoice(every=10, tasks=100),
                 checkpoints=CheckpointChoice(every=5, keep_last=20),
                 alarms=AlarmsChoice(suspicion="pause"),
             ),
