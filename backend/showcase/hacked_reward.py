@@ -18,6 +18,8 @@ PRESET = "sloppy-guess-watched"
 HIGHEST_REWARD = 1.6
 TASKS, FIRST_TASK = 400, 500
 """Held-out tasks of the final examination; the training's own examinations use the first ones."""
+PATTERN = "paid_exit"
+"""The detector whose onset is searched for."""
 MOST_PAUSES = 3
 """Of the branch, which has no hole to be paused for."""
 REASON = "The showcase of a reward that is hacked on purpose."
@@ -39,6 +41,7 @@ class HackedReward(Steps):
         hack = self._judge(training)
         mended = self._repair(careless, hack)
         graded = self._grade_again(training, mended)
+        self._find_onset(training)
         branch = self._retrain(training, mended)
         return self._outcome(training, mended, graded, branch)
 
@@ -125,15 +128,31 @@ class HackedReward(Steps):
         self.report.say(f"{found['changed']:,} of {found['completed']:,} rollouts have another reward")
         return run
 
+    def _find_onset(self, training: dict[str, Any]) -> None:
+        self.report.step("find where it began: checkpoints play the same tasks")
+        address = f"/runs/{training['id']}/onset"
+        searches = self.client.get(address)["searches"]
+        search = searches[0] if searches else self.client.post(address, {"detector": PATTERN})
+        while search["ended_at"] is None:
+            playing = search["progress"] or {"done": 0, "total": 0}
+            self.report.progress("playing", playing["done"], playing["total"] or None, None)
+            self.pause()
+            search = self.client.get(f"{address}/{search['id']}")
+        shares = (
+            f"step {each['step']}: {each['share']:.0%}" for each in search["samples"] if each["share"] is not None
+        )
+        self.report.say(f"{search['title']} began {search['found']} ({', '.join(shares)})")
+
     def _retrain(self, training: dict[str, Any], mended: dict[str, Any]) -> dict[str, Any]:
-        self.report.step("roll back to before the hack and train on, by the repaired reward")
+        self.report.step("roll back to the last honest checkpoint and train on, by the repaired reward")
         branch = self._branch_of(training)
         if branch is None:
-            body = {"answer": "roll_back", "version": mended["number"], "without_certificate": REASON}
-            alarm = self._alarm(training)
-            id = self.client.post(f"/runs/{training['id']}/alarms/{alarm['id']}", body)["branch_run_id"]
-        else:
-            id = branch["id"]
+            honest = self.client.get(f"/runs/{training['id']}/onset")["last_honest"]
+            if honest is None:
+                raise ShowcaseFailed(f"{training['name']} has no checkpoint from before the hack")
+            body = {"checkpoint_id": honest["checkpoint_id"], "version": mended["number"]}
+            branch = self.client.post(f"/runs/{honest['run_id']}/branch", body)
+        id = branch["id"]
         ends = frozenset({"paused", "completed"})
         for _ in range(MOST_PAUSES):
             run = self.follow(id, ends)
@@ -163,6 +182,8 @@ class HackedReward(Steps):
                 "the hacked run, as trained and as judged": f"{url}/runs/{training['id']}",
                 "its safeguards": f"{url}/runs/{training['id']}/safeguards",
                 "scored again": f"{url}/runs/{graded['id']}/before-after",
+                "where it began": f"{url}/runs/{training['id']}/onset",
+                "what the repair changes": f"{url}/environments/{ENVIRONMENT}/versions/{mended['number']}/history",
                 "retrained": f"{url}/runs/{branch['id']}",
                 "review": f"{url}/review?run={training['id']}&shown=reviewed",
             },

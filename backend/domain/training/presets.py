@@ -117,7 +117,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
                 sft=SftChoice(episodes=4000, script_where="win = 1", noise=0.0, steps=1600, learning_rate=1.5e-3),
                 grpo=GrpoChoice(steps=60, tasks_per_step=32, group_size=8, learning_rate=8e-4, beta=0.0),
                 heldout=HeldoutChoice(every=10, tasks=100),
-                checkpoints=CheckpointChoice(every=5, keep_last=20),
+                checkpoints=CheckpointChoice(every=2, keep_last=20),
                 alarms=AlarmsChoice(suspicion="pause"),
             ),
         ),
