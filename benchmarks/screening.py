@@ -5,7 +5,7 @@
 Of each seed, with the product's own parts (env host and sandbox, Postgres with every rollout, each run in a process of
 its own as a worker starts it), on `sloppy_guess`, whose reward can be hacked:
 
-1. `note`: the preset's warm-up and GRPO, no alarm that pauses, every detector notes.
+1. `note`: the preset's warm-up and 40 steps of GRPO, no alarm that pauses, every detector notes.
 2. `screen`: a branch from the same warm-up with the same seed, tasks, steps and rate; flags of `--screen` are kept out
    of the gradient. Nobody judges anything, so what is flagged stays out.
 3. Warm-up and both ends play the same held-out tasks, which no examination used, on the repaired version
@@ -45,6 +45,8 @@ from benchmarks.mastery import _setting
 from benchmarks.mastery_runs import Trained, conduct_apart, train_apart
 from benchmarks.training_runs import environment
 
+BOUNDED = {"grpo.steps": "40", "checkpoints.every": "20"}
+"""The hack is there long before, and a run takes some minutes."""
 LAST = 5
 """Steps at the end whose mean reward is shown."""
 
@@ -90,7 +92,7 @@ def _compare(
     careless: EnvironmentVersion, repaired: EnvironmentVersion, seed: int, options: argparse.Namespace
 ) -> Compared:
     quiet = {f"detectors.{name}": "note" for name in FACES} | {"alarms.suspicion": "note"}
-    choices = nest(quiet | dict(options.set) | {"seed": str(seed)})
+    choices = nest(quiet | BOUNDED | dict(options.set) | {"seed": str(seed)})
     noted = _told(train_apart(careless, f"seed {seed}, note", resolve_configuration(options.preset, choices)))
     branch = _branch(noted.run_id, options.screen)
     screened = _told(conduct_apart(branch, f"seed {seed}, screen"))
