@@ -1,5 +1,6 @@
 """/environments/{name}/versions/{number}/history: all that was played, by this version's rewards."""
 
+import time
 from collections.abc import AsyncIterable
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from backend.rescoring.history import grade_again, history_of
 from backend.rescoring.history_view import HistoryAnswer, told
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.shared import Shared
+from backend.web.streams import AGAIN, END, live
 
 router = APIRouter(prefix="/environments/{name}/versions/{number}/history")
 TEMPLATE = "rescoring/history.html"
@@ -28,6 +30,10 @@ class HistoryPage:
     history: HistoryAnswer
 
 
+_histories: Shared[HistoryPage] = Shared()
+"""Of the versions that somebody watches: what follows from a long history takes a while."""
+
+
 @router.get("", response_class=HTMLResponse)
 def show_history(request: Request, session: SessionDep, _: Viewer, name: str, number: int) -> HTMLResponse:
     return page(request, TEMPLATE, _context(session, name, number), block="graded_history")
@@ -35,10 +41,21 @@ def show_history(request: Request, session: SessionDep, _: Viewer, name: str, nu
 
 @router.get("/events", response_class=EventSourceResponse)
 async def history_events(request: Request, _: Viewer, name: str, number: int) -> AsyncIterable[ServerSentEvent]:
+    heard: tuple[int, ...] = ()
+    since = 0.0
+
     def render(session: Session) -> dict[str, str]:
-        context = _context(session, name, number)
+        nonlocal heard, since
+        before, heard = heard, request.app.state.hub.mark(RUNS)
+        if heard != before:
+            since = time.monotonic()
+        context, again = _histories.read((name, number), since, lambda: _context(session, name, number))
         blocks = {"graded_history": render_block(request, TEMPLATE, "graded_history", context)}
-        return blocks if context.history.open else blocks | {END: ""}
+        if not context.history.open:
+            blocks[END] = ""
+        elif again:
+            blocks[AGAIN] = str(again)
+        return blocks
 
     async for event in live(request, (RUNS,), render):
         yield event

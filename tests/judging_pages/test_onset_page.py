@@ -147,3 +147,22 @@ def test_a_search_that_saw_nothing_marks_no_curve(viewer: TestClient, session: S
     (search,) = viewer.get(f"/api/v1/runs/{run.id}/onset").json()["searches"]
     assert (search["found"], search["roll_back"]) == ("not seen in any sampled checkpoint", None)
     assert "data-marks" not in viewer.get(f"/runs/{run.id}").text
+
+
+def test_what_a_detector_quotes_stays_text(viewer: TestClient, session: Session, run: Run) -> None:
+    """A cluster may be a model's own words."""
+    hostile = "\"'><script>alert(1)</script>"
+    make_points(session, run, "reward", {1: 0.2, 80: 0.9})
+    known_onset(session, run, 40, 50, cluster=hostile)
+    judged(session, run, (60,), cluster=hostile)
+    for path in ("", "/onset", "/safeguards"):
+        text = viewer.get(f"/runs/{run.id}{path}").text
+        assert "&lt;script&gt;alert(1)" in text or "\\u003cscript" in text, path
+        assert "<script>alert(1)" not in text, path
+
+
+def test_the_stream_of_what_is_over_ends(viewer: TestClient, session: Session, run: Run) -> None:
+    found(session, run)
+    news = viewer.get(f"/runs/{run.id}/onset/events").text
+    assert "event: onset_searches" in news
+    assert "event: end" in news

@@ -185,6 +185,9 @@ def test_a_history_without_a_change_says_so(
     name = old.environment.name
     text = viewer.get(f"/environments/{name}/versions/2/history").text
     assert "No conclusion changes so far" in text
+    news = viewer.get(f"/environments/{name}/versions/2/history/events").text
+    assert "event: graded_history" in news
+    assert "event: end" in news
     told = viewer.get(f"/api/v1/environments/{name}/versions/2/history").json()
     assert (told["graded"], told["missing"], told["conclusions"]["is_changed"]) == (2, 0, False)
     alone = make_environment_version(session).environment.name
