@@ -23,7 +23,7 @@ from backend.evaluations.rollouts.contrasts import Scene, scenes
 from backend.evaluations.rollouts.queries import matching
 from backend.judging.questions.flagging import raise_flags
 from backend.judging.questions.queries import configuration_of, get_question
-from backend.judging.questions.service import MOST_TRIED, start_asking, stop_asking, try_question
+from backend.judging.questions.service import MOST_TRIED, find_asking, start_asking, stop_asking, try_question
 from backend.web.audit import audit
 
 if TYPE_CHECKING:  # workers count rollouts too, and never load the web
@@ -209,6 +209,9 @@ def turn_into_flags(session: Session, actor: Actor, run: Run, question_id: uuid.
     asked = configuration_of(question)
     if asked.kind is QuestionKind.CONTRAST:
         raise Conflict("A contrast raises its flags by itself.")
+    asking = find_asking(session, run.id, question.id)
+    if asking is not None and (asking.canaries or {}).get("is_injectable"):
+        raise Conflict("Who answered does as the data says, so these answers raise no flags.")
     if unknown := [answer for answer in answers if answer not in asked.choices]:
         raise InvalidInput(fields={"answers": f"No answer is called {', '.join(unknown)[:100]}."})
     if asked.kind is QuestionKind.QUESTION and not (answers or asked.flags):

@@ -6,10 +6,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Asking, AuditEvent, Flag, Job, Question, QuestionAnswer, Rollout, Run
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.judging_record import CanaryReport
 from backend.domain.questions import QuestionKind
 from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
 from backend.errors import InvalidInput
 from backend.evaluations.forms import RolloutFilter
+from backend.evaluations.rollouts.contrasts import scenes
 from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.evaluations.rollouts.queries import matching, rollouts
 from backend.rescoring.columns import candidates
@@ -214,6 +217,9 @@ def test_stored_answers_are_turned_into_flags(session: Session, author: TestClie
     assert author.post(path, json={"answers": []}).status_code == 422
     assert author.post(path, json={"answers": ["yes"]}).json() == {"flags": 1}
     assert author.post(path, json={"answers": ["yes"]}).json() == {"flags": 0}
+    author.post(f"/runs/{run.id}/questions", data={"question_id": str(question.id)})
+    session.scalars(select(Asking)).one().canaries = CanaryReport(is_injectable=True).model_dump(mode="json")
+    assert author.post(path, json={"answers": ["no"]}).status_code == 409
     [flag] = session.scalars(select(Flag).where(Flag.run_id == run.id))
     assert (flag.detector, flag.rollout_id) == ("question:gave_up", first.id)
     assert "<mark>I give up</mark>" in author.get(f"/review/{flag.id}?evidence=true").text
@@ -256,8 +262,10 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
     names = {candidate.name for candidate in candidates(session, run)}
     assert not any("watch" in name for name in names)
     assert not any("watch" in name for name in scope_of(session, run).fields)
-    body = {"weights": "question.watch=1", "name": "x"}
-    assert author.post(f"/api/v1/runs/{run.id}/rescore", json=body).status_code in {404, 422}
+    for weights in ({"question.watch": 1.0}, {"judge.watch": 1.0}, {"watch": 1.0}):
+        refused = author.post("/api/v1/rescores", json={"run_ids": [str(run.id)], "weights": weights})
+        assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
+    assert str(QuestionKind.MONITOR) not in FACES  # what has no settings cannot be set to screen
     with pytest.raises(InvalidInput):
         rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
 
@@ -305,5 +313,17 @@ def test_a_contrast_tells_how_many_groups(session: Session, author: TestClient) 
     assert "<b>1</b> group to ask about" in author.get(f"/runs/{run.id}/questions?question={question.id}").text
     even = make_asked_run(session, [STAYED, STAYED], group_size=2)
     assert "earned differently" in author.get(f"/runs/{even.id}/questions?question={question.id}").text
-    assert author.post(f"/runs/{even.id}/questions", data={"question_id": str(question.id)}).status_code in {303, 422}
+    assert author.post(f"/runs/{even.id}/questions", data={"question_id": str(question.id)}).status_code == 422
     assert session.scalars(select(Asking)).all() == []
+
+
+def test_a_cluster_is_shown_beside_the_rest_of_its_groups(session: Session) -> None:
+    run = make_asked_run(session, [STAYED] * 6, rewards=[1.0, 1.0, 0.0, 0.0, 1.0, 0.0], group_size=3)
+    first, second, third, *_ = members(session, run)
+    make_flag(session, run, second, detector="gibberish", cluster="mixed scripts")
+    [scene] = scenes(session, run, 4, cluster="gibberish: mixed scripts")
+    assert (scene.high, set(scene.low), scene.label) == ((second.id,), {first.id, third.id}, "heldout/0")
+    assert len(scenes(session, run, 4)) == 2
+    assert [len(each.high) for each in scenes(session, run, 1)] == [1, 1]
+    with pytest.raises(InvalidInput):
+        scenes(session, run, 4, cluster="gibberish")
