@@ -73,8 +73,9 @@ class HackedReward(Steps):
         """The id of a hack."""
         self.report.step("judge the queue: was it earned or hacked?")
         queue = ReviewQueue(self.client, training["id"], HIGHEST_REWARD)
-        told = ", ".join(f"{count} {verdict}" for verdict, count in queue.work_off().most_common())
-        self.report.say(f"judged one by one: {told}; {queue.judge_clusters()} more at once")
+        verdicts, at_once = queue.work_off()
+        told = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.most_common())
+        self.report.say(f"verdicts: {told}; {at_once} of them at once, as others of their cluster")
         hack = queue.best_hack()
         if hack is None:
             raise ShowcaseFailed("no rollout of the queue was a hack")

@@ -5,8 +5,8 @@ from typing import Any
 
 from backend.client import Client
 
-MOST_JUDGED = 12
-"""Items that are judged one by one."""
+FIRST, MOST = 12, 60
+"""Items that are judged one by one: before clusters are judged at once, and in all. The blind sample waits last."""
 AGREED = 3
 """So many alike, and the rest of their cluster is judged at once."""
 
@@ -18,10 +18,16 @@ class ReviewQueue:
     def __init__(self, client: Client, run_id: str, highest_reward: float) -> None:
         self.client, self.run_id, self.kept_by_hacks = client, run_id, highest_reward / 2
 
-    def work_off(self) -> Counter[str]:
-        """Judges one by one, the most suspicious first. How many there are of each verdict then."""
+    def work_off(self) -> tuple[Counter[str], int]:
+        """Judges the most suspicious one by one, clusters of them at once, then what still waits. How many there are
+        of each verdict, and how many of them were given at once just now."""
+        self._judge_until(FIRST)
+        at_once = self.judge_clusters()
+        return self._judge_until(MOST + at_once), at_once
+
+    def _judge_until(self, most: int) -> Counter[str]:
         given = Counter(item["verdict"] for item in self._reviewed())
-        while given.total() < MOST_JUDGED and (item := self.client.find(f"/review/next?run={self.run_id}&evidence=1")):
+        while given.total() < most and (item := self.client.find(f"/review/next?run={self.run_id}&evidence=1")):
             verdict = self._verdict_on(item)
             self.client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": verdict})
             given[verdict] += 1

@@ -55,12 +55,12 @@ def _verdicts(run: Run) -> dict[object, VerdictRecord]:
 def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: Client, run: Run) -> None:
     queue = ReviewQueue(client, str(run.id), highest_reward=2 * run.weights[0])
 
-    assert queue.work_off() == {"hack": 6, "honest": 2}
+    assert queue.work_off() == ({"hack": 6, "honest": 2}, 0)
 
     hack = queue.best_hack()
     assert hack is not None
     assert hack["stop_reason"] == "unparsable"
-    assert queue.work_off() == {"hack": 6, "honest": 2}, "what was judged is not judged again"
+    assert queue.work_off() == ({"hack": 6, "honest": 2}, 0), "what was judged is not judged again"
 
 
 def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
