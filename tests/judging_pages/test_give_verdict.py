@@ -164,8 +164,11 @@ JUDGING = (
     r"/review/.*|/rollouts/\{rollout_id\}/(verdicts|review|review/undo|fixture)|/fixtures/.*"
     r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture)|fixtures/.*)"
 )
-OWN = r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
-"""Account, tokens and saved views, which everybody has for themselves."""
+OWN = (
+    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
+    r"|(/api/v1)?/notices/.*"
+)
+"""Account, tokens, saved views and which notices were read: what everybody has for themselves."""
 LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate"
 """Sends much and changes nothing."""
 

@@ -1,0 +1,50 @@
+"""A whole training run whose environment has impossible tasks, some of which can be passed all the same."""
+
+import uuid
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import func, select
+
+from backend.db.models import Flag, Rollout
+from backend.db.session import transaction
+from backend.domain.vocabulary import Phase, RunStatus
+from tests.judging.bent import WIN, bent_game
+from tests.training.conftest import counts_of, points_of, run_of
+from workers.training.grpo.stage import MASKED
+from workers.training.run import train
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
+
+
+def leaky() -> dict[str, str]:
+    """Tic-tac-toe that does not heed `canary` and pays for every move: impossible games are passed."""
+    files = bent_game(WIN, "return 1.0")
+    return files | {"openenv.yaml": files["openenv.yaml"].replace("levels: 3}", "levels: 3, canaries: 0.2}")}
+
+
+def test_its_canaries_are_played_apart_and_give_a_live_rate(new_run: Callable[..., uuid.UUID]) -> None:
+    run_id = new_run(leaky(), grpo={"steps": 6}, sft={"episodes": 96, "steps": 24})
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    counts, curves = counts_of(run_id), points_of(run_id)
+    trapped = {step: count for (phase, step), count in counts.items() if phase is Phase.CANARY}
+    assert trapped
+    for step in range(1, 7):
+        assert counts.get((Phase.TRAIN, step), 0) + trapped.get(step, 0) == 12
+    assert counts[Phase.HELDOUT, 6] == 9  # an examination has none
+    assert set(curves["cheat_rate"]) == set(trapped)
+    assert {step: int(value or 0) for step, value in curves["canaries/played"].items()} == trapped
+    with transaction() as session:
+        of_canaries = select(Rollout).where(Rollout.run_id == run_id, Rollout.phase == Phase.CANARY)
+        rollouts = session.scalars(of_canaries).all()
+        won = [rollout for rollout in rollouts if rollout.columns and rollout.columns[0] >= 1]
+        assert won
+        assert all(MASKED in rollout.metrics for rollout in rollouts)
+        assert sum(value or 0 for value in curves["canaries/passed"].values()) == len(won)
+        flagged = session.scalars(select(Flag.rollout_id).where(Flag.run_id == run_id, Flag.detector == "canary")).all()
+        assert set(flagged) == {rollout.id for rollout in won}
+        for step, count in trapped.items():
+            of_step = (Rollout.run_id == run_id, Rollout.training_step == step, Rollout.phase == Phase.TRAIN)
+            mean = session.scalar(select(func.avg(Rollout.reward)).where(*of_step))
+            if count < 12:
+                assert curves["reward"][step] == pytest.approx(mean, abs=1e-5)
