@@ -13,8 +13,7 @@ from backend.domain.vocabulary import JobStatus
 from backend.notifications.outbox import announce
 from backend.notifications.secrets import seal
 from backend.queue import NOTICE_JOB
-from workers.jobs import notices
-from workers.jobs.registry import JobContext
+from workers.jobs.registry import JobContext, find_body
 
 RECIPIENTS = ["ana@example.org", "rae@example.org"]
 
@@ -75,7 +74,7 @@ def carry_out() -> int:
         for job in jobs:
             job.status = JobStatus.DONE
     for job in jobs:
-        notices.run(JobContext(job.id, None, job.arguments, 1))
+        find_body(job.name)(JobContext(job.id, None, job.arguments, 1))
     return len(jobs)
 
 

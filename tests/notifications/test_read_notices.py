@@ -13,9 +13,10 @@ from backend.domain.notices import NoticeKind
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.evaluations.service import finish_run
 from backend.notifications.outbox import announce
-from tests.factories import make_run
+from tests.factories import make_environment, make_environment_version, make_run
 from tests.notifications.sending import tell
 from tests.web_fixtures import make_person, sign_in
+from workers.jobs.nightly import tell_of_expiry
 
 
 def _unread(browser: TestClient) -> int:
@@ -117,3 +118,12 @@ def test_any_evidence_can_be_stored(session: Session, viewer: TestClient) -> Non
     (found,) = viewer.get("/api/v1/notices").json()["items"]
     assert found["evidence"]["odd"] is None
     assert sorted(found["evidence"]["ids"]) == [1, 2]
+
+
+def test_a_certificate_that_a_night_put_out_of_force_is_told(viewer: TestClient, session: Session) -> None:
+    version = make_environment_version(session, make_environment(session, "maze"), number=3)
+    tell_of_expiry(session, make_run(session, version, kind=RunKind.CHECK), ["gold_reaches_bound", "token_cost"])
+    (notice,) = viewer.get("/api/v1/notices").json()["items"]
+    assert (notice["kind"], notice["title"]) == ("certificate_expired", "The certificate of maze v3 is out of force")
+    assert "gold_reaches_bound, token_cost held before" in notice["text"]
+    assert notice["url"].endswith("/environments/maze/versions/3#certificate")

@@ -5,9 +5,10 @@ import hashlib
 import hmac
 import socket
 import time
+from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from backend.db.models import Job, Notice, NoticeDelivery
 from backend.db.session import transaction
@@ -17,6 +18,7 @@ from tests.factories import make_run
 from tests.installation import forget_settings
 from tests.notifications.receivers import Answer, WebServer, free_port
 from tests.notifications.sending import carry_out, let_the_pause_pass, only_delivery, tell, webhook
+from workers.jobs import housekeeping, leases
 from workers.jobs.notices import ask_for_due
 
 pytestmark = pytest.mark.usefixtures("committed_database")
@@ -201,3 +203,39 @@ def test_what_is_rolled_back_is_told_to_nobody(web: WebServer) -> None:
     with transaction() as session:
         assert session.scalars(select(Job)).all() == []
         assert session.scalars(select(Notice)).all() == []
+
+
+def test_a_job_that_breaks_again_and_again_gives_the_delivery_up(web: WebServer) -> None:
+    with transaction() as session:
+        webhook(session, web.url)
+        tell(session)
+    with transaction() as session:
+        job = session.scalars(select(Job)).one()
+        leases.give_up(session, job, "KeyError: 'url'")
+    delivery = only_delivery()
+    assert (delivery.status, delivery.error) == (DeliveryStatus.FAILED, "KeyError: 'url'")
+
+
+def test_a_secret_that_cannot_be_opened_any_more_is_asked_for(web: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with transaction() as session:
+        webhook(session, web.url, secret="s")
+        tell(session)
+    monkeypatch.setenv("PROCTOR_SECRET_KEY", "another key of the installation")
+    forget_settings()
+    carry_out()
+    assert web.received == []
+    delivery = only_delivery()
+    assert delivery.status is DeliveryStatus.FAILED
+    assert "Enter the secret of chat again" in (delivery.error or "")
+
+
+def test_notices_are_forgotten_after_90_days_with_their_deliveries(web: WebServer) -> None:
+    with transaction() as session:
+        webhook(session, web.url)
+        tell(session, "old")
+        session.execute(update(Notice).values(created_at=Notice.created_at - timedelta(days=91)))
+        tell(session, "new")
+    housekeeping.tidy()
+    with transaction() as session:
+        assert session.scalars(select(Notice.title)).all() == ["new"]
+    assert only_delivery().notice.title == "new"
