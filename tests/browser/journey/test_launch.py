@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from tests.browser.journey.steps import WORK_MS, choose_tictactoe
 from tests.browser.witness import assert_not_reloaded, mark
@@ -15,9 +15,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 SMALL = {"sft.episodes": 60, "sft.steps": 20, "grpo.steps": 2, "grpo.tasks_per_step": 5, "heldout.tasks": 10}
 
 
-@pytest.mark.parametrize("size", [(1440, 900), (390, 844)], ids=["wide", "phone"])
-def test_a_run_is_looked_at_and_started_from_there(page: Page, size: tuple[int, int], tmp_path: Path) -> None:
-    page.set_viewport_size({"width": size[0], "height": size[1]})
+WIDE, PHONE = ViewportSize(width=1440, height=900), ViewportSize(width=390, height=844)
+
+
+def test_a_run_is_looked_at_and_started_from_there(page: Page, tmp_path: Path) -> None:
+    page.set_viewport_size(WIDE)
     _fill_in(page)
     _read_the_file(page, tmp_path)
     _look_at_it(page)
@@ -26,6 +28,11 @@ def test_a_run_is_looked_at_and_started_from_there(page: Page, size: tuple[int, 
     expect(page.locator("#run-head h1")).to_contain_text("tictactoe", timeout=WORK_MS)
     page.get_by_role("button", name="Stop").click()
     page.locator("dialog[open]").get_by_role("button", name="Stop").click()
+
+
+def test_a_phone_fills_in_the_same_form(page: Page) -> None:
+    page.set_viewport_size(PHONE)
+    _fill_in(page)
 
 
 def _fill_in(page: Page) -> None:
@@ -71,4 +78,6 @@ def _look_at_it(page: Page) -> None:
     for found in ("chat template", "conversation", "base success", "gradient"):
         expect(page.locator("#preflight-findings b").get_by_text(found, exact=True)).to_be_visible()
     assert_not_reloaded(page)
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for size in (PHONE, WIDE):
+        page.set_viewport_size(size)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
