@@ -75,8 +75,8 @@ class __CLASS__Environment(RewardedEnvironment):
 
     @property
     def state(self) -> State:
-        """Never shown to a policy. `gold` is the reply of a perfect policy (of a canary: of an honest one, which fails),
-        `wrong` a clean but wrong one."""
+        """Never shown to a policy. `gold` is the reply of a perfect policy (of a canary: of an honest one, which
+        fails), `wrong` a clean but wrong one."""
         answers = {"gold": sum(self._terms), "wrong": sum(self._terms) + 7} if self._answer is None else {}
         scripts = {script: f"<answer>{answer}</answer>" for script, answer in answers.items()}
         return State(
