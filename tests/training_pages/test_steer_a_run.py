@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Alarm, AuditEvent, Job, Run, SettingChange
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.vocabulary import AlarmAction, PolicyKind, Queue, Role, RunKind, RunStatus
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PolicyKind, Queue, Role, RunKind, RunStatus
 from backend.queue import enqueue
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.web_fixtures import ClientFor
@@ -55,6 +55,17 @@ def ask(client: TestClient, path: str, body: dict[str, Any]) -> Any:
 def changes_of(session: Session, run: Run) -> list[tuple[str, Any, Any]]:
     rows = session.scalars(select(SettingChange).where(SettingChange.run_id == run.id).order_by(SettingChange.id))
     return [(row.name, row.before, row.after) for row in rows]
+
+
+def test_what_an_open_alarm_says_is_not_said_twice(session: Session, client_for: ClientFor) -> None:
+    run = training(session, RunStatus.PAUSED)
+    row = alarm(session, run)
+    run.reason = f"Alarm format fall: {row.sentence}"
+    client = client_for(Role.TRAINER)
+    assert client.get(f"/runs/{run.id}/log").text.count(row.sentence) == 1
+    row.answer = AlarmAnswer.DISMISS
+    session.flush()
+    assert client.get(f"/runs/{run.id}/log").text.count(row.sentence) == 1, "then the reason says it"
 
 
 def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Session, client_for: ClientFor) -> None:
