@@ -109,8 +109,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             suits="Seeing a policy find the hole, an alarm pause it, and a roll back onto a repaired version. Nothing"
             " that it makes is worth keeping.",
             takes="About two minutes until the pause, and three more to train on.",
-            seen="Seeds 0, 1 and 2: paused 2, 5 and 3 steps after the first hacked one. Rolled back and trained on by the"
-            " repaired reward it found 32 % of the numbers, left alone 3 %, when it was paused 18 %.",
+            seen="Seeds 0, 1 and 2: paused 2, 5 and 3 steps after the first hacked one. Rolled back and trained on by"
+            " the repaired reward it found 32 % of the numbers, left alone 3 %, when it was paused 18 %.",
             environment="sloppy_guess",
             configuration=TrainingConfiguration(
                 model=ModelChoice(pieces="phrases", vocabulary=640),
