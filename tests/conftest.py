@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic import command
@@ -17,8 +18,14 @@ from sqlalchemy.orm import Session
 from backend.db.session import make_engine
 from backend.embedded import Postgres, Valkey
 from backend.settings import PROJECT_ROOT, get_settings
+from tests.sharing import Together
 
 pytest_plugins = ["tests.envhost_fixture", "tests.installation"]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    return Together(config, log)
 
 
 @pytest.hookimpl(trylast=True)
