@@ -1,6 +1,7 @@
 """What every showcase does: follow a run, show how far it is, begin again where an earlier one was cut."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -45,14 +46,15 @@ class Outcome:
     """Pages to look at, by title."""
 
 
-class Steps:
+class Steps(ABC):
     """A showcase through the JSON API. Its methods raise ShowcaseFailed, Stopped, or the client's Refused."""
 
     def __init__(self, client: Client, report: Report, should_stop: Callable[[], bool]) -> None:
         self.client, self.report, self.should_stop = client, report, should_stop
 
+    @abstractmethod
     def run(self) -> Outcome:
-        raise NotImplementedError
+        """All of it, from where an earlier one ended."""
 
     def policy_id(self, name: str) -> str:
         """Raises ShowcaseFailed."""
