@@ -21,7 +21,8 @@ PATIENCE_MS = 20_000
 
 @pytest.fixture
 def flags(address: str) -> Iterator[list[Flag]]:
-    """Two suspicious rollouts of one group, the second more so."""
+    """Two suspicious rollouts of one group, the second more so, and nothing else in the queue."""
+    _forget_what_waits()
     with transaction() as session:
         run = factories.make_run(session)
         rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2, group_size=2)
@@ -30,6 +31,10 @@ def flags(address: str) -> Iterator[list[Flag]]:
             for number, rollout in enumerate(rollouts)
         ]
     yield yielded
+    _forget_what_waits()
+
+
+def _forget_what_waits() -> None:
     with transaction() as session:
         for table in (VerdictRecord, Flag, ReviewItem):
             session.execute(delete(table))
