@@ -42,7 +42,7 @@ def served() -> Iterator[ProctorProcess]:
 
 def test_it_serves_a_sign_in_link_and_ends_without_leaving_a_process(data: Path) -> None:
     with proctor_up(data) as proctor:
-        url = proctor.wait_until_web()
+        url = proctor.wait_until_serving()
         link = proctor.wait_for("sign_in")["url"]
 
         assert httpx.get(url, follow_redirects=True).status_code == 200
@@ -74,7 +74,7 @@ def test_when_it_is_killed_every_child_ends_and_the_next_start_works(data: Path)
         proctor.process.wait()
 
         with proctor_up(data) as again:
-            again.wait_until_web()
+            again.wait_until_serving()
     assert _gone(data, within=20.0)
 
 
@@ -123,7 +123,7 @@ def test_a_busy_port_is_told(data: Path) -> None:
 
 def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
     with proctor_up(data) as proctor:
-        proctor.wait_until_web()
+        proctor.wait_until_serving()
         with psycopg.connect(f"host={data}/run user=proctor dbname=postgres") as connection:
             connection.execute("UPDATE alembic_version SET version_num = 'f00dfeedf00d'")
 
@@ -139,7 +139,7 @@ def test_given_servers_are_used_instead_of_embedded_ones(data: Path, database_ur
         connection.execute("CREATE DATABASE given")
 
     with proctor_up(data, environment={"DATABASE_URL": given, "REDIS_URL": redis_url}) as proctor:
-        proctor.wait_until_web()
+        proctor.wait_until_serving()
 
         assert not (data / "postgres").exists()
         assert not (data / "valkey").exists()
@@ -155,7 +155,7 @@ def test_the_env_host_is_told_no_secret(served: ProctorProcess) -> None:
 
 def test_it_works_as_an_ordinary_user(data: Path) -> None:
     with proctor_up(data, prefix=AS_ORDINARY_USER if os.getuid() == 0 else ()) as proctor:
-        url = proctor.wait_until_web()
+        url = proctor.wait_until_serving()
         uids = Path(f"/proc/{proctor.process.pid}/status").read_text()
 
         assert httpx.get(f"{url}/healthz").status_code == 200
