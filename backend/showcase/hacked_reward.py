@@ -47,7 +47,7 @@ class HackedReward(Steps):
 
     def _careless(self) -> dict[str, Any]:
         self.report.step(f"check {ENVIRONMENT}: its reward has a hole")
-        certificate = self._certificate(1)
+        certificate = self.certificate(ENVIRONMENT, 1)
         failed = [result["check"] for result in certificate["results"] if result["status"] == "failed"]
         self.report.say(f"certificate: {certificate['status']} ({', '.join(failed)}); trained on all the same")
         return self._version(1)
@@ -90,7 +90,7 @@ class HackedReward(Steps):
             self.report.say(self._tried(hack))
             body = {"notes": "Stopping early gains nothing.", "check": False}
             number = self.client.post(f"/environments/{ENVIRONMENT}/publish", body)["number"]
-        certificate = self._certificate(number)
+        certificate = self.certificate(ENVIRONMENT, number)
         if certificate["status"] == "failed":
             raise ShowcaseFailed(f"the repaired {ENVIRONMENT} v{number} failed its checks")
         kept = list(self.client.all(f"/environments/{ENVIRONMENT}/judged-fixtures"))
@@ -216,16 +216,6 @@ class HackedReward(Steps):
         win: dict[str, Any] = next(column for column in found["columns"] if column["name"] == "win")
         difference: dict[str, Any] = win["difference"]
         return difference
-
-    def _certificate(self, number: int) -> dict[str, Any]:
-        """Checked first where it never was."""
-        address = f"/environments/{ENVIRONMENT}/versions/{number}"
-        found: dict[str, Any] | None = self.client.find(f"{address}/certificate")
-        if found is None:
-            self.follow(self.client.post(f"{address}/checks")["run_id"])
-            found = self.client.get(f"{address}/certificate")
-        assert found is not None
-        return found
 
     def _version(self, number: int) -> dict[str, Any]:
         """With its files."""

@@ -63,6 +63,14 @@ class Steps(ABC):
                 return str(known["id"])
         raise ShowcaseFailed(f"there is no policy {name}")
 
+    def certificate(self, environment: str, number: int) -> dict[str, Any]:
+        """Of a version, which is checked first where it never was."""
+        address = f"/environments/{environment}/versions/{number}"
+        if self.client.find(f"{address}/certificate") is None:
+            self.follow(self.client.post(f"{address}/checks")["run_id"])
+        found: dict[str, Any] = self.client.get(f"{address}/certificate")
+        return found
+
     def follow(self, run_id: str, ends: frozenset[str] = frozenset({"completed"})) -> dict[str, Any]:
         """Until the run is completed, or ends otherwise as wanted. One that stopped or failed before is taken up
         again, once."""

@@ -54,10 +54,7 @@ class TicTacToe(Steps):
         """The newest version, once its certificate is there."""
         self.report.step(f"check {ENVIRONMENT}: is its reward sound?")
         version: dict[str, Any] = self.client.get(f"/environments/{ENVIRONMENT}")["latest"]
-        address = f"/environments/{ENVIRONMENT}/versions/{version['number']}"
-        if version["certificate"] is None:
-            self.follow(self.client.post(f"{address}/checks")["run_id"])
-        status = self.client.get(f"{address}/certificate")["status"]
+        status = self.certificate(ENVIRONMENT, version["number"])["status"]
         if status == "failed":
             raise ShowcaseFailed(f"{ENVIRONMENT} v{version['number']} failed its checks")
         return version
