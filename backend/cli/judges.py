@@ -57,7 +57,9 @@ def add(
     temperature: Annotated[float, typer.Option(min=0, max=2, help="Repeats need more than 0.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=16, help="Tokens a verdict.")] = 1024,
     concurrency: Annotated[int, typer.Option(min=1, max=256, help="Requests at a time.")] = 8,
-    shows_reasoning: Annotated[bool, typer.Option("--reasoning", help="Show it what the policy thought.")] = False,
+    shows_reasoning: Annotated[
+        bool, typer.Option("--reasoning", help="Show it what the policy thought; it can then be no part of a reward.")
+    ] = False,
     shows_reference: Annotated[bool, typer.Option("--reference", help="Show it the right answer.")] = False,
     as_json: AsJson = False,
 ) -> None:

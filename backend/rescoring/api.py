@@ -16,7 +16,7 @@ from backend.evaluations import queries as run_queries
 from backend.evaluations.api.answers import RunAnswer, RunDetailAnswer
 from backend.evaluations.rollouts.queries import get_rollout
 from backend.rescoring import queries, service
-from backend.rescoring.columns import Origin, candidates, weighed
+from backend.rescoring.columns import Candidate, Origin, candidates, weighed
 from backend.rescoring.forms import OverrideForm, PreviewRequest, ReplayRequest, RescoreRequest
 from backend.rescoring.pairs import ColumnPair, column_pairs, original_of, step_pairs
 from backend.rescoring.preview import Preview, preview
@@ -39,6 +39,12 @@ class CandidateAnswer(BaseModel):
     name: str
     origin: Origin
     weight: float
+    saw_reasoning: bool
+    """A judge that was shown the policy's thoughts: no weight but 0 is taken."""
+
+    @classmethod
+    def of(cls, candidate: Candidate) -> "CandidateAnswer":
+        return cls.model_validate(candidate, from_attributes=True)
 
 
 class PreviewAnswer(BaseModel):
@@ -118,8 +124,8 @@ def preview_rescore(session: SessionDep, _: Author, request: PreviewRequest) -> 
     chosen = weighed(offered, request.weights)
     plan = RescorePlan(where=request.where.strip(), phase=request.phase)
     return PreviewAnswer(
-        columns=[CandidateAnswer(name=each.name, origin=each.origin, weight=each.weight) for each in chosen],
-        offered=[CandidateAnswer(name=each.name, origin=each.origin, weight=each.weight) for each in offered],
+        columns=[CandidateAnswer.of(each) for each in chosen],
+        offered=[CandidateAnswer.of(each) for each in offered],
         preview=preview(session, run, chosen, conditions_of(session, run, plan)),
     )
 

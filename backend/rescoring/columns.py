@@ -1,8 +1,12 @@
-"""What may carry a weight when stored rollouts are scored again: reward columns, metrics, judges' scores."""
+"""What may carry a weight when stored rollouts are scored again: reward columns, metrics, judges' scores.
+
+Not the score of a judge that was shown what the policy thought: whoever trains against it teaches the policy to hide
+what it means to do (arXiv:2503.11926). Every way to a re-score passes `weighed`, which refuses it.
+"""
 
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -28,6 +32,18 @@ ORDER BY m.key
 """)
 
 
+class ReasoningIsNoReward(InvalidInput):
+    """A judge that was shown what the policy thought cannot carry a weight."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        told = (
+            f"{', '.join(names)[:200]} cannot carry a weight: that judge was shown what the policy thought, and a "
+            "policy that is paid by its thoughts learns to hide them (arXiv:2503.11926). Let a copy of the judge that "
+            "sees no thoughts look at the run, and weigh that."
+        )
+        super().__init__(told, fields={"weights": told})
+
+
 class Origin(StrEnum):
     """Where a value is stored."""
 
@@ -47,39 +63,42 @@ class Candidate:
     position: int = 0
     """Of a reward column, from 1."""
     judge_id: uuid.UUID | None = None
+    saw_reasoning: bool = False
+    """A judge that was shown the policy's thoughts; no weight but 0 is taken."""
 
 
 def candidates(session: Session, run: Run) -> list[Candidate]:
     """The run's columns in declared order, then its metrics, then the judges that looked at it."""
+    readers = _readers_among(session, run)
     columns = [
-        Candidate(name, Origin.COLUMN, weight, position)
+        Candidate(name, Origin.COLUMN, weight, position, saw_reasoning=name in readers)
         for position, (name, weight) in enumerate(zip(run.columns, run.weights, strict=True), start=1)
     ]
     known = set(run.columns)
     found = session.scalars(_METRICS, {"run": run.id, "looked_at": METRICS_LOOKED_AT}).all()
     metrics = [name for name in found if name not in known | _OURS and not name.startswith(JUDGE_PREFIX)]
-    judged = select(Judgement.judge_id).where(Judgement.run_id == run.id).distinct()
-    judges = session.execute(select(Judge.id, Judge.name).where(Judge.id.in_(judged)).order_by(Judge.name)).all()
+    judges = [judge for judge in _judges_of(session, run.id) if f"{JUDGE_PREFIX}{judge.name}" not in known]
     return [
         *columns,
         *(Candidate(name, Origin.METRIC) for name in metrics[:MAX_METRICS]),
         *(
-            Candidate(f"{JUDGE_PREFIX}{judge.name}", Origin.JUDGE, judge_id=judge.id)
+            Candidate(f"{JUDGE_PREFIX}{judge.name}", Origin.JUDGE, judge_id=judge.id, saw_reasoning=_sees(judge))
             for judge in judges
-            if f"{JUDGE_PREFIX}{judge.name}" not in known
         ),
     ]
 
 
 def weighed(offered: Sequence[Candidate], weights: Mapping[str, float]) -> list[Candidate]:
-    """All reward columns, those not named with the weight that they have, and what else is given one."""
+    """All reward columns, those not named with the weight that they have, and what else is given one.
+
+    Raises ReasoningIsNoReward where a judge that was shown the policy's thoughts would have a weight.
+    """
     names = {candidate.name for candidate in offered}
     if unknown := [name for name in weights if name not in names]:
         raise InvalidInput(fields={"weights": f"There is no {', '.join(unknown)[:200]}; there is {_listed(offered)}."})
-    changed = [
-        Candidate(each.name, each.origin, weights.get(each.name, each.weight), each.position, each.judge_id)
-        for each in offered
-    ]
+    changed = [replace(each, weight=weights[each.name]) if each.name in weights else each for each in offered]
+    if readers := [each.name for each in changed if each.saw_reasoning and each.weight]:
+        raise ReasoningIsNoReward(readers)
     return [each for each in changed if each.origin is Origin.COLUMN or each.weight]
 
 
@@ -111,6 +130,31 @@ def readings(
         joins.append((judgement, theirs))
         values.append(cast(judgement.c.score, Double).label(f"v{number}"))
     return values, joins
+
+
+def _judges_of(session: Session, *run_ids: uuid.UUID) -> Sequence[Judge]:
+    judged = select(Judgement.judge_id).where(Judgement.run_id.in_(run_ids)).distinct()
+    return session.scalars(select(Judge).where(Judge.id.in_(judged)).order_by(Judge.name)).all()
+
+
+def _sees(judge: Judge) -> bool:
+    return bool(judge.configuration.get("shows_reasoning"))
+
+
+def _readers_among(session: Session, run: Run) -> set[str]:
+    """Columns of an earlier re-score that hold what a judge said who was shown the thoughts."""
+    if not any(name.startswith(JUDGE_PREFIX) for name in run.columns):
+        return set()
+    judges = _judges_of(session, *_sources_of(session, run))
+    return {f"{JUDGE_PREFIX}{judge.name.partition(' (deleted ')[0]}" for judge in judges if _sees(judge)}
+
+
+def _sources_of(session: Session, run: Run) -> Iterator[uuid.UUID]:
+    """The run whose rollouts it took over, the one that this took them from, and so on."""
+    source_id = run.source_run_id
+    while source_id is not None:
+        yield source_id
+        source_id = session.scalar(select(Run.source_run_id).where(Run.id == source_id))
 
 
 def _value(rollout: Any, candidate: Candidate) -> ColumnElement[Any]:

@@ -107,7 +107,7 @@ def show_choices(
 
 def _choices(session: Session, run: Run, wanted: WeightsForm) -> RescorePage:
     offered = candidates(session, run)
-    weights = {each.name: each.weight for each in offered} | wanted.weights()
+    weights = {each.name: 0.0 if each.saw_reasoning else each.weight for each in offered} | wanted.weights()
     plan = RescorePlan(where=wanted.where.strip(), phase=wanted.phase)
     versions = queries.versions_of(session, run.version.environment_id)
     checks = check_statuses(session, [version.id for version in versions])

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Run
 from backend.domain.vocabulary import RunKind
 from tests.factories import make_environment_version, make_rollouts, make_run
-from tests.rescoring.test_pages import _rollouts, again, source
+from tests.rescoring.test_pages import _rollouts, again, reader, source
 
 __all__ = ["source"]
 
@@ -30,6 +30,20 @@ def test_weights_are_previewed_and_stored_alike(author: TestClient, source: Run)
     assert (run["kind"], run["status"], run["weights"]) == ("rescore", "queued", [2.0, 0.2, -0.1])
     batch = author.get(f"/api/v1/rescores/{started.json()['batch']}").json()
     assert [each["id"] for each in batch["runs"]] == [run["id"]]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/rescores/preview", "/api/v1/rescores"])
+def test_a_judge_that_read_thoughts_is_no_part_of_a_reward(
+    author: TestClient, session: Session, source: Run, path: str
+) -> None:
+    judge = reader(session, source)
+    whose = {"run_id": str(source.id)} if path.endswith("preview") else {"run_ids": [str(source.id)]}
+    refused = author.post(path, json={**whose, "weights": {"judge.mind_reader": 0.5}})
+    assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
+    assert "was shown what the policy thought" in refused.json()["detail"]
+    assert author.post(path, json={**whose, "weights": {"win": 0.5}}).is_success
+    judge.configuration = {"shows_reasoning": False}
+    assert author.post(path, json={**whose, "weights": {"judge.mind_reader": 0.5}}).is_success
 
 
 def test_the_same_weights_change_nothing(author: TestClient, source: Run) -> None:

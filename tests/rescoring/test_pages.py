@@ -7,13 +7,15 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Rollout, Run
+from backend.db.models import Job, Judge, Judgement, Rollout, Run
 from backend.domain.ids import new_id
 from backend.domain.rescoring import copy_id
-from backend.domain.vocabulary import RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import JudgementStatus, RolloutStatus, RunKind, RunStatus
+from backend.evaluations.rollouts.filter_fields import scope_of
 from tests.factories import (
     make_environment,
     make_environment_version,
+    make_policy,
     make_rollouts,
     make_run,
     make_step,
@@ -47,6 +49,18 @@ def again(session: Session, source: Run, kind: RunKind = RunKind.REPLAY, **field
     return run
 
 
+def reader(session: Session, source: Run) -> Judge:
+    """Was shown what the policy thought, and gave the first rollout a score."""
+    judge = Judge(name="mind_reader", policy_id=make_policy(session).id, configuration={"shows_reasoning": True})
+    session.add(judge)
+    session.flush()
+    first = _rollouts(session, source)[0]
+    given = {"judge_id": judge.id, "run_id": source.id, "rollout_id": first.id}
+    session.add(Judgement(id=new_id(), score=0.5, status=JudgementStatus.COMPLETED, **given))
+    session.flush()
+    return judge
+
+
 def _rollouts(session: Session, run: Run) -> list[Rollout]:
     return list(session.scalars(select(Rollout).where(Rollout.run_id == run.id).order_by(Rollout.seq)))
 
@@ -65,6 +79,21 @@ def test_the_preview_follows_the_weights_that_are_typed(author: TestClient, sour
     assert "<html" not in block.text
     assert 'id="rescore-preview"' in block.text
     assert 'name="weight" value="-1.0"' in block.text
+
+
+def test_a_judge_that_read_thoughts_says_so_and_takes_no_weight(
+    author: TestClient, session: Session, source: Run
+) -> None:
+    judge = reader(session, source)
+    choices = author.get(f"/runs/{source.id}/rescore").text
+    assert "it saw the policy" in choices
+    assert 'name="name" value="judge.mind_reader"' not in choices
+    refused = author.post(f"/runs/{source.id}/rescore", data={"name": ["judge.mind_reader"], "weight": ["1"]})
+    assert refused.status_code == 422
+    assert "learns to hide" in refused.text
+    assert "Never a reward" in author.get(f"/judges/{judge.id}").text
+    fields = [scope_of(session, source, for_learning=learning).fields for learning in (False, True)]
+    assert ["judge.mind_reader" in each for each in fields] == [True, False]
 
 
 @pytest.mark.parametrize("weight", ["", "a lot", "nan", "inf"])

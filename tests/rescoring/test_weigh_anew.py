@@ -11,7 +11,9 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import ErrorKind, JudgementStatus, RolloutStatus, RunKind, RunStatus
 from backend.errors import InvalidInput
-from backend.rescoring.service import StillPlaying
+from backend.rescoring.columns import ReasoningIsNoReward
+from backend.rescoring.forms import RescoreRequest
+from backend.rescoring.service import StillPlaying, start_rescore
 from tests.factories import make_group, make_policy, make_rollout, make_run
 from tests.rescoring.conftest import World, rollouts_of, run_of
 from workers.jobs.registry import JobContext
@@ -30,6 +32,26 @@ def source_id(world: World) -> uuid.UUID:
             for member in range(2):
                 make_rollout(session, run, group, rows[2 * number + member], member=member, metrics={"effort": member})
         return run.id
+
+
+def judged(source_id: uuid.UUID) -> uuid.UUID:
+    """A judge that gave the first rollout a score, and none to the second."""
+    stored = rollouts_of(source_id)
+    with transaction() as session:
+        judge = Judge(name="strict", policy_id=make_policy(session).id)
+        session.add(judge)
+        session.flush()
+        for rollout, score in zip(stored[:2], [0.25, None], strict=True):
+            status = JudgementStatus.COMPLETED if score is not None else JudgementStatus.FAILED
+            found = {"judge_id": judge.id, "run_id": source_id, "rollout_id": rollout.id}
+            session.add(Judgement(id=new_id(), score=score, status=status, **found))
+        return judge.id
+
+
+def show_thoughts(judge_id: uuid.UUID) -> None:
+    """As if it had been shown them from the beginning."""
+    with transaction() as session:
+        session.get_one(Judge, judge_id).configuration = {"shows_reasoning": True}
 
 
 def test_rewards_follow_the_new_weights_and_all_else_stays(world: World, source_id: uuid.UUID) -> None:
@@ -60,15 +82,7 @@ def test_a_metric_becomes_a_column_when_it_is_given_a_weight(world: World, sourc
 
 
 def test_a_judges_score_counts_and_is_never_a_zero_where_it_is_missing(world: World, source_id: uuid.UUID) -> None:
-    stored = rollouts_of(source_id)
-    with transaction() as session:
-        judge = Judge(name="strict", policy_id=make_policy(session).id)
-        session.add(judge)
-        session.flush()
-        for rollout, score in zip(stored[:2], [0.25, None], strict=True):
-            status = JudgementStatus.COMPLETED if score is not None else JudgementStatus.FAILED
-            found = {"judge_id": judge.id, "run_id": source_id, "rollout_id": rollout.id}
-            session.add(Judgement(id=new_id(), score=score, status=status, **found))
+    judged(source_id)
     run = world.rescore(source_id, weights={"gain": 0.0, "tidy": 0.0, "judge.strict": 2.0})
     assert run.columns == ["gain", "tidy", "judge.strict"]
     after = rollouts_of(run.id)
@@ -77,6 +91,24 @@ def test_a_judges_score_counts_and_is_never_a_zero_where_it_is_missing(world: Wo
         ErrorKind.JUDGE,
         "There is no score of judge.strict for it.",
     )
+
+
+def test_who_was_shown_the_thoughts_has_no_weight(world: World, source_id: uuid.UUID) -> None:
+    judge_id = judged(source_id)
+    weights = {"gain": 0.0, "judge.strict": 2.0}
+    with transaction() as session:
+        request = RescoreRequest(run_ids=[source_id], weights=weights)
+        [queued] = start_rescore(session, world.actor, request).runs
+    first = world.rescore(source_id, weights=weights)
+    show_thoughts(judge_id)
+    with pytest.raises(ReasoningIsNoReward, match="learns to hide"):
+        carry_out(JobContext(uuid.uuid4(), queued.id, {}, 1))
+    assert rollouts_of(queued.id) == []
+    with pytest.raises(ReasoningIsNoReward):
+        world.rescore(source_id, weights=weights)
+    with pytest.raises(ReasoningIsNoReward):  # nor under the column that it had become
+        world.rescore(first.id, weights={"gain": 1.0})
+    assert world.rescore(first.id, weights={"judge.strict": 0.0, "gain": 1.0}).status is RunStatus.COMPLETED
 
 
 def test_a_re_score_can_be_scored_again(world: World, source_id: uuid.UUID) -> None:

@@ -85,7 +85,8 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
     """One statement: metrics are sampled, detectors are those with flags in the run.
 
     For learning, what read the policy's reasoning is not there: neither the monitor's flags nor answers to questions
-    that were shown it. Who chooses lessons by it trains against it, and then it is hidden (arXiv:2503.11926).
+    nor scores of judges that were shown it. Who chooses lessons by it trains against it, and then it is hidden
+    (arXiv:2503.11926).
     """
     ends = [
         select(Rollout.metrics).where(Rollout.run_id == run.id).order_by(order).limit(SAMPLED).subquery()
@@ -96,7 +97,7 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
         select(
             func.array(names[0].union(names[1]).scalar_subquery()),
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()),
-            select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None)).scalar_subquery(),
+            _judges(for_learning=for_learning).scalar_subquery(),
             indexed_to(run),
             select(func.jsonb_object_agg(Question.name, func.jsonb_build_array(Question.id, Question.configuration)))
             .where(Question.deleted_at.is_(None), Question.kind == QuestionKind.QUESTION)
@@ -114,6 +115,14 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
     named = [*_fields(run, sorted(found[0]), detectors, judges), *_answers(questions)]
     fields = {field.name: field for field in named}
     return FilterScope(run, fields, judges, tuple(sorted(found[0])), found[3], questions, unseen)
+
+
+def _judges(*, for_learning: bool) -> Any:
+    """Ids by name in one object."""
+    found = select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None))
+    if not for_learning:
+        return found
+    return found.where(~func.coalesce(Judge.configuration["shows_reasoning"].as_boolean(), False))
 
 
 def _asked(id: str, configuration: Mapping[str, Any]) -> AskedField:
