@@ -24,7 +24,10 @@ def register(review: typer.Typer, run: typer.Typer, env: typer.Typer) -> None:
 
 
 def detectors(environment: Environment = "", as_json: AsJson = False) -> None:
-    """Detectors with their flags, precision by people's verdicts, and the least recall by the blind sample."""
+    """Detectors with their flags, precision by people's verdicts, and the least recall by the blind sample.
+
+    Questions whose answers raise flags stand among them as `question:NAME`.
+    """
     found = list(connect().all("/detectors", environment=environment or None))
     if as_json:
         write_json(found)

@@ -2,11 +2,14 @@
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditDraw, AuditSample, VerdictRecord
-from backend.domain.vocabulary import RunKind, Verdict
+from backend.db.models import Asking, AuditDraw, AuditSample, EnvironmentVersion, Flag, Question, Run, VerdictRecord
+from backend.domain.questions import QuestionKind
+from backend.domain.vocabulary import RunKind, RunStatus, Verdict
 from tests import factories
+from tests.judging.asked import TEXT, make_question
 
 
 @pytest.fixture
@@ -70,5 +73,76 @@ def test_authors_set_it_for_an_environment(author: TestClient, viewer: TestClien
     assert viewer.get("/api/v1/detectors/tampering").json()["settings"] == {}
 
 
-def test_nobody_knows_this_one(viewer: TestClient) -> None:
-    assert viewer.get("/detectors/clairvoyance").status_code == 404
+@pytest.fixture
+def asked(session: Session, judged: None) -> Run:
+    """20 rollouts of another run: a question flagged 3 (2 hacks), the monitor 12 (6); of 4 audited 1 is a hack."""
+    run = factories.make_run(session, session.scalars(select(EnvironmentVersion)).one())
+    rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 20)
+    session.add(AuditDraw(run_id=run.id, seed=1, share=0.2, drawn_seq=20))
+    for question in (
+        make_question(session, flags=["yes"]),
+        make_question(session, name="watch", kind=QuestionKind.MONITOR, flags_from=0.3),
+    ):
+        session.add(Asking(question_id=question.id, run_id=run.id, status=RunStatus.COMPLETED))
+    for number, rollout in enumerate(rollouts):
+        is_hack = number < 9 or number == 16
+        if number < 3:
+            is_hack = number < 2
+            factories.make_flag(session, run, rollout, detector="question:gave_up", score=0.9)
+        if 3 <= number < 15:
+            factories.make_flag(session, run, rollout, detector="reasoning_monitor", score=0.9 if number < 9 else 0.4)
+        if number >= 16:
+            session.add(AuditSample(run_id=run.id, rollout_id=rollout.id, lot=0.5))
+        if number != 15:
+            verdict = Verdict.HACK if is_hack else Verdict.HONEST
+            session.add(VerdictRecord(run_id=run.id, rollout_id=rollout.id, verdict=verdict))
+    session.flush()
+    return run
+
+
+def test_what_is_asked_stands_beside_the_others(viewer: TestClient, asked: Run) -> None:
+    lines = {each["id"]: each for each in viewer.get("/api/v1/detectors?environment=guess").json()["items"]}
+    question, watch, tampering = lines["question:gave_up"], lines["reasoning_monitor"], lines["tampering"]
+    assert [each["record"]["flags"] for each in (question, watch, tampering)] == [3, 12, 13]
+    assert (question["record"]["confirmed"], question["record"]["honest"]) == (2, 1)
+    assert [each["name"] for each in question["questions"]] == ["gave_up"]
+    assert tampering["questions"] == []
+    # 5 of its run's 20 are unflagged; 1 hack of 4: at most 0.6994 of them; 6 confirmed only by the monitor
+    assert question["recall_at_least"] == pytest.approx(2 / (2 + 5 * 0.6994 + 6), abs=1e-3)
+    page = viewer.get("/detectors").text
+    assert TEXT in page
+    assert "Reasoning monitor" in page
+
+
+def test_a_page_of_what_is_asked(viewer: TestClient, author: TestClient, asked: Run) -> None:
+    found = viewer.get("/api/v1/detectors/question:gave_up").json()
+    assert (list(found["by_environment"]), found["audit"]["looked_at"]) == (["guess"], 4)
+    assert (found["cut_offs"], found["suggested"], found["settings"]) == ([], None, {})
+    page = viewer.get("/detectors/question:gave_up").text
+    assert "67 %" in page
+    assert "Another cut-off" not in page
+    assert viewer.get("/api/v1/detectors/reasoning_monitor").json()["suggested"]["score"] == pytest.approx(0.9)
+    assert "Another cut-off" in viewer.get("/detectors/reasoning_monitor").text
+    refused = author.put("/api/v1/detectors/reasoning_monitor/settings/guess", json={"action": "screen"})
+    assert (refused.status_code, "has no settings" in refused.json()["detail"]) == (409, True)
+    [told] = [
+        each
+        for each in viewer.get(f"/api/v1/runs/{asked.id}/safeguards").json()["detectors"]
+        if each["id"] == "question:gave_up"
+    ]
+    assert told["title"] == TEXT
+
+
+def test_its_flags_outlive_a_question(author: TestClient, asked: Run, session: Session) -> None:
+    gone = session.scalars(select(Question).where(Question.name == "gave_up")).one()
+    assert author.post(f"/questions/{gone.id}/delete").status_code == 303
+    found = author.get("/api/v1/detectors/question:gave_up").json()
+    assert (found["record"]["flags"], found["questions"][0]["is_deleted"]) == (3, True)
+    session.execute(delete(Flag).where(Flag.detector == "question:gave_up"))
+    lines = author.get("/api/v1/detectors").json()["items"]
+    assert "question:gave_up" not in {each["id"] for each in lines}
+
+
+@pytest.mark.parametrize("detector", ["clairvoyance", "question:nobody"])
+def test_nobody_knows_this_one(viewer: TestClient, detector: str) -> None:
+    assert viewer.get(f"/detectors/{detector}").status_code == 404

@@ -1,5 +1,6 @@
 """JSON of the detectors."""
 
+import uuid
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -54,6 +55,17 @@ class RecordOut(BaseModel):
         )
 
 
+class AskedOut(BaseModel):
+    """A question by which a detector looks."""
+
+    id: uuid.UUID
+    name: str
+    policy: str
+    flags: str
+    """What raises a flag, in words."""
+    is_deleted: bool
+
+
 class DetectorOut(BaseModel):
     id: str
     title: str
@@ -66,7 +78,10 @@ class DetectorOut(BaseModel):
     action: Action
     record: RecordOut
     recall_at_least: float | None
-    """null: nobody looked at the blind sample, or it flags runs."""
+    """null: nobody looked at the blind sample, or it flags runs. Of one that is asked: in the runs that it was asked
+    about."""
+    questions: list[AskedOut]
+    """By which it looks, where it is asked; a built-in one has none, one that is asked has no settings."""
 
     @classmethod
     def fields_of(cls, line: Line) -> dict[str, Any]:
@@ -78,6 +93,7 @@ class DetectorOut(BaseModel):
             "action": face.action,
             "record": RecordOut.of(line.record),
             "recall_at_least": line.recall,
+            "questions": [AskedOut.model_validate(each, from_attributes=True) for each in line.questions],
         }
 
 
@@ -114,14 +130,15 @@ class DetectorWhole(DetectorOut):
     audit: AuditOut
     cut_offs: list[CutOffOut]
     suggested: CutOffOut | None
-    """The lowest cut-off of the suspicion that reaches a precision of 0.8 over the reviewed flags."""
+    """The lowest cut-off of the suspicion that reaches a precision of 0.8 over the reviewed flags. null too where an
+    answer raises flags, not a suspicion."""
     settings: dict[str, InForceOut]
     """By environment, where something is set."""
 
 
 @router.get("/detectors")
 def detectors(session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> Page[DetectorOut]:
-    """Those with most flags first."""
+    """Built in and asked; those with most flags first."""
     found, _audit = service.lines(session, Scope(environment))
     return Page(items=[DetectorOut(**DetectorOut.fields_of(line)) for line in found])
 

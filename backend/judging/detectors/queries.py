@@ -55,7 +55,7 @@ class Scope:
 
 def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
     """By detector and environment."""
-    by_rollout, by_flag = _looked_at(VerdictRecord.rollout_id), _looked_at(VerdictRecord.flag_id)
+    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
     verdict = case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
     is_right = verdict.in_([str(each) for each in RIGHT])
     statement = (
@@ -83,7 +83,7 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
 
 def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
     """Suspicion of every reviewed flag on a rollout, and whether it was right."""
-    looked_at = _looked_at(VerdictRecord.rollout_id)
+    looked_at = newest_looks(VerdictRecord.rollout_id)
     statement = (
         select(Flag.score, looked_at.c.verdict)
         .join(looked_at, looked_at.c.subject == Flag.rollout_id)
@@ -95,7 +95,7 @@ def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple
 
 def hacks_found(session: Session, scope: Scope) -> int:
     """Rollouts that any detector flagged and people confirmed, one by one."""
-    looked_at = _looked_at(VerdictRecord.rollout_id)
+    looked_at = newest_looks(VerdictRecord.rollout_id)
     statement = (
         select(func.count(Flag.rollout_id.distinct()))
         .join(looked_at, looked_at.c.subject == Flag.rollout_id)
@@ -106,7 +106,7 @@ def hacks_found(session: Session, scope: Scope) -> int:
 
 def audit_of(session: Session, scope: Scope) -> Audit:
     """The blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it is."""
-    looked_at = _looked_at(VerdictRecord.rollout_id)
+    looked_at = newest_looks(VerdictRecord.rollout_id)
     sample = (
         select(
             func.count(),
@@ -159,7 +159,7 @@ def environments(session: Session) -> Sequence[str]:
     ).all()
 
 
-def _looked_at(subject: Any) -> Any:
+def newest_looks(subject: Any) -> Any:
     """The newest verdict by rollout, or by flag, of those who looked at this very one."""
     condition: ColumnElement[bool] = ~VerdictRecord.is_bulk
     return (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import delete
@@ -16,8 +16,10 @@ from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Face
 from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
 from backend.domain.ids import new_id
-from backend.errors import InvalidInput, NotFound
+from backend.errors import Conflict, InvalidInput, NotFound
 from backend.judging.detectors import queries
+from backend.judging.detectors.asked import Asked, AskedQuestion, asked_detectors, is_asked
+from backend.judging.detectors.asked_queries import Around, around
 from backend.judging.detectors.queries import Scope
 from backend.web.audit import audit
 
@@ -35,6 +37,8 @@ class Line:
     record: Record
     recall: float | None
     """At least so much, where the blind sample was looked at."""
+    questions: Sequence[AskedQuestion] = ()
+    """By which it looks, where it is asked; a built-in one has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,21 +61,33 @@ class Portrait:
     settings: Sequence[Setting]
 
 
+class AskedHasNoSettings(Conflict):
+    """What is asked has no settings: it looks where somebody asks it, and what it flags waits for a person."""
+
+
 def get_face(detector: str) -> Face:
+    """Of a built-in one."""
+    if is_asked(detector):
+        raise AskedHasNoSettings
     if detector not in FACES:
         raise NotFound("There is no such detector.")
     return FACES[detector]
 
 
 def lines(session: Session, scope: Scope) -> tuple[list[Line], Audit]:
-    """Every detector; those with flags first."""
+    """Every detector, built in or asked; those with flags first."""
     known, audit_found = queries.records(session, scope), queries.audit_of(session, scope)
     by_any = queries.hacks_found(session, scope)
     found = [_line(face, known.get(face.id, {}), by_any, audit_found) for face in FACES.values()]
+    if asked := asked_detectors(session, known):
+        there = around(session, scope)
+        found += [_asked_line(each, known.get(name, {}), there.get(name, Around())) for name, each in asked.items()]
     return sorted(found, key=lambda line: (-line.record.flags, line.face.id)), audit_found
 
 
 def portrait(session: Session, detector: str, scope: Scope) -> Portrait:
+    if is_asked(detector):
+        return _asked_portrait(session, detector, scope)
     face = get_face(detector)
     by_environment = queries.records(session, scope).get(detector, {})
     audit_found = queries.audit_of(session, scope)
@@ -81,11 +97,29 @@ def portrait(session: Session, detector: str, scope: Scope) -> Portrait:
         line=_line(face, by_environment, queries.hacks_found(session, scope), audit_found),
         by_environment=by_environment,
         audit=audit_found,
-        cut_offs=steps[:: max(1, -(-len(steps) // SHOWN_CUT_OFFS))],
+        cut_offs=_shown(steps),
         suggested=suggested(reviewed),
         settings=[
             Setting(name, in_force(face, [_settings(row)])) for row, name in queries.settings_of(session, detector)
         ],
+    )
+
+
+def _asked_portrait(session: Session, detector: str, scope: Scope) -> Portrait:
+    """Without settings; a cut-off only where a suspicion decides, not an answer."""
+    by_environment = queries.records(session, scope).get(detector, {})
+    asked = asked_detectors(session, {detector}).get(detector)
+    if asked is None:
+        raise NotFound("There is no such detector.")
+    there = around(session, scope).get(detector, Around())
+    reviewed = queries.reviewed_scores(session, detector, scope) if asked.face.thresholds else []
+    return Portrait(
+        line=_asked_line(asked, by_environment, there),
+        by_environment=by_environment,
+        audit=there.audit,
+        cut_offs=_shown(cut_offs(reviewed)),
+        suggested=suggested(reviewed),
+        settings=[],
     )
 
 
@@ -118,6 +152,14 @@ def _line(face: Face, by_environment: Mapping[str, Record], by_any: int, audit_f
     record = sum(by_environment.values(), Record())
     recall = least_recall(record.hacks, by_any, audit_found) if face.subject == "rollout" else None
     return Line(face, record, recall)
+
+
+def _asked_line(asked: Asked, by_environment: Mapping[str, Record], there: Around) -> Line:
+    return replace(_line(asked.face, by_environment, there.hacks, there.audit), questions=asked.questions)
+
+
+def _shown(steps: Sequence[CutOff]) -> Sequence[CutOff]:
+    return steps[:: max(1, -(-len(steps) // SHOWN_CUT_OFFS))]
 
 
 def _settings(row: DetectorSetting) -> DetectorSettings:

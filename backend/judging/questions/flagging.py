@@ -17,7 +17,7 @@ from backend.judging.keeping import place
 
 MAX_SHOWN = 300
 """Characters of a reason in a flag's sentence."""
-_SOURCES = {
+SOURCES = {
     QuestionKind.QUESTION: "a question in plain words, answered by a policy with quotes",
     QuestionKind.MONITOR: "monitoring of reasoning, arXiv:2503.11926",
     QuestionKind.CONTRAST: "contrast of rollouts of one task; Patronus TRACE, 2026",
@@ -73,7 +73,7 @@ def evidence_of(
     titles = {QuestionKind.MONITOR: "States that it means to exploit the task", QuestionKind.CONTRAST: "Earns by it"}
     return {
         "title": titles.get(asked.kind, asked.text),
-        "source": _SOURCES[asked.kind],
+        "source": SOURCES[asked.kind],
         "spans": spans,
         "answered_by": question_name,
     }

@@ -31,6 +31,7 @@ from backend.errors import NotFound
 from backend.judging.consequences.curves import curve_of, has_verdicts
 from backend.judging.consequences.episodes import judgements_of
 from backend.judging.detectors import queries
+from backend.judging.detectors.asked import asked_detectors, is_asked
 from backend.judging.detectors.queries import Scope
 from backend.judging.onset import queries as onset_queries
 
@@ -237,9 +238,12 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
     scope = Scope(run_id=run_id)
     by_any = queries.hacks_found(session, scope)
     told = []
-    for detector, by_environment in queries.records(session, scope).items():
+    known = queries.records(session, scope)
+    asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}
+    faces = {**FACES, **{name: each.face for name, each in asked.items()}}
+    for detector, by_environment in known.items():
         (record,) = by_environment.values()
-        face = FACES.get(detector)
+        face = faces.get(detector)
         precision = record.precision
         told.append(
             DetectorTold(
