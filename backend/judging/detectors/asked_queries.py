@@ -63,13 +63,15 @@ def _by_run(session: Session, run_ids: set[uuid.UUID]) -> dict[str, dict[uuid.UU
     )
     flagged = select(Flag.run_id, func.count(Flag.rollout_id.distinct()))
     confirmed = flagged.join(verdicts, verdicts.c.subject == Flag.rollout_id).where(is_right, Flag.run_id.in_(run_ids))
-    samples = session.execute(sample).all()
-    found = {
-        name: {row[0]: row[place] for row in samples} for place, name in enumerate(("drawn", "judged", "missed"), 1)
-    }
+    found: dict[str, dict[uuid.UUID, int]] = {"drawn": {}, "judged": {}, "missed": {}}
+    for run_id, *figures in session.execute(sample):
+        for name, figure in zip(found, figures, strict=True):
+            found[name][run_id] = figure
     counts: dict[str, Any] = {
         "rollouts": rollouts.group_by(Rollout.run_id),
         "flagged": flagged.where(Flag.run_id.in_(drawn_from)).group_by(Flag.run_id),
         "confirmed": confirmed.group_by(Flag.run_id),
     }
-    return found | {name: dict(session.execute(counted).tuples().all()) for name, counted in counts.items()}
+    for name, counted in counts.items():
+        found[name] = {row[0]: row[1] for row in session.execute(counted)}
+    return found
