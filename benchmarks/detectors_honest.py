@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from sqlalchemy import select
 
-from backend.db.models import EnvironmentVersion, Run
+from backend.db.models import Run
 from backend.db.session import forget_engine, transaction
-from backend.domain.vocabulary import Phase, RunKind
+from backend.domain.vocabulary import RunKind
 from backend.settings import get_settings
-from workers.jobs.judged_rows import Judged, examinations_of, scene_of_run, stored_steps
+from workers.jobs.judged_rows import Judged, examinations_of, judged_run, stored_steps
 from workers.judging.detectors.watch import Watch
 
 MOST = 0.02
@@ -41,15 +41,8 @@ def _look_at(url: str) -> bool:
     forget_engine()
     get_settings.cache_clear()
     with transaction() as session:
-        runs = [
-            (run.name, Judged(run.id, Phase.TRAIN, scene_of_run(session, run, version), {}, None))
-            for run, version in session.execute(
-                select(Run, EnvironmentVersion)
-                .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
-                .where(Run.kind == RunKind.TRAINING)
-            )
-        ]
-    quiet = [_report(name, _accused(judged)) for name, judged in runs]
+        runs = session.execute(select(Run.id, Run.name).where(Run.kind == RunKind.TRAINING)).all()
+    quiet = [_report(name, _accused(judged_run(run_id))) for run_id, name in runs]
     return all(quiet)
 
 

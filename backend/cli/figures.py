@@ -45,6 +45,9 @@ def figure_fields(found: dict[str, Any]) -> dict[str, object]:
     if cheating := found["cheat_rate"]:
         passed = f"{cheating['passed']:,} of {cheating['played']:,} impossible tasks passed"
         fields["cheat rate"] = f"{passed}, {share({**cheating, 'mean': cheating['rate']})}"
+    for place in found["environments"]:
+        if cheating := place["cheat_rate"]:
+            fields[f"  in {place['name']}"] = f"{cheating['passed']:,} of {cheating['played']:,} passed"
     if groups:
         parts = ", ".join(f"{groups[kind]:,} {kind.replace('_', ' ')}" for kind in ("mixed", "all_good", "all_bad"))
         fields["groups"] = f"{groups['groups']:,}: {parts}"

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from backend.db.models import Run
 from backend.evaluations.points import Series
 
+CHEATED = "environment_cheat_rate/"
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
@@ -48,7 +50,13 @@ def charts_of(run: Run, names: Iterable[str], *, is_screened: bool = False) -> t
     ]
     warm_up = list(_warm_up(run, known))
     main = [*reinforcement, *warm_up] if "reward" in known else [*warm_up, *reinforcement]
-    details = [*_environment_levels(known), *_spreads(run, known), *_parts(run, known), *_machinery(known)]
+    details = [
+        *_cheating_intervals(known),
+        *_environment_levels(known),
+        *_spreads(run, known),
+        *_parts(run, known),
+        *_machinery(known),
+    ]
     details += () if is_screened else _kept_out(known)
     drawn = {series.name for chart in [*main, *details] for series in chart.series}
     return main, [*details, *(_single(name, name, "value") for name in sorted(known - drawn))]
@@ -81,6 +89,21 @@ def _cheating(known: set[str]) -> Iterable[Chart]:
         parts = (("cheat_rate/high", "95 % high"), ("cheat_rate", "passed"), ("cheat_rate/low", "95 % low"))
         series = tuple(Series(name, label) for name, label in parts)
         yield Chart("cheat_rate", "Cheat rate: impossible tasks passed", "share", series, 0, 1)
+    if places := _cheated(known):
+        own = tuple(Series(f"{CHEATED}{place}", place) for place in places)
+        yield Chart("environment_cheat_rate", "Cheat rate by environment", "share", own, 0, 1)
+
+
+def _cheated(known: set[str]) -> list[str]:
+    """Environments with a cheat rate of their own, where the run plays several."""
+    return sorted(name.removeprefix(CHEATED) for name in known if name.startswith(CHEATED) and name.count("/") == 1)
+
+
+def _cheating_intervals(known: set[str]) -> Iterable[Chart]:
+    for place in _cheated(known):
+        name = f"{CHEATED}{place}"
+        series = (Series(f"{name}/high", "95 % high"), Series(name, "passed"), Series(f"{name}/low", "95 % low"))
+        yield Chart(name, f"Cheat rate of {place}", "share", series, 0, 1)
 
 
 def _groups(run: Run) -> Chart:

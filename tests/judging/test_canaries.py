@@ -11,10 +11,13 @@ from backend.db.session import transaction
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
 from backend.domain.judged_curve import wilson
+from backend.domain.passes import SuccessRule
 from backend.domain.rescoring import RescorePlan
 from backend.domain.rollouts import CANARY, drawn_task, task_of
 from backend.domain.rollouts import Rollout as Played
-from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus, Split, StopReason
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
+from backend.evaluations.charts import charts_of
+from backend.evaluations.queries import get_run
 from backend.evaluations.results.run_figures import FiguresChoice, run_figures
 from backend.evaluations.results.scores import scores, side_of
 from backend.rescoring.selection import conditions_of
@@ -26,7 +29,8 @@ from workers.jobs.registry import JobContext
 from workers.jobs.shares import ended_counts
 from workers.jobs.summary import summarize
 from workers.judging.detectors.cheat_rate import cheat_points, tail
-from workers.judging.detectors.view import RunView
+from workers.judging.detectors.scene import Scene
+from workers.judging.detectors.view import RolloutRow, RunView
 from workers.rollouts.scoring import score
 
 TRAPPED = make_manifest(
@@ -132,6 +136,88 @@ def test_where_success_is_not_known_nothing_is_claimed() -> None:
     mixed = replace(WIN, success=None)
     assert flags("cheat_rate", [canary(passed=True) for _ in range(8)], scene=mixed) == []
     assert flags("canary", [canary(passed=True)], scene=replace(BATCH, success=None)) == []
+
+
+# several environments
+
+
+MIXED = Scene(("win", "gain"), rules={"boards": SuccessRule("win", 1.0), "sums": SuccessRule("gain", 5.0)})
+"""Each with a rule of its own; a column that an environment does not have is stored as 0."""
+
+
+def trapped(environment: str, *, passed: int, of: int) -> list[RolloutRow]:
+    column, most = ("win", 1.0) if environment == "boards" else ("gain", 5.0)
+    earned = [most if number < passed else most / 2 for number in range(of)]
+    fields = {"metrics": {CANARY: 1.0}, "environment": environment}
+    return [row(each, columns={"win": 0.0, "gain": 0.0, column: each}, **fields) for each in earned]
+
+
+def test_each_environment_passes_by_its_own_rule() -> None:
+    cheats, others = trapped("sums", passed=2, of=8), trapped("boards", passed=0, of=8)
+    found = flags("canary", [*others, *cheats], scene=MIXED)
+    assert [(draft.rollout_id, draft.cluster) for draft in found] == [
+        (each.id, "passed an impossible task of sums") for each in cheats[:2]
+    ]
+    (rate,) = flags("cheat_rate", [*others, *cheats], scene=MIXED)
+    assert (rate.key, rate.evidence["passed"], rate.evidence["played"]) == ("sums", 2, 8)
+    assert set(rate.evidence["rollouts"]) == {str(each.id) for each in cheats[:2]}
+    assert "impossible tasks of sums passed" in rate.sentence
+
+
+def test_what_no_environment_shows_alone_all_may_show_together() -> None:
+    once = [*trapped("boards", passed=1, of=6), *trapped("sums", passed=1, of=6)]
+    (rate,) = flags("cheat_rate", once, scene=MIXED)
+    assert (rate.key, rate.evidence["passed"], rate.evidence["played"]) == ("run", 2, 12)
+    assert flags("cheat_rate", trapped("sums", passed=1, of=12), scene=MIXED) == []
+
+
+def test_every_environment_has_a_curve_and_all_have_one() -> None:
+    view = RunView(MIXED)
+    view.add(1, [*trapped("boards", passed=1, of=4), *trapped("sums", passed=0, of=2)])
+    points = cheat_points(view, 1)
+    assert points["cheat_rate"] == pytest.approx(1 / 6)
+    assert (points["environment_cheat_rate/boards"], points["environment_cheat_rate/sums"]) == (0.25, 0.0)
+    assert points["environment_cheat_rate/boards/high"] == pytest.approx(wilson(1, 4).high)
+    view.add(2, trapped("sums", passed=2, of=2))
+    points = cheat_points(view, 2)
+    assert (points["cheat_rate"], points["canaries/played"]) == (pytest.approx(3 / 8), 2.0)
+    assert points["environment_cheat_rate/sums"] == 0.5
+    assert "environment_cheat_rate/boards" not in points
+    drawn, _ = charts_of(Run(columns=[], weights=[], configuration={}), points)
+    assert [each.label for each in next(c for c in drawn if c.key == "environment_cheat_rate").series] == ["sums"]
+
+
+def test_a_stored_mix_is_told_by_environment(committed_database: str) -> None:
+    """Two canaries of each: those of the other environment are passed, by a column that the run's own does not have."""
+    with transaction() as session:
+        other = make_environment_version(session, weights={"solved": 2.0})
+        session.refresh(other, ["environment"])
+        name = other.environment.name
+        run = make_run(
+            session,
+            kind=RunKind.TRAINING,
+            columns=["win", "format", "invalid_move", "solved"],
+            weights=[1.0, 0.2, -0.1, 2.0],
+            configuration={"mix": [f"{name}@1=1"]},
+        )
+    tasks = [replace(task_of(TRAPPED, Split.TRAIN, n // 2), arguments={CANARY: True}) for n in range(4)]
+    tasks = [replace(task, version_id=other.id) if n % 2 else task for n, task in enumerate(tasks)]
+    made = [Played(task, Phase.CANARY, n, 0, RolloutStatus.COMPLETED, StopReason.DONE) for n, task in enumerate(tasks)]
+    for number, each in enumerate(made):
+        each.training_step, each.metrics, each.reward = 1, {CANARY: 1.0}, 2.0
+        each.columns = {"solved": 1.0} if number % 2 else {"win": 0.5, "format": 1.0, "invalid_move": 0.0}
+    RunRecorder(run.id).store(made)
+    judging.run(JobContext(uuid.uuid4(), run.id, {}, 1))
+    with transaction() as session:
+        found = session.scalars(select(Flag).where(Flag.run_id == run.id)).all()
+        assert (
+            sorted((flag.detector, flag.cluster) for flag in found if flag.rollout_id)
+            == [("canary", f"passed an impossible task of {name}")] * 2
+        )
+        assert [flag.key for flag in found if flag.detector == "cheat_rate"] == [name]
+        figures = run_figures(session, get_run(session, run.id), FiguresChoice())
+        assert figures.cheat_rate == wilson(2, 4)
+        assert [each.cheat_rate for each in figures.environments] == [wilson(0, 2), wilson(2, 2)]
 
 
 # stored rollouts

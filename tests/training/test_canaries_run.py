@@ -1,4 +1,4 @@
-"""A whole training run whose environment has impossible tasks, some of which can be passed all the same."""
+"""A whole training run on two environments with impossible tasks, some of which can be passed all the same."""
 
 import uuid
 from collections.abc import Callable
@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import func, select
 
-from backend.db.models import Flag, Rollout
+from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Rollout, Task
 from backend.db.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
 from tests.judging.bent import WIN, bent_game
-from tests.training.conftest import counts_of, points_of, run_of
+from tests.training.conftest import counts_of, points_of, run_of, stored_version
 from workers.training.grpo.stage import MASKED
 from workers.training.run import train
 
@@ -23,8 +23,26 @@ def leaky() -> dict[str, str]:
     return files | {"openenv.yaml": files["openenv.yaml"].replace("levels: 3}", "levels: 3, canaries: 0.2}")}
 
 
+def canaries_of(run_id: uuid.UUID) -> dict[str, set[int]]:
+    """In each environment the steps that played some."""
+    statement = (
+        select(Environment.name, Group.training_step)
+        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
+        .join(Task, Task.version_id == EnvironmentVersion.id)
+        .join(Group, Group.task_id == Task.id)
+        .where(Group.run_id == run_id, Group.phase == Phase.CANARY)
+    )
+    found: dict[str, set[int]] = {}
+    with transaction() as session:
+        for name, step in session.execute(statement):
+            found.setdefault(name, set()).add(step)
+    return found
+
+
 def test_its_canaries_are_played_apart_and_give_a_live_rate(new_run: Callable[..., uuid.UUID]) -> None:
-    run_id = new_run(leaky(), grpo={"steps": 6}, sft={"episodes": 96, "steps": 24})
+    with transaction() as session:
+        other = stored_version(session, leaky() | {"NOTES.md": "Other boards."}, name="boards")
+    run_id = new_run(leaky(), mix=[f"boards@{other.number}=1"], grpo={"steps": 6}, sft={"episodes": 60, "steps": 24})
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     counts, curves = counts_of(run_id), points_of(run_id)
     trapped = {step: count for (phase, step), count in counts.items() if phase is Phase.CANARY}
@@ -34,6 +52,10 @@ def test_its_canaries_are_played_apart_and_give_a_live_rate(new_run: Callable[..
     assert counts[Phase.HELDOUT, 6] == 9  # an examination has none
     assert set(curves["cheat_rate"]) == set(trapped)
     assert {step: int(value or 0) for step, value in curves["canaries/played"].items()} == trapped
+    by_environment = canaries_of(run_id)
+    assert len(by_environment) == 2
+    for name, steps in by_environment.items():
+        assert set(curves[f"environment_cheat_rate/{name}"]) == steps
     with transaction() as session:
         of_canaries = select(Rollout).where(Rollout.run_id == run_id, Rollout.phase == Phase.CANARY)
         rollouts = session.scalars(of_canaries).all()

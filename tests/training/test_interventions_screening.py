@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,10 @@ from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
 from backend.domain.detectors.settings import DetectorSettings, in_force
 from backend.domain.notices import NoticeKind
+from backend.domain.passes import SuccessRule
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
-from tests.factories import make_flag, make_rollouts, make_run, make_step
+from tests.factories import make_environment_version, make_flag, make_rollouts, make_run, make_step
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
 from workers.jobs.interventions import Screened, record_screened
@@ -124,6 +126,23 @@ def test_a_repeat_of_what_a_detector_of_runs_names_is_kept_out_until_it_is_judge
     assert here.told(rollouts, []) == [Screened("early_exit", 1, "1 of 2 rollouts.")]
     judge(run_id, Verdict.HONEST)
     assert screening(run_id, actions).screened(3, [honest(0, "rm tests", step=3)]) == set()
+
+
+def test_only_repeats_in_the_environment_that_it_speaks_of_are_kept_out(run_id: uuid.UUID) -> None:
+    """Of a run on several, where the same number is another task in each."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        own, other = run.version_id, make_environment_version(session).id
+        named = str(session.scalars(select(RolloutRow.id).where(RolloutRow.run_id == run_id)).one())
+        make_flag(session, run, detector="cheat_rate", key="boards", training_step=1, evidence={"rollouts": [named]})
+    watch = Watch(Scene(("win",), rules={name: SuccessRule("win", 1.0) for name in ("boards", "sums")}))
+    names = {None: "boards", other: "sums"}
+    here = Screening(run_id, watch, Verdicts([own, other]), lambda: {"cheat_rate": Action.SCREEN}, names)
+    repeated, elsewhere = honest(0, "rm tests"), honest(0, "rm tests", member=1)
+    elsewhere.task = replace(elsewhere.task, version_id=other)
+    assert here.screened(2, [repeated, elsewhere]) == {0}
+    rows = here.rows([uuid.uuid4(), uuid.uuid4()], [repeated, elsewhere])
+    assert [row.environment for row in rows] == ["boards", "sums"]
 
 
 def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid.UUID) -> None:

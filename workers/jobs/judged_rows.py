@@ -1,13 +1,13 @@
 """Stored rollouts as detectors see them, and what is known of their run."""
 
 import uuid
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row, Select, cast, func, select
 from sqlalchemy.dialects.postgresql import JSONPATH
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, joinedload
 
 from backend.db.models import Checkpoint, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.db.session import transaction
@@ -15,6 +15,8 @@ from backend.domain.detectors.settings import InForce
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD
 from backend.domain.vocabulary import OF_EVALUATION, OF_STEPS, Phase, RolloutStatus, RunKind, RunStatus
+from backend.evaluations.mixes import is_mixed, names_of, versions_of
+from backend.evaluations.results.rules import rule_of
 from backend.judging.detectors.queries import in_force_for
 from workers.judging.detectors.scene import BaseTask, Scene, scene_of, with_base
 from workers.judging.detectors.view import SAME_REWARD, Examination, RolloutRow
@@ -36,27 +38,38 @@ class Judged:
     settings: dict[str, InForce]
     second_run_id: uuid.UUID | None
     """The newest run that scored its rollouts by another version."""
+    environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    """Names by version, where the run plays several."""
 
 
 def judged_run(run_id: uuid.UUID) -> Judged:
     with transaction() as session:
-        run = session.get_one(Run, run_id)
-        version = session.get_one(EnvironmentVersion, run.version_id)
+        run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
+        version = run.version
         scene = scene_of_run(session, run, version)
         second = None if scene.has_steps else _second_run(session, run)
         settings = in_force_for(session, run.id, version.environment_id)
-        return Judged(run_id, _JUDGED_PHASES.get(run.kind, ()), scene, settings, second)
+        names = {each.id: name for each, name in _mixed(session, run)}
+        return Judged(run_id, _JUDGED_PHASES.get(run.kind, ()), scene, settings, second, names)
 
 
 def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
-    """Of a run on several environments only what holds for all of them."""
+    """Of a run on several environments only what holds for all of them, and what success is in each."""
     has_steps = run.kind is RunKind.TRAINING
     manifest = Manifest.model_validate(version.manifest)
-    if manifest.column_names != list(run.columns):
-        return Scene(tuple(run.columns), dict(zip(run.columns, run.weights, strict=True)), has_steps=has_steps)
+    if is_mixed(run) or manifest.column_names != list(run.columns):
+        rules = {name: rule_of(run, Manifest.model_validate(each.manifest)) for each, name in _mixed(session, run)}
+        weights = dict(zip(run.columns, run.weights, strict=True))
+        return Scene(tuple(run.columns), weights, rules=rules, has_steps=has_steps)
     scene = scene_of(manifest, version.files, has_steps=has_steps)
     base = _base_run(session, run)
     return with_base(scene, _base_tasks(session, base, scene)) if base else scene
+
+
+def _mixed(session: Session, run: Run) -> list[tuple[EnvironmentVersion, str]]:
+    """The versions of a run on several environments, as its curves name them."""
+    versions = versions_of(session, run) if is_mixed(run) else ()
+    return list(zip(versions, names_of(versions), strict=True))
 
 
 def _base_run(session: Session, run: Run) -> Run | None:
@@ -128,7 +141,7 @@ def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
     for step in _steps(run):
         with transaction() as session:
             statement = _rows(run).where(Rollout.training_step.is_not_distinct_from(step)).order_by(Rollout.seq)
-            rows = [_rollout_row(found, run.scene.columns) for found in session.execute(statement)]
+            rows = [_rollout_row(found, run) for found in session.execute(statement)]
         yield step or 0, rows
 
 
@@ -152,7 +165,7 @@ def _batches(run: Judged) -> Iterator[list[RolloutRow]]:
     with transaction() as session:
         found = session.execute(_rows(run).order_by(Rollout.seq).execution_options(yield_per=BATCH))
         for part in found.partitions():
-            yield [_rollout_row(row, run.scene.columns) for row in part]
+            yield [_rollout_row(row, run) for row in part]
 
 
 _TASK = func.concat(Task.split, "/", Task.index).label("task")
@@ -167,6 +180,7 @@ def _rows(run: Judged) -> Select[Any]:
             Rollout.id,
             Rollout.group_id,
             _TASK,
+            Task.version_id,
             Rollout.reward,
             Rollout.columns,
             Rollout.metrics,
@@ -189,19 +203,20 @@ def _rows(run: Judged) -> Select[Any]:
 _OF_STEP = ("reply", "action")
 
 
-def _rollout_row(found: Row[Any], columns: Sequence[str]) -> RolloutRow:
+def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
     row = RolloutRow(
         id=found.id,
         group=str(found.group_id),
         task=found.task,
         reward=found.reward,
-        columns=dict(zip(columns, found.columns, strict=True)),
+        columns=dict(zip(run.scene.columns, found.columns, strict=True)),
         replies=tuple(found.reply),
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
         asked=tuple(text for text in found.asked if isinstance(text, str)),
         metrics=found.metrics,
+        environment=run.environments.get(found.version_id, ""),
     )
     second = getattr(found, "second_reward", None)
     return row if second is None else replace(row, second_reward=second)

@@ -12,7 +12,7 @@ from workers.jobs.judging import record_flags, resume_watch
 from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.cheat_rate import cheat_points
-from workers.judging.detectors.view import Examination, row_of
+from workers.judging.detectors.view import Examination
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.behind import Behind
@@ -64,7 +64,8 @@ class Reinforcement:
         self._steering = Steering(bench, self._controls)
         self._steering.begin(reached)
         self._verdicts = Verdicts([venue.version_id for venue in assignment.venues])
-        self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions)
+        mixed = self._environments if assignment.is_mixed else None
+        self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions, mixed)
         self._behind = Behind()
         self._is_used_up = False
 
@@ -162,8 +163,8 @@ class Reinforcement:
     def _judge(self, step: GrpoStep) -> list[FlagDraft]:
         """Let the detectors look at the step; what they find becomes flags."""
         run_id = self.bench.assignment.run_id
-        rows = [row_of(rollout_id(run_id, rollout), rollout) for rollout in step.rollouts]
-        drafts = self._screening.look(step.step, [row for row in rows if row is not None])
+        ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
+        drafts = self._screening.look(step.step, self._screening.rows(ids, step.rollouts))
         if drafts:
             self._behind.wait()  # flags refer to the step's rollouts
         if record_flags(run_id, drafts):

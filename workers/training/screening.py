@@ -22,6 +22,8 @@ from workers.training.grpo.stage import SCREENED
 from workers.training.verdicts import Deed, Deeds, Verdicts
 
 _LOOKS_AHEAD = frozenset(each.id for each in OF_ROLLOUTS)
+Environments = Mapping[uuid.UUID | None, str]
+"""Names by what the tasks of each environment carry."""
 Actions = Callable[[], Mapping[str, Action]]
 """What follows from each detector's flags in the step under way."""
 
@@ -29,7 +31,16 @@ Actions = Callable[[], Mapping[str, Action]]
 class Screening:
     """Of one attempt at GRPO: knows one step at a time."""
 
-    def __init__(self, run_id: uuid.UUID, watch: Watch, verdicts: Verdicts, actions: Actions) -> None:
+    def __init__(
+        self,
+        run_id: uuid.UUID,
+        watch: Watch,
+        verdicts: Verdicts,
+        actions: Actions,
+        environments: Environments | None = None,
+    ) -> None:
+        """`environments`: of a run that plays several."""
+        self._environments = environments or {}
         self._run_id, self._watch, self._verdicts, self._actions = run_id, watch, verdicts, actions
         self._deeds = Deeds()
         self._begin(0)
@@ -52,6 +63,12 @@ class Screening:
         self._look_back(ids, rollouts)
         flagged = {place for place, id_ in enumerate(ids) if id_ in self._because}
         return flagged - self._verdicts.honest(rollouts) if flagged else flagged
+
+    def rows(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> list[RolloutRow]:
+        """What detectors see of those that completed."""
+        names = (self._environments.get(rollout.task.version_id, "") for rollout in rollouts)
+        rows = [row_of(*each) for each in zip(ids, rollouts, names, strict=True)]
+        return [row for row in rows if row is not None]
 
     def look(self, step: int, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
         """All flags of the step, after it was learned."""
@@ -83,8 +100,7 @@ class Screening:
                     self._named.setdefault(deed, set()).update(detectors)
 
     def _look_ahead(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> None:
-        rows = [row_of(id_, rollout) for id_, rollout in zip(ids, rollouts, strict=True)]
-        for draft in self._watch.look_ahead([row for row in rows if row is not None], self._by):
+        for draft in self._watch.look_ahead(self.rows(ids, rollouts), self._by):
             self._ahead.setdefault((draft.detector, draft.key), draft)
             if draft.rollout_id is not None:
                 self._because[draft.rollout_id].add(draft.detector)

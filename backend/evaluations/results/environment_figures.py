@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from backend.db.models import EnvironmentVersion, Run
+from backend.domain.judged_curve import Share
 from backend.domain.manifest import Manifest
 from backend.domain.passes import SuccessRule
 from backend.domain.statistics import Coverage, Estimate
@@ -38,6 +39,8 @@ class EnvironmentFigures:
     columns: Sequence[ColumnFigures]
     """The reward first."""
     groups: GroupFigures
+    cheat_rate: Share | None = None
+    """Of the whole run, where it played impossible tasks of this environment."""
 
     @property
     def levels(self) -> list[LevelFigures]:
@@ -58,15 +61,20 @@ def levels_of(reward: ColumnFigures, groups: GroupFigures) -> list[LevelFigures]
 
 
 def environment_figures(
-    session: Session, run: Run, scope: Scope, versions: Sequence[EnvironmentVersion]
+    session: Session,
+    run: Run,
+    scope: Scope,
+    versions: Sequence[EnvironmentVersion],
+    cheat_rates: Mapping[uuid.UUID, Share],
 ) -> list[EnvironmentFigures]:
-    """In the order of the mix; empty where there is one environment."""
+    """In the order of the mix; empty where there is one environment. Cheat rates by version."""
     if len(versions) == 1:
         return []
-    return [
+    found = [
         _of_environment(session, run, replace(scope, version_ids=(version.id,)), version, name)
         for version, name in zip(versions, names_of(versions), strict=True)
     ]
+    return [replace(each, cheat_rate=cheat_rates.get(each.version.id)) for each in found]
 
 
 def mixed_columns(

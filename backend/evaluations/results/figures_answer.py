@@ -97,6 +97,8 @@ class EnvironmentAnswer(BaseModel):
     columns: list[ColumnAnswer]
     """The reward first."""
     levels: list[LevelAnswer]
+    cheat_rate: "CheatRateAnswer | None"
+    """Of the whole run; null: it played no impossible task of this environment."""
 
     @classmethod
     def of(cls, found: EnvironmentFigures) -> "EnvironmentAnswer":
@@ -108,6 +110,7 @@ class EnvironmentAnswer(BaseModel):
             success=SuccessAnswer.of(found.rule, found.groups.success),
             columns=[ColumnAnswer.of(column) for column in found.columns],
             levels=[LevelAnswer.of(each) for each in found.levels],
+            cheat_rate=CheatRateAnswer.of(found.cheat_rate) if found.cheat_rate else None,
         )
 
 

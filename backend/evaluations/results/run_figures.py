@@ -15,7 +15,7 @@ from backend.domain.passes import SuccessRule
 from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import Phase, RunKind
 from backend.evaluations.mixes import versions_of
-from backend.evaluations.results.cheating import cheat_rate
+from backend.evaluations.results.cheating import cheat_rate, cheat_rates, in_total
 from backend.evaluations.results.environment_figures import (
     EnvironmentFigures,
     LevelFigures,
@@ -98,6 +98,9 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
     scoped = everything if scope.phase is None else outcomes(session, scope)
     rule = rule_of(run, Manifest.model_validate(run.version.manifest), choice.success, choice.at_least)
     versions = versions_of(session, run)
+    has_canaries = Phase.CANARY in everything.phases
+    is_alone = len(versions) == 1
+    rates = cheat_rates(session, run, versions) if has_canaries and not is_alone else {}
     return RunFigures(
         scope=scope,
         rule=rule,
@@ -107,8 +110,8 @@ def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures
         columns=mixed_columns(session, run, scope, versions),
         groups=mixed_groups(session, run, scope, versions, rule),
         messages=_messages(session, run) if everything.failed else (),
-        environments=environment_figures(session, run, scope, versions),
-        cheat_rate=cheat_rate(session, run, rule) if Phase.CANARY in everything.phases else None,
+        environments=environment_figures(session, run, scope, versions, rates),
+        cheat_rate=cheat_rate(session, run, rule) if has_canaries and is_alone else in_total(list(rates.values())),
     )
 
 

@@ -33,6 +33,9 @@ class Scene:
     lowest: float | None = None
     highest: float | None = None
     success: SuccessRule | None = None
+    rules: Mapping[str, SuccessRule] = field(default_factory=dict)
+    """Of a run on several environments what success is in each, by its name. Only traps go by it: other figures of
+    different environments say nothing together."""
     prompt: str = ""
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that the prompt does not tell, in lower case."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backend.domain.passes import REWARD
+from backend.domain.passes import REWARD, SuccessRule
 from backend.domain.rollouts import CANARY, Rollout
 from backend.domain.vocabulary import StopReason
 from workers.judging.detectors.scene import BaseTask, Scene
@@ -44,6 +44,8 @@ class RolloutRow:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
+    environment: str = ""
+    """In which it was played, where the run plays several."""
 
     @property
     def is_canary(self) -> bool:
@@ -96,11 +98,13 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFigures:
-    """Impossible tasks of one step."""
+    """Impossible tasks of one step, in one environment or in all."""
 
     step: int
     played: int
     passed_ids: tuple[uuid.UUID, ...]
+    environment: str = ""
+    """Where the run plays several."""
 
     @property
     def passed(self) -> int:
@@ -117,7 +121,7 @@ class RunView:
     """Rollouts of the newest steps, by step."""
     examinations: list[Examination] = field(default_factory=list)
     canaries: list[CanaryFigures] = field(default_factory=list)
-    """Of the steps that played some. No other figure counts them."""
+    """Of the steps that played some, by environment where there are several. No other figure counts them."""
     outcomes: dict[str, BaseTask] = field(default_factory=dict)
     """What became of each task: of an evaluation over all of it, of training in the newest steps only."""
     verdicts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
@@ -140,10 +144,13 @@ class RunView:
         self._tally(rows)
 
     def _keep_canaries(self, step: int, rows: Sequence[RolloutRow]) -> None:
-        played = [row for row in rows if row.is_canary]
-        if played and self.scene.success is not None:
-            passed = tuple(row.id for row in played if passes(self.scene, row))
-            self.canaries.append(CanaryFigures(step, len(played), passed))
+        played: defaultdict[str, list[RolloutRow]] = defaultdict(list)
+        for row in rows:
+            if row.is_canary and rule_of(self.scene, row) is not None:
+                played[row.environment].append(row)
+        for environment, own in sorted(played.items()):
+            passed = tuple(row.id for row in own if passes_trap(self.scene, row))
+            self.canaries.append(CanaryFigures(step, len(own), passed, environment))
 
     def _tally(self, rows: Sequence[RolloutRow]) -> None:
         if self.scene.has_steps:
@@ -171,7 +178,7 @@ class RunView:
         return len(self.steps) >= BASE_STEPS + RECENT_STEPS
 
 
-def row_of(id_: uuid.UUID, rollout: Rollout) -> RolloutRow | None:
+def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRow | None:
     """None for a rollout that failed: it says nothing about the policy."""
     if rollout.reward is None:
         return None
@@ -187,12 +194,26 @@ def row_of(id_: uuid.UUID, rollout: Rollout) -> RolloutRow | None:
         actions=tuple(step.action for step in rollout.steps),
         asked=tuple(str(message.get("content") or "") for message in rollout.messages if message["role"] in TOLD),
         metrics=rollout.metrics,
+        environment=environment,
     )
 
 
 def passes(scene: Scene, row: RolloutRow) -> bool:
     """Does the rollout succeed? Where that is not known, none does."""
-    rule = scene.success
+    return _meets(scene.success, row)
+
+
+def rule_of(scene: Scene, row: RolloutRow) -> SuccessRule | None:
+    """What success is in the rollout's own environment."""
+    return scene.rules.get(row.environment) if scene.rules else scene.success
+
+
+def passes_trap(scene: Scene, row: RolloutRow) -> bool:
+    """Does the rollout succeed by the rule of its own environment?"""
+    return _meets(rule_of(scene, row), row)
+
+
+def _meets(rule: SuccessRule | None, row: RolloutRow) -> bool:
     if rule is None:
         return False
     value = row.reward if rule.column == REWARD else row.columns.get(rule.column, 0.0)
