@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Job
 from backend.db.session import after_commit
-from backend.domain.vocabulary import Queue
+from backend.domain.vocabulary import JobStatus, Queue
 from backend.events import announce, job_topic
 from backend.settings import get_settings
 
@@ -79,6 +79,14 @@ def keep_answer(session: Session, job_id: uuid.UUID, answer: dict[str, Any]) -> 
     if job is not None:
         job.arguments = {**job.arguments, "answer": answer}
         announce(session, job_topic(job_id))
+
+
+def answer_of(job: Job) -> dict[str, Any] | None:
+    """What such a job found; None while it looks."""
+    answer: dict[str, Any] | None = job.arguments.get("answer")
+    if answer is None and job.status is JobStatus.FAILED:
+        return {"error": job.error or "The worker gave up."}
+    return answer
 
 
 def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:

@@ -22,8 +22,8 @@ from backend.events import import_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
 from backend.web.identity import Actor
-from backend.web.pages import page, render_block, see_other, wants_block
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other, wants_block
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 
@@ -49,6 +49,10 @@ class ImportPage:
     kind: str
     name: str
     message: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.row.status.is_over
 
 
 @router.get("/imports", response_class=HTMLResponse)
@@ -106,13 +110,11 @@ def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uui
 async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
     """The report as it comes about."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _page(importing.get_import(session, import_id))
-        names = ("import_report", "import_preview")
-        blocks = {name: render_block(request, "environments/import.html", name, context) for name in names}
-        return blocks | {END: ""} if context.row.status.is_over else blocks
+    def read(session: Session) -> ImportPage:
+        return _page(importing.get_import(session, import_id))
 
-    async for event in live(request, (import_topic(import_id),), render):
+    blocks = ("import_report", "import_preview")
+    async for event in live_blocks(request, (import_topic(import_id),), "environments/import.html", blocks, read):
         yield event
 
 

@@ -21,8 +21,8 @@ from backend.errors import InvalidInput
 from backend.events import run_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other, wants_block
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other, wants_block
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "environments/play.html"
@@ -44,6 +44,10 @@ class ChoosePage:
 class PlayPage:
     play: PlayView
     is_mine: bool
+
+    @property
+    def is_over(self) -> bool:
+        return self.play.is_over
 
 
 async def sent_form(request: Request) -> dict[str, str]:
@@ -90,13 +94,11 @@ def show_play(request: Request, session: SessionDep, actor: Viewer, name: str, r
 
 @router.get("/environments/{name}/play/{run_id}/events", response_class=EventSourceResponse)
 async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
+    def read(session: Session) -> PlayPage:
         view = play_view(session, name, run_id)
-        context = PlayPage(view, view.run.created_by == actor.person_id)
-        blocks = {"play_board": render_block(request, TEMPLATE, "play_board", context)}
-        return blocks | {END: ""} if view.is_over else blocks
+        return PlayPage(view, view.run.created_by == actor.person_id)
 
-    async for event in live(request, (run_topic(run_id),), render):
+    async for event in live_blocks(request, (run_topic(run_id),), TEMPLATE, ["play_board"], read):
         yield event
 
 

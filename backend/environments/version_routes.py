@@ -21,8 +21,8 @@ from backend.environments.queries import CheckRun
 from backend.errors import NotFound
 from backend.events import RUNS
 from backend.web.dependencies import SessionDep, Viewer
-from backend.web.pages import page, render_block
-from backend.web.streams import END, live
+from backend.web.pages import page
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 DRAFT = "draft"
@@ -46,6 +46,10 @@ class VersionPage:
     movers: Sequence[Mover]
     """Policies that the tasks may be measured with; none while checks run."""
 
+    @property
+    def is_over(self) -> bool:
+        return self.open_check is None
+
 
 @dataclass(frozen=True, slots=True)
 class DiffPage:
@@ -68,12 +72,10 @@ def show_version(
 async def version_events(request: Request, _: Viewer, name: str, number: int) -> AsyncIterator[ServerSentEvent]:
     """The certificate as it comes about."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _version_page(session, name, number)
-        blocks = {"certificate": render_block(request, "environments/version.html", "certificate", context)}
-        return blocks if context.open_check else blocks | {END: ""}
+    def read(session: Session) -> VersionPage:
+        return _version_page(session, name, number)
 
-    async for event in live(request, (RUNS,), render):
+    async for event in live_blocks(request, (RUNS,), "environments/version.html", ["certificate"], read):
         yield event
 
 

@@ -9,10 +9,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.events import job_topic
-from backend.rescoring.drafts import draft_score, score_by_draft
+from backend.rescoring.drafts import DraftScore, draft_score, score_by_draft
 from backend.web.dependencies import Author, SessionDep
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "rescoring/draft.html"
@@ -32,10 +32,8 @@ def show(request: Request, session: SessionDep, _: Author, job_id: uuid.UUID) ->
 async def events(request: Request, _: Author, job_id: uuid.UUID) -> AsyncIterable[ServerSentEvent]:
     """The answer as soon as it is there."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = draft_score(session, job_id)
-        blocks = {"draft_scores": render_block(request, TEMPLATE, "draft_scores", context)}
-        return blocks | ({END: ""} if context.answer is not None else {})
+    def read(session: Session) -> DraftScore:
+        return draft_score(session, job_id)
 
-    async for event in live(request, (job_topic(job_id),), render):
+    async for event in live_blocks(request, (job_topic(job_id),), TEMPLATE, ["draft_scores"], read):
         yield event

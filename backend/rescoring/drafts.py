@@ -8,11 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Environment, EnvironmentVersion, Group, Job, Rollout, Task
-from backend.domain.vocabulary import JobStatus, Queue, RolloutStatus
+from backend.domain.vocabulary import Queue, RolloutStatus
 from backend.environments.queries import get_draft
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, NotFound
-from backend.queue import enqueue
+from backend.queue import answer_of, enqueue
 
 DRAFT_JOB = "rescoring.draft"
 
@@ -36,6 +36,10 @@ class DraftScore:
     is_stale: bool
     """The draft was saved since."""
 
+    @property
+    def is_over(self) -> bool:
+        return self.answer is not None
+
 
 def score_by_draft(session: Session, rollout_id: uuid.UUID) -> Job:
     """Have the draft of the rollout's environment score it, its cluster and the history. Nothing is stored of them."""
@@ -53,9 +57,7 @@ def draft_score(session: Session, job_id: uuid.UUID) -> DraftScore:
     if job is None or job.name != DRAFT_JOB:
         raise NotFound("There is no such score by a draft.")
     environment = session.get_one(Environment, uuid.UUID(job.arguments["environment_id"]))
-    answer = job.arguments.get("answer")
-    if answer is None and job.status is JobStatus.FAILED:
-        answer = {"error": job.error or "The worker gave up."}
+    answer = answer_of(job)
     revision = (answer or {}).get("draft_revision")
     is_stale = revision is not None and revision != get_draft(session, environment).revision
     return DraftScore(job, environment, uuid.UUID(job.arguments["rollout_id"]), answer, is_stale)

@@ -26,8 +26,8 @@ from backend.rescoring.preview import Preview, preview
 from backend.rescoring.selection import conditions_of
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 RESULT = "rescoring/before_after.html"
@@ -73,6 +73,10 @@ class BeforeAfterPage:
 
     is_refused: bool
     """It would not be faithful, and nobody has said why to do it all the same."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.run.status.is_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +186,10 @@ def show_result(request: Request, run_id: uuid.UUID, session: SessionDep, _: Vie
 
 @router.get("/runs/{run_id}/before-after/events", response_class=EventSourceResponse)
 async def follow_result(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def draw(session: Session) -> dict[str, str]:
-        context = _before_after(session, run_id)
-        blocks = {name: render_block(request, RESULT, name, context) for name in ("pair_head", "before_after")}
-        return blocks | ({END: ""} if context.run.status.is_over else {})
+    def read(session: Session) -> BeforeAfterPage:
+        return _before_after(session, run_id)
 
-    async for event in live(request, (run_topic(run_id),), draw):
+    async for event in live_blocks(request, (run_topic(run_id),), RESULT, ("pair_head", "before_after"), read):
         yield event
 
 

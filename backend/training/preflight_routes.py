@@ -22,8 +22,8 @@ from backend.training.launch_queries import get_preflight
 from backend.training.preflight import configuration_of, findings_of, verdict_of
 from backend.training.queries import find_certificate
 from backend.web.dependencies import SessionDep, Viewer
-from backend.web.pages import page, render_block
-from backend.web.streams import END, live
+from backend.web.pages import page
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 
@@ -71,13 +71,9 @@ def show_preflight(request: Request, preflight_id: uuid.UUID, session: SessionDe
 
 @router.get("/training/preflights/{preflight_id}/events", response_class=EventSourceResponse)
 async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, preflight_id)
-        blocks = {
-            name: render_block(request, "training/preflight.html", name, context)
-            for name in ("preflight_state", "preflight_findings")
-        }
-        return blocks | ({END: ""} if context.is_over else {})
+    def read(session: Session) -> PreflightPage:
+        return _context(session, preflight_id)
 
-    async for event in live(request, (preflight_topic(preflight_id),), render):
+    blocks = ("preflight_state", "preflight_findings")
+    async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
         yield event

@@ -18,8 +18,8 @@ from backend.training import downloads, hub, queries, service
 from backend.training.export_forms import ExportPageForm, HubQuery, HubRequest
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.forms import read_form, validate
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 
@@ -63,6 +63,12 @@ class ExportPage:
     problem: str = ""
     """Why that cannot be said."""
 
+    @property
+    def is_over(self) -> bool:
+        """Nothing is exported or sent any more."""
+        is_made = self.export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING}
+        return is_made and (self.options.hub is None or self.options.hub.is_over)
+
 
 @router.get("/exports/{export_id}", response_class=HTMLResponse)
 def show_export(
@@ -101,16 +107,10 @@ def upload_export(
 
 @router.get("/exports/{export_id}/events", response_class=EventSourceResponse)
 async def export_events(request: Request, export_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _export_page(queries.get_export(session, export_id))
-        blocks = {"export_state": render_block(request, "training/export.html", "export_state", context)}
-        if context.export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING} and (
-            context.options.hub is None or context.options.hub.is_over
-        ):
-            blocks[END] = ""
-        return blocks
+    def read(session: Session) -> ExportPage:
+        return _export_page(queries.get_export(session, export_id))
 
-    async for event in live(request, (f"export:{export_id}",), render):
+    async for event in live_blocks(request, (f"export:{export_id}",), "training/export.html", ["export_state"], read):
         yield event
 
 

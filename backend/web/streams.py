@@ -3,7 +3,8 @@
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Protocol
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -12,6 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.errors import AppError
 from backend.events import Hub
+from backend.web.pages import render_block
 
 END = "end"
 """A block of this name closes the stream: nothing will change any more."""
@@ -25,6 +27,13 @@ LIFETIME_SECONDS = 600.0
 """The browser connects again with `Last-Event-ID`, so that nobody holds an outdated sign-in for ever."""
 
 Render = Callable[[Session], dict[str, str]]
+
+
+class Ending(Protocol):
+    """The context of a page about something that comes to an end."""
+
+    @property
+    def is_over(self) -> bool: ...
 
 
 async def live(request: Request, topics: tuple[str, ...], render: Render) -> AsyncIterator[ServerSentEvent]:
@@ -53,6 +62,20 @@ async def live(request: Request, topics: tuple[str, ...], render: Render) -> Asy
             return
         await asyncio.sleep(SHORTEST_PAUSE_SECONDS)
         await hub.wait(mark, *topics, timeout=min(LONGEST_PAUSE_SECONDS, again, remaining))
+
+
+async def live_blocks(
+    request: Request, topics: tuple[str, ...], template: str, blocks: Sequence[str], read: Callable[[Session], Ending]
+) -> AsyncIterator[ServerSentEvent]:
+    """Send these blocks of a page, drawn of the context that `read` gives, until what it is about is over."""
+
+    def render(session: Session) -> dict[str, str]:
+        context = read(session)
+        drawn = {name: render_block(request, template, name, context) for name in blocks}
+        return drawn | ({END: ""} if context.is_over else {})
+
+    async for event in live(request, topics, render):
+        yield event
 
 
 def _draw(request: Request, render: Render) -> dict[str, str]:

@@ -17,8 +17,8 @@ from backend.judging.onset.forms import OnsetRequest
 from backend.judging.onset.view import OnsetAnswer, onset_of
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter(prefix="/runs/{run_id}/onset")
 TEMPLATE = "onset/onset.html"
@@ -33,6 +33,10 @@ class OnsetPage:
     is_open: bool
     """Something is searched for."""
 
+    @property
+    def is_over(self) -> bool:
+        return not self.is_open
+
 
 @router.get("", response_class=HTMLResponse)
 def show_onset(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
@@ -41,12 +45,10 @@ def show_onset(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UU
 
 @router.get("/events", response_class=EventSourceResponse)
 async def onset_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, run_id)
-        blocks = {"onset_searches": render_block(request, TEMPLATE, "onset_searches", context)}
-        return blocks if context.is_open else blocks | {END: ""}
+    def read(session: Session) -> OnsetPage:
+        return _context(session, run_id)
 
-    async for event in live(request, (run_topic(run_id), RUNS), render):
+    async for event in live_blocks(request, (run_topic(run_id), RUNS), TEMPLATE, ["onset_searches"], read):
         yield event
 
 
