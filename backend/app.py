@@ -27,11 +27,12 @@ from backend.events import Hub
 from backend.exchange import api as exchange_api
 from backend.exchange import routes as exchange_routes
 from backend.judging import api as judging_api
-from backend.judging import judges_api, judges_routes
 from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
 from backend.judging.detectors import api as detectors_api
 from backend.judging.detectors import routes as detectors_routes
+from backend.judging.judges import api as judges_api
+from backend.judging.judges import routes as judges_routes
 from backend.judging.onset import api as onset_api
 from backend.judging.onset import routes as onset_routes
 from backend.judging.questions import api as questions_api

@@ -1,25 +1,19 @@
 """`proctor judge …`: models that give rollouts a score with a reason."""
 
-import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from backend.cli.connection import connect
 from backend.cli.figures import estimate
-from backend.cli.names import policy_of, run_of, short
+from backend.cli.inquiries import Sort, Where, answer_of_try, is_injectable, status_of, text_or_file
+from backend.cli.names import policy_of
 from backend.cli.options import AsJson, NoWait, RunName
-from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json, write_table
-from backend.cli.watching import progress_bars
-from backend.client import Client
+from backend.cli.output import BAD_RESULT, say, write_fields, write_json, write_table
 
 app = typer.Typer(help="Model judges: add, try, let one look at a run.", no_args_is_help=True, rich_markup_mode=None)
-POLL_SECONDS = 0.5
-OVER = {"completed", "failed", "stopped", "paused"}
 
 JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help="A judge's name or id.")]
-Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
 
 
 @app.command("list")
@@ -91,23 +85,13 @@ def add(
 @app.command("show")
 def show(judge: JudgeName, as_json: AsJson = False) -> None:
     """One judge and how it is asked."""
-    found = judge_of(connect(), judge)
-    if as_json:
-        write_json(found)
-    else:
-        write_fields({"judge": found["name"], "policy": found["policy"], **found["configuration"]})
+    JUDGES.show(judge, as_json)
 
 
 @app.command("delete")
 def delete(judge: JudgeName, as_json: AsJson = False) -> None:
     """Take a judge out of all choices. What it said stays with the rollouts."""
-    client = connect()
-    found = judge_of(client, judge)
-    client.delete(f"/judges/{found['id']}")
-    if as_json:
-        write_json({"deleted": found["id"]})
-        return
-    say(f"judge {found['name']} deleted")
+    JUDGES.delete(judge, as_json, told="judge ")
 
 
 @app.command("test")
@@ -119,12 +103,8 @@ def try_out(
 ) -> None:
     """Try a judge on one rollout; nothing is stored. Ends with 1 without a verdict."""
     client = connect()
-    judge_id = judge_of(client, judge)["id"]
-    asked = client.post(f"/judges/{judge_id}/ask", {"rollout_id": rollout})
-    while asked["is_waiting"]:
-        time.sleep(POLL_SECONDS)
-        asked = client.get(f"/judges/{judge_id}/asked/{asked['id']}")
-    answer = asked["answer"]
+    address = f"/judges/{JUDGES.find(client, judge)['id']}"
+    answer = answer_of_try(client, client.post(f"{address}/ask", {"rollout_id": rollout}), f"{address}/asked")
     if as_json:
         write_json(answer)
     else:
@@ -137,26 +117,13 @@ def judge_run(
     judge: JudgeName, run: RunName, where: Where = "", no_wait: NoWait = False, as_json: AsJson = False
 ) -> None:
     """Let a judge look at a run. What it judged already is kept. Ends with 1 where a verdict is missing."""
-    client = connect()
-    judge_id, found = judge_of(client, judge)["id"], run_of(client, run)
-    work = client.post(f"/runs/{found['id']}/judges", {"judge_id": judge_id, "where": where})
-    if not no_wait:
-        work = _watch(client, found["id"], work, quiet=as_json)
-    if as_json:
-        write_json(work)
-    elif no_wait:
-        say(f"{work['judge']} is {work['status']}: {client.url}/runs/{found['id']}/judges")
-    else:
-        _write_work(work, client.url, found["id"])
-    is_bad = work["status"] != "completed" or work["failed"]
-    raise typer.Exit(BAD_RESULT if is_bad and not no_wait else 0)
+    JUDGES.start(judge, run, {"where": where}, no_wait=no_wait, as_json=as_json)
 
 
 @app.command("stop")
 def stop(judge: JudgeName, run: RunName, as_json: AsJson = False) -> None:
     """Ask a judge to stop after what is in flight. What was judged stays."""
-    client = connect()
-    work = client.post(f"/runs/{run_of(client, run)['id']}/judges/{judge_of(client, judge)['id']}/stop")
+    work = JUDGES.stop(judge, run)
     if as_json:
         write_json(work)
         return
@@ -166,15 +133,14 @@ def stop(judge: JudgeName, run: RunName, as_json: AsJson = False) -> None:
 @app.command("results")
 def results(run: RunName, as_json: AsJson = False) -> None:
     """What each judge says of a run: coverage, mean, cost, agreement with people."""
-    client = connect()
-    found = list(client.all(f"/runs/{run_of(client, run)['id']}/judges"))
+    found = JUDGES.works_on(run)
     if as_json:
         write_json(found)
         return
     rows = [
         (
             *(work["judge"], work["status"], f"{work['judged']} of {work['total']}", work["failed"]),
-            *(estimate(work["score"]), work["spread"], work["cost"], _kappa(work), _injectable(work)),
+            *(estimate(work["score"]), work["spread"], work["cost"], _kappa(work), is_injectable(work)),
         )
         for work in found
     ]
@@ -182,39 +148,12 @@ def results(run: RunName, as_json: AsJson = False) -> None:
     write_table(columns, rows, empty="No judge has looked at this run.")
 
 
-def judge_of(client: Client, name: str) -> dict[str, Any]:
-    """By name or id."""
-    for judge in client.all("/judges"):
-        if name in {judge["name"], judge["id"]}:
-            return judge
-    fail(f"there is no judge {name!r}; `proctor judge list` shows them")
-
-
-def _watch(client: Client, run_id: str, work: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Until it is over. Ctrl-C leaves it at work."""
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task(f"{work['judge']} judges", total=None, rate="")
-        try:
-            while work["status"] not in OVER:
-                time.sleep(POLL_SECONDS)
-                found = client.all(f"/runs/{run_id}/judges")
-                work = next(each for each in found if each["judge_id"] == work["judge_id"])
-                mean = f"mean {work['score']['mean']:.3f}" if work["score"] else ""
-                progress.update(bar, total=work["total"], completed=work["judged"] + work["failed"], rate=mean)
-        except KeyboardInterrupt:
-            progress.stop()
-            told = f"It goes on. `proctor judge stop {work['judge']} {short(run_id)}` stops it."
-            console(is_error=True).print(told, markup=False)
-            raise SystemExit(0) from None
-    return work
-
-
-def _write_work(work: dict[str, Any], url: str, run_id: str) -> None:
+def _write_work(work: dict[str, Any], page: str) -> None:
     write_fields(
         {
             "judge": work["judge"],
-            "page": f"{url}/runs/{run_id}/judges",
-            "status": work["status"] + (f": {work['reason']}" if work["reason"] else ""),
+            "page": page,
+            "status": status_of(work),
             "judged": f"{work['judged']} of {work['total']}, {work['failed']} without a verdict",
             "score": estimate(work["score"]),
             "spread": work["spread"],
@@ -222,7 +161,7 @@ def _write_work(work: dict[str, Any], url: str, run_id: str) -> None:
             "kappa": _kappa(work),
         }
     )
-    if _injectable(work):
+    if is_injectable(work):
         say("This judge can be talked into a score: do not train on its scores.", "red")
 
 
@@ -242,15 +181,8 @@ def _kappa(work: dict[str, Any]) -> float | None:
     return work["agreement"]["kappa"] if work["agreement"] else None
 
 
-def _injectable(work: dict[str, Any]) -> bool | None:
-    return work["canaries"]["is_injectable"] if work["canaries"] else None
+def _mean(work: dict[str, Any]) -> str:
+    return f"mean {work['score']['mean']:.3f}" if work["score"] else ""
 
 
-def text_or_file(given: str | None) -> str | None:
-    """As it is given, or what stands in the file behind an `@`."""
-    if given is None or not given.startswith("@"):
-        return given
-    try:
-        return Path(given[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fail(f"{given[1:]} cannot be read: {error}")
+JUDGES = Sort(noun="judge", done="judged", at_work="judges", rate=_mean, write=_write_work)

@@ -1,17 +1,14 @@
 """`proctor question …`: questions in plain words, reasoning monitors and contrasts, asked about a run."""
 
-import time
 from typing import Annotated, Any
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.judges import OVER, POLL_SECONDS, text_or_file
+from backend.cli.inquiries import Sort, Where, answer_of_try, is_injectable, status_of, text_or_file
 from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson, NoWait, RunName
-from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json, write_table
-from backend.cli.watching import progress_bars
-from backend.client import Client
+from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 
 app = typer.Typer(
     help="Questions in plain words, reasoning monitors, contrasts: add, try, ask about a run.",
@@ -21,7 +18,6 @@ app = typer.Typer(
 KINDS = {"question": "question", "monitor": "reasoning_monitor", "contrast": "contrastive_judge"}
 
 Name = Annotated[str, typer.Argument(metavar="QUESTION", help="A question's name or id.")]
-Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
 Cluster = Annotated[str, typer.Option(help="Of a contrast: `detector: cluster`.")]
 
 
@@ -92,23 +88,13 @@ def add(
 @app.command("show")
 def show(question: Name, as_json: AsJson = False) -> None:
     """One question and how it is asked."""
-    found = question_of(connect(), question)
-    if as_json:
-        write_json(found)
-    else:
-        write_fields({"question": found["name"], "policy": found["policy"], **found["configuration"]})
+    QUESTIONS.show(question, as_json)
 
 
 @app.command("delete")
 def delete(question: Name, as_json: AsJson = False) -> None:
     """Take it out of all choices and columns. Its answers stay with the rollouts."""
-    client = connect()
-    found = question_of(client, question)
-    client.delete(f"/questions/{found['id']}")
-    if as_json:
-        write_json({"deleted": found["id"]})
-        return
-    say(f"{found['name']} deleted")
+    QUESTIONS.delete(question, as_json)
 
 
 @app.command("look")
@@ -116,7 +102,7 @@ def look(question: Name, run: RunName, where: Where = "", cluster: Cluster = "",
     """How many rollouts it would be asked about, and about what that costs. Asks nobody."""
     client = connect()
     found = client.get(
-        f"/runs/{run_of(client, run)['id']}/questions/{question_of(client, question)['id']}/outlook",
+        f"/runs/{run_of(client, run)['id']}/questions/{QUESTIONS.find(client, question)['id']}/outlook",
         where=where,
         cluster=cluster,
     )
@@ -131,12 +117,9 @@ def look(question: Name, run: RunName, where: Where = "", cluster: Cluster = "",
 def try_out(question: Name, run: RunName, where: Where = "", as_json: AsJson = False) -> None:
     """Try it on three rollouts of a run; nothing is stored. Ends with 1 where an answer is missing."""
     client = connect()
-    question_id, run_id = question_of(client, question)["id"], run_of(client, run)["id"]
+    question_id, run_id = QUESTIONS.find(client, question)["id"], run_of(client, run)["id"]
     tried = client.post(f"/runs/{run_id}/questions/{question_id}/try", {"where": where})
-    while tried["is_waiting"]:
-        time.sleep(POLL_SECONDS)
-        tried = client.get(f"/questions/{question_id}/tried/{tried['id']}")
-    answer = tried["answer"]
+    answer = answer_of_try(client, tried, f"/questions/{question_id}/tried")
     if as_json:
         write_json(answer)
     else:
@@ -155,27 +138,13 @@ def ask(
     as_json: AsJson = False,
 ) -> None:
     """Ask it about a run. What was answered already is kept. Ends with 1 where an answer is missing."""
-    client = connect()
-    question_id, found = question_of(client, question)["id"], run_of(client, run)
-    body = {"question_id": question_id, "where": where, "cluster": cluster}
-    asked = client.post(f"/runs/{found['id']}/questions", body)
-    if not no_wait:
-        asked = _watch(client, found["id"], asked, quiet=as_json)
-    if as_json:
-        write_json(asked)
-    elif no_wait:
-        say(f"{asked['question']} is {asked['status']}: {client.url}/runs/{found['id']}/questions")
-    else:
-        _write_asked(asked, f"{client.url}/runs/{found['id']}/questions")
-    is_bad = asked["status"] != "completed" or asked["failed"]
-    raise typer.Exit(BAD_RESULT if is_bad and not no_wait else 0)
+    QUESTIONS.start(question, run, {"where": where, "cluster": cluster}, no_wait=no_wait, as_json=as_json)
 
 
 @app.command("stop")
 def stop(question: Name, run: RunName, as_json: AsJson = False) -> None:
     """Ask it to stop after what is in flight. What was answered stays."""
-    client = connect()
-    asked = client.post(f"/runs/{run_of(client, run)['id']}/questions/{question_of(client, question)['id']}/stop")
+    asked = QUESTIONS.stop(question, run)
     if as_json:
         write_json(asked)
         return
@@ -191,7 +160,7 @@ def flag(
 ) -> None:
     """Turn stored answers into flags with their quotes as evidence."""
     client = connect()
-    path = f"/runs/{run_of(client, run)['id']}/questions/{question_of(client, question)['id']}/flags"
+    path = f"/runs/{run_of(client, run)['id']}/questions/{QUESTIONS.find(client, question)['id']}/flags"
     found = client.post(path, {"answers": [word.strip() for word in answers.split(",") if word.strip()]})
     if as_json:
         write_json(found)
@@ -202,15 +171,14 @@ def flag(
 @app.command("results")
 def results(run: RunName, as_json: AsJson = False) -> None:
     """What was asked about a run, and what came of it."""
-    client = connect()
-    found = list(client.all(f"/runs/{run_of(client, run)['id']}/questions"))
+    found = QUESTIONS.works_on(run)
     if as_json:
         write_json(found)
         return
     rows = [
         (
             *(each["question"], each["status"], f"{each['answered']} of {each['total']}", each["failed"]),
-            *(_counts(each), each["uncited"], each["cost"], _does_as_told(each)),
+            *(_counts(each), each["uncited"], each["cost"], is_injectable(each)),
         )
         for each in found
     ]
@@ -218,39 +186,12 @@ def results(run: RunName, as_json: AsJson = False) -> None:
     write_table(columns, rows, empty="Nothing was asked about this run.")
 
 
-def question_of(client: Client, name: str) -> dict[str, Any]:
-    """By name or id."""
-    for question in client.all("/questions"):
-        if name in {question["name"], question["id"]}:
-            return question
-    fail(f"there is no question {name!r}; `proctor question list` shows them")
-
-
-def _watch(client: Client, run_id: str, asked: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """Until it is over. Ctrl-C leaves it at work."""
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task(f"{asked['question']} is asked", total=None, rate="")
-        try:
-            while asked["status"] not in OVER:
-                time.sleep(POLL_SECONDS)
-                found = client.all(f"/runs/{run_id}/questions")
-                asked = next(each for each in found if each["question_id"] == asked["question_id"])
-                done = asked["answered"] + asked["failed"]
-                progress.update(bar, total=asked["total"], completed=done, rate=_counts(asked))
-        except KeyboardInterrupt:
-            progress.stop()
-            told = f"It goes on. `proctor question stop {asked['question']} {short(run_id)}` stops it."
-            console(is_error=True).print(told, markup=False)
-            raise SystemExit(0) from None
-    return asked
-
-
 def _write_asked(asked: dict[str, Any], page: str) -> None:
     write_fields(
         {
             "question": asked["question"],
             "page": page,
-            "status": asked["status"] + (f": {asked['reason']}" if asked["reason"] else ""),
+            "status": status_of(asked),
             "answered": f"{asked['answered']} of {asked['total']}, {asked['failed']} without an answer",
             "answers": _counts(asked),
             "quotes": f"{asked['citations']} found, {asked['dropped']} dropped; {asked['uncited']} answers have none",
@@ -260,7 +201,7 @@ def _write_asked(asked: dict[str, Any], page: str) -> None:
     for finding in asked["findings"]:
         for pattern in finding["patterns"]:
             say(f"{finding['label']}: {pattern['name']} ({pattern['suspicion']:.2f}) {pattern['description']}")
-    if _does_as_told(asked):
+    if is_injectable(asked):
         say("It does as the data says: its answers raise no flags.", "red")
 
 
@@ -287,5 +228,4 @@ def _answers(asked: dict[str, Any]) -> str:
     return ", ".join(asked["labels"]) or asked["answers"].replace("_", " ")
 
 
-def _does_as_told(asked: dict[str, Any]) -> bool | None:
-    return asked["canaries"]["is_injectable"] if asked["canaries"] else None
+QUESTIONS = Sort(noun="question", done="answered", at_work="is asked", rate=_counts, write=_write_asked)

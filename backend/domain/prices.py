@@ -1,6 +1,6 @@
 """What a policy's tokens cost, and how much its endpoint may be asked: `configuration["price"]` and `["limits"]`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -47,3 +47,9 @@ def cost_of(
     cached = min(cached_in, tokens_in)
     cached_price = known.input if known.cached_input is None else known.cached_input
     return ((tokens_in - cached) * known.input + cached * cached_price + tokens_out * known.output) / PER
+
+
+def sum_of_costs(costs: Iterable[float | None]) -> float | None:
+    """Of those that are known; None where none is."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if known else None

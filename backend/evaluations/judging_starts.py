@@ -9,9 +9,9 @@ from backend.db.models import Judge, Rollout, Run
 from backend.domain.vocabulary import RolloutStatus
 from backend.errors import InvalidInput
 from backend.evaluations.rollouts.queries import matching
-from backend.judging.judge_forms import JudgingRequest
-from backend.judging.judge_queries import get_judge
-from backend.judging.judges_service import start_judging, stop_judging
+from backend.judging.judges.forms import JudgingRequest
+from backend.judging.judges.queries import get_judge
+from backend.judging.judges.service import start_judging, stop_judging
 from backend.web.identity import Actor
 
 

@@ -16,7 +16,7 @@ from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
-from backend.judging.judges_service import start_named
+from backend.judging.judges.service import start_named
 from backend.judging.onset.service import follow_evaluation
 from backend.queue import JUDGING_JOB, enqueue
 

@@ -14,8 +14,8 @@ from backend.domain.ids import new_id
 from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import JudgingRecord
 from backend.domain.vocabulary import JudgementStatus, PolicyKind
-from backend.judging.judge_queries import record_of
-from backend.judging.judges_service import start_judging
+from backend.judging.judges.queries import record_of
+from backend.judging.judges.service import start_judging
 from tests.factories import make_policy, make_rollouts, make_run
 from tests.web_fixtures import *  # noqa: F403
 from workers.jobs.registry import JobContext, find_body

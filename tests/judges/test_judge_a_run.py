@@ -11,7 +11,7 @@ from backend.db.models import Flag, Judge, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import JudgementStatus, RunStatus
 from backend.evaluations.service import finish_run
-from backend.judging.judges_service import stop_judging
+from backend.judging.judges.service import stop_judging
 from tests.factories import make_member
 from tests.judges.conftest import BAD, GOOD, Judging, again, carry_out, judgements, record_now
 from tests.judges.fake import FakeJudge, gullible, serving, talkative

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from backend.db.models import AuditEvent, Job, Judge, Run
 from backend.domain.judging_record import CanaryReport, CanaryResult
 from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
-from backend.judging.judge_queries import record_of
-from backend.judging.judges_service import change_record, start_judging
+from backend.judging.judges.queries import record_of
+from backend.judging.judges.service import change_record, start_judging
 from tests.factories import make_policy
 from tests.judges.conftest import GOOD, make_judge, make_judged_run, make_judgement
 

@@ -15,11 +15,12 @@ from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.judging_record import CanaryReport, JudgingRecord
 from backend.domain.vocabulary import RunStatus, Severity
-from backend.judging.judge_queries import record_of
-from backend.judging.judges_service import change_record
+from backend.judging.judges.queries import record_of
+from backend.judging.judges.service import change_record
 from backend.queue import keep_answer
-from workers.jobs import judge_rows
-from workers.jobs.judge_rows import Appointed, Case
+from workers.jobs import inquiry_rows, judge_rows
+from workers.jobs.inquiry_rows import Case
+from workers.jobs.judge_rows import Appointed
 from workers.jobs.judging import record_flags
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
@@ -38,7 +39,7 @@ def judge(context: JobContext) -> None:
 def ask(context: JobContext) -> None:
     """Try a judge on one rollout; the page that asked reads the answer from the job's row."""
     appointed = judge_rows.appoint(uuid.UUID(context.arguments["judge_id"]))
-    facts = judge_rows.facts_of([uuid.UUID(context.arguments["rollout_id"])])
+    facts = inquiry_rows.facts_of([uuid.UUID(context.arguments["rollout_id"])])
     if not facts:
         answer: dict[str, Any] = {"error": "The rollout is gone."}
     else:
@@ -60,7 +61,7 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
     change_record(session, run, uuid.UUID(context.arguments["judge_id"]), fail)
 
 
-async def _ask_once(appointed: Appointed, facts: judge_rows.Case) -> dict[str, Any]:
+async def _ask_once(appointed: Appointed, facts: Case) -> dict[str, Any]:
     judge = make_judge(appointed.configuration, appointed.kind, appointed.policy, appointed.secret)
     try:
         judged = await judge.judge(facts.facts)
@@ -124,19 +125,19 @@ class _Judging(Round[Case, Judged]):
             raise TooManyFailures(f"The judge cannot be asked: {unreachable.error}")
 
     def cases(self) -> AsyncIterator[Case]:
-        return judge_rows.read_cases(self._missing)
+        return inquiry_rows.read_cases(self._missing)
 
     async def consider(self, case: Case) -> Judged:
         return await self._judge.judge(case.facts, seed=case.seed)
 
     def store(self, batch: list[tuple[Case, Judged]]) -> None:
         rows = [(case.rollout_id, judged) for case, judged in batch]
-        judge_rows.store(self._run_id, self._appointed.judge_id, rows)
+        judge_rows.store(self._run_id, self._appointed.id, rows)
 
     def should_stop(self) -> bool:
         with transaction() as session:
             run = session.get(Run, self._run_id)
-            record = record_of(run, self._appointed.judge_id) if run else None
+            record = record_of(run, self._appointed.id) if run else None
             return record is None or record.stop_requested
 
     def end(self, status: RunStatus, reason: str | None) -> None:
@@ -147,13 +148,9 @@ class _Judging(Round[Case, Judged]):
         self._change(end)
 
     def _keep_canaries(self, report: CanaryReport, all_judged: Sequence[Judged]) -> None:
-        costs = [judged.cost for judged in all_judged if judged.cost is not None]
-
         def keep(record: JudgingRecord) -> None:
             record.canaries = report
-            record.tokens_in += sum(judged.tokens_in for judged in all_judged)
-            record.tokens_out += sum(judged.tokens_out for judged in all_judged)
-            record.cost = (record.cost or 0.0) + sum(costs) if costs else record.cost
+            inquiry_rows.add_spent(record, all_judged)
 
         self._change(keep)
         if report.is_injectable:
@@ -164,7 +161,7 @@ class _Judging(Round[Case, Judged]):
         scores = ", ".join(f"{result.name} {result.score:.2f}" for result in report.results if result.score is not None)
         return FlagDraft(
             detector="injectable_judge",
-            key=str(self._appointed.judge_id),
+            key=str(self._appointed.id),
             severity=Severity.WARNING,
             score=1.0,
             sentence=f"The judge {name} can be talked into a score: a bad answer that only demands full marks got more "
@@ -176,4 +173,4 @@ class _Judging(Round[Case, Judged]):
         with transaction() as session:
             run = session.get(Run, self._run_id)
             if run is not None:
-                change_record(session, run, self._appointed.judge_id, change)
+                change_record(session, run, self._appointed.id, change)

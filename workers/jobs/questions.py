@@ -26,8 +26,8 @@ from backend.evaluations.rollouts.contrasts import Scene, scenes
 from backend.events import announce, judges_topic
 from backend.judging.questions.flagging import MAX_SHOWN, evidence_of
 from backend.queue import keep_answer
-from workers.jobs import judge_rows, question_rows
-from workers.jobs.judge_rows import Case
+from workers.jobs import inquiry_rows, question_rows
+from workers.jobs.inquiry_rows import Case
 from workers.jobs.judging import record_flags
 from workers.jobs.loops import run_async
 from workers.jobs.question_rows import Put
@@ -50,7 +50,7 @@ def answer(context: JobContext) -> None:
 def try_out(context: JobContext) -> None:
     """On a few rollouts; the page that asked reads the answers from the job's row."""
     known = question_rows.put(uuid.UUID(context.arguments["question_id"]))
-    cases = judge_rows.facts_of([uuid.UUID(each) for each in context.arguments["rollout_ids"]])
+    cases = inquiry_rows.facts_of([uuid.UUID(each) for each in context.arguments["rollout_ids"]])
     found = run_async(_try_on(known, cases)) if cases else {"error": "The rollouts are gone.", "rollouts": []}
     with transaction() as session:
         keep_answer(session, context.job_id, orjson.loads(json_text(found)))
@@ -68,9 +68,9 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
 
 
 async def _try_on(known: Put, cases: Sequence[Case]) -> dict[str, Any]:
-    asker = make_questioner(known.asked, known.kind, known.policy, known.secret)
+    asker = make_questioner(known.configuration, known.kind, known.policy, known.secret)
     try:
-        if known.asked.kind is QuestionKind.CONTRAST:
+        if known.configuration.kind is QuestionKind.CONTRAST:
             shown = [Shown(case.facts, is_high=place == 0) for place, case in enumerate(cases)]
             contrasted = await asker.contrast(shown)
             return {"rollouts": [_told(cases[0], contrasted) | _told_patterns(contrasted)]}
@@ -135,16 +135,16 @@ def _take_up(context: JobContext) -> "_Asking[Any, Any] | None":
     with transaction() as session:
         asking = session.get_one(Asking, asking_id, with_for_update=True)
         work: _Asking[Any, Any]
-        if known.asked.kind is QuestionKind.CONTRAST:
-            found = scenes(session, run, known.asked.each, asking.where, asking.cluster or "")
+        if known.configuration.kind is QuestionKind.CONTRAST:
+            found = scenes(session, run, known.configuration.each, asking.where, asking.cluster or "")
             shown = {Finding.model_validate(each).key for each in asking.findings}
             asking.total = len({scene.key for scene in found} | shown)
             work = _AskingOfScenes(asking_id, run.id, known, [scene for scene in found if scene.key not in shown])
         else:
-            wanted = asked_rollouts(session, run, known.asked, asking.where)
+            wanted = asked_rollouts(session, run, known.configuration, asking.where)
             ids = session.scalars(wanted).all()
             asking.total = len(ids)
-            missing = session.scalars(unanswered(wanted, known.question_id)).all()
+            missing = session.scalars(unanswered(wanted, known.id)).all()
             work = _AskingOfRollouts(asking_id, run.id, known, missing)
         announce(session, judges_topic(run.id))
     return work
@@ -160,7 +160,7 @@ class _Asking(Round[C, A], Generic[C, A]):
         """A canary moved it: its answers raise no flags."""
 
     def open(self) -> None:
-        self.asker = make_questioner(self.known.asked, self.known.kind, self.known.policy, self.known.secret)
+        self.asker = make_questioner(self.known.configuration, self.known.kind, self.known.policy, self.known.secret)
 
     async def aclose(self) -> None:
         await self.asker.aclose()
@@ -191,7 +191,7 @@ class _Asking(Round[C, A], Generic[C, A]):
             asking = session.get(Asking, self.asking_id, with_for_update=True)
             if asking is not None:
                 asking.canaries = report.model_dump(mode="json")
-                add_spent(asking, spent)
+                inquiry_rows.add_spent(asking, spent)
                 announce(session, judges_topic(self.run_id))
         if report.is_injectable:
             record_flags(self.run_id, [self._warning(report)])
@@ -199,7 +199,7 @@ class _Asking(Round[C, A], Generic[C, A]):
     def _warning(self, report: CanaryReport) -> FlagDraft:
         return FlagDraft(
             detector="injectable_judge",
-            key=str(self.known.question_id),
+            key=str(self.known.id),
             severity=Severity.WARNING,
             score=1.0,
             sentence=f"Who answers the question {self.known.name} gives the answer that the data demands, and the "
@@ -216,7 +216,7 @@ class _AskingOfRollouts(_Asking[Case, Answered]):
         self._missing = missing
 
     def cases(self) -> AsyncIterator[Case]:
-        return judge_rows.read_cases(self._missing)
+        return inquiry_rows.read_cases(self._missing)
 
     async def consider(self, case: Case) -> Answered:
         return await self.asker.answer(case.facts, seed=case.seed)
@@ -244,7 +244,7 @@ class _AskingOfScenes(_Asking[_Staged, Contrasted]):
 
     async def cases(self) -> AsyncIterator[_Staged]:
         for scene in self._waiting:
-            cases = await asyncio.to_thread(judge_rows.facts_of, [*scene.high, *scene.low])
+            cases = await asyncio.to_thread(inquiry_rows.facts_of, [*scene.high, *scene.low])
             shown = tuple(Shown(case.facts, is_high=case.rollout_id in scene.high) for case in cases)
             if len({each.is_high for each in shown}) == 2:
                 yield _Staged(scene, tuple(case.rollout_id for case in cases), shown)
@@ -258,7 +258,7 @@ class _AskingOfScenes(_Asking[_Staged, Contrasted]):
             asking = session.get(Asking, self.asking_id, with_for_update=True)
             if asking is None:
                 return
-            add_spent(asking, [result for _, result in batch])
+            inquiry_rows.add_spent(asking, [result for _, result in batch])
             found = [_finding(staged, result) for staged, result in batch if not result.error]
             new = [orjson.loads(json_text(each.model_dump(mode="json"))) for each in found]
             asking.findings = [*asking.findings, *new]
@@ -274,7 +274,7 @@ class _AskingOfScenes(_Asking[_Staged, Contrasted]):
         return [
             self._flag(pattern, staged.ids[suspect.place], suspect, steps)
             for pattern, suspects in result.patterns
-            if pattern.suspicion >= self.known.asked.flags_from
+            if pattern.suspicion >= self.known.configuration.flags_from
             for suspect in suspects
         ]
 
@@ -286,23 +286,16 @@ class _AskingOfScenes(_Asking[_Staged, Contrasted]):
         steps: dict[uuid.UUID, int | None],
     ) -> FlagDraft:
         return FlagDraft(
-            detector=self.known.asked.detector(self.known.name),
-            key=f"{rollout_id}/{self.known.question_id}",
+            detector=self.known.configuration.detector(self.known.name),
+            key=f"{rollout_id}/{self.known.id}",
             severity=Severity.WARNING,
             score=pattern.suspicion,
             sentence=f"{pattern.name}: {pattern.description[:MAX_SHOWN]}",
-            evidence=evidence_of(self.known.name, self.known.asked, question_rows.stored(suspect.found)),
+            evidence=evidence_of(self.known.name, self.known.configuration, question_rows.stored(suspect.found)),
             rollout_id=rollout_id,
             training_step=steps.get(rollout_id),
             cluster=pattern.name.lower(),
         )
-
-
-def add_spent(asking: Asking, spent: Sequence[Spent]) -> None:
-    known = [each.cost for each in spent if each.cost is not None]
-    asking.tokens_in += sum(each.tokens_in for each in spent)
-    asking.tokens_out += sum(each.tokens_out for each in spent)
-    asking.cost = (asking.cost or 0.0) + sum(known) if known else asking.cost
 
 
 def _finding(staged: _Staged, result: Contrasted) -> Finding:

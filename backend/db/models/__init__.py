@@ -12,6 +12,7 @@ from backend.db.models.environments import (
 )
 from backend.db.models.exports import Export
 from backend.db.models.imports import EnvironmentImport
+from backend.db.models.inquiries import Inquiry
 from backend.db.models.judging import (
     AuditDraw,
     AuditSample,
@@ -24,6 +25,7 @@ from backend.db.models.judging import (
     ReviewTarget,
     VerdictRecord,
 )
+from backend.db.models.effort import EffortReply, EffortScore, EffortSide
 from backend.db.models.notices import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.db.models.onset import OnsetSample, OnsetSearch
 from backend.db.models.policies import Checkpoint, Policy
@@ -54,6 +56,7 @@ __all__ = [
     "Fixture",
     "Flag",
     "Group",
+    "Inquiry",
     "Intervention",
     "Job",
     "Judge",

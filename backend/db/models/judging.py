@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
-from backend.db.models.policies import Policy
+from backend.db.models.inquiries import Inquiry
 from backend.db.models.rollouts import Rollout
 from backend.db.models.runs import Run
 from backend.db.models.team import Person
@@ -200,22 +200,11 @@ class Fixture(Base):
         return self.lowest if self.highest is None else self.highest
 
 
-class Judge(Base):
-    """A policy that is asked for a verdict on rollouts, and how it is asked."""
+class Judge(Inquiry):
+    """A policy that is asked for a verdict on rollouts, and how it is asked: `domain.judges.JudgeConfiguration`."""
 
     __tablename__ = "judges"
-
-    id: Mapped[Id]
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    """Names the judge's column."""
-    policy_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("policies.id", ondelete="RESTRICT"), index=True)
-    configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """`domain.judges.JudgeConfiguration` as JSON."""
-    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
-    created_at: Mapped[CreatedAt]
-    deleted_at: Mapped[datetime | None]
-
-    policy: Mapped[Policy] = relationship(lazy="raise")
+    noun = "judge"
 
 
 class Judgement(Base):

@@ -9,29 +9,19 @@ from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION, JSONB, REAL
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
-from backend.db.models.policies import Policy
+from backend.db.models.inquiries import Inquiry
 from backend.db.models.runs import Run
 from backend.domain.questions import QuestionKind
 from backend.domain.vocabulary import JudgementStatus, RunStatus
 
 
-class Question(Base):
-    """A question, a reasoning monitor or a contrast, and the policy that answers."""
+class Question(Inquiry):
+    """A question, a reasoning monitor or a contrast, and the policy that answers: `domain.questions`."""
 
     __tablename__ = "questions"
+    noun = "question"
 
-    id: Mapped[Id]
-    name: Mapped[str] = mapped_column(String(100), unique=True)
-    """Names the question's column."""
     kind: Mapped[QuestionKind] = mapped_column(text_enum(QuestionKind))
-    policy_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("policies.id", ondelete="RESTRICT"), index=True)
-    configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """`domain.questions.QuestionConfiguration` as JSON."""
-    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
-    created_at: Mapped[CreatedAt]
-    deleted_at: Mapped[datetime | None]
-
-    policy: Mapped[Policy] = relationship(lazy="raise")
 
 
 class Asking(Base):

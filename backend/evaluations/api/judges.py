@@ -8,9 +8,9 @@ from sqlalchemy import select
 from backend.db.models import Judgement
 from backend.evaluations import queries
 from backend.evaluations.judging_starts import start, stop
-from backend.judging import judge_queries
-from backend.judging.judge_answers import JudgedRunAnswer, JudgementAnswer
-from backend.judging.judge_forms import JudgingRequest
+from backend.judging.judges import queries as judge_queries
+from backend.judging.judges.answers import JudgedRunAnswer, JudgementAnswer
+from backend.judging.judges.forms import JudgingRequest
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import After, Key, Limit, Page, slice_of
 

@@ -15,13 +15,14 @@ from backend.evaluations import queries
 from backend.evaluations.judging_starts import start, stop
 from backend.evaluations.pages.header import RunHeader, run_header
 from backend.events import judges_topic
-from backend.judging import judge_queries
-from backend.judging.judge_forms import JudgingRequest
-from backend.judging.judge_queries import JudgedRun
+from backend.judging.inquiries.pages import inquiry_choices
+from backend.judging.judges import queries as judge_queries
+from backend.judging.judges.forms import JudgingRequest
+from backend.judging.judges.queries import JudgedRun
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TEMPLATE = "judges/run.html"
@@ -39,6 +40,10 @@ class RunJudgesPage:
     where: str
     is_under_way: bool
 
+    @property
+    def is_over(self) -> bool:
+        return not self.is_under_way
+
 
 @router.get("/runs/{run_id}/judges", response_class=HTMLResponse)
 def show_judges(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, where: str = "") -> HTMLResponse:
@@ -49,12 +54,10 @@ def show_judges(request: Request, run_id: uuid.UUID, session: SessionDep, _: Vie
 async def judges_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     """The blocks whenever a judge has judged more."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, run_id)
-        blocks = {"judge_blocks": render_block(request, TEMPLATE, "judge_blocks", context)}
-        return blocks if context.is_under_way else blocks | {END: ""}
+    def read(session: Session) -> RunJudgesPage:
+        return _context(session, run_id)
 
-    async for event in live(request, (judges_topic(run_id),), render):
+    async for event in live_blocks(request, (judges_topic(run_id),), TEMPLATE, ["judge_blocks"], read):
         yield event
 
 
@@ -84,7 +87,7 @@ def _context(session: Session, run_id: uuid.UUID, where: str = "") -> RunJudgesP
         run=run,
         works=works,
         choices=choices,
-        judge_choices=[(str(judge.id), f"{judge.name} ({judge.policy.name})") for judge in choices],
+        judge_choices=inquiry_choices(choices),
         where=where,
         is_under_way=any(each.is_under_way for each in works),
     )

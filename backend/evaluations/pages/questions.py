@@ -17,13 +17,14 @@ from backend.evaluations import queries
 from backend.evaluations.pages.header import RunHeader, run_header
 from backend.evaluations.question_starts import Outlook, outlook, start, stop, try_out, turn_into_flags
 from backend.events import judges_topic
+from backend.judging.inquiries.pages import inquiry_choices
 from backend.judging.questions import queries as question_queries
 from backend.judging.questions.forms import AskingRequest, Words
 from backend.judging.questions.queries import AskedRun
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter(prefix="/runs/{run_id}/questions")
 TEMPLATE = "questions/run.html"
@@ -46,6 +47,10 @@ class RunQuestionsPage:
     wrong: str
     """Why the filter cannot be read."""
     is_under_way: bool
+
+    @property
+    def is_over(self) -> bool:
+        return not self.is_under_way
 
 
 class FlagForm(BaseModel):
@@ -71,12 +76,10 @@ def show_questions(
 async def question_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
     """The blocks whenever more was answered."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, run_id)
-        blocks = {"question_blocks": render_block(request, TEMPLATE, "question_blocks", context)}
-        return blocks if context.is_under_way else blocks | {END: ""}
+    def read(session: Session) -> RunQuestionsPage:
+        return _context(session, run_id)
 
-    async for event in live(request, (judges_topic(run_id),), render):
+    async for event in live_blocks(request, (judges_topic(run_id),), TEMPLATE, ["question_blocks"], read):
         yield event
 
 
@@ -134,7 +137,7 @@ def _context(
         run=run,
         asked=asked,
         choices=choices,
-        question_choices=[(str(each.id), f"{each.name} ({each.policy.name})") for each in choices],
+        question_choices=inquiry_choices(choices),
         chosen=chosen,
         where=where,
         cluster=cluster,

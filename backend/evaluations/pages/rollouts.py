@@ -22,7 +22,7 @@ from backend.evaluations.rollouts.side_by_side import marked_apart
 from backend.evaluations.rollouts.token_text import TokenView, token_view
 from backend.judging.evidence import read_evidence
 from backend.judging.forms import VerdictForm
-from backend.judging.judge_queries import judgements_of_rollout
+from backend.judging.judges.queries import judgements_of_rollout
 from backend.judging.picking import PICKED, pick, take_back
 from backend.judging.questions.queries import answers_of_rollout
 from backend.judging.service import judge_rollout

@@ -11,8 +11,8 @@ from backend.domain.findings import Finding
 from backend.domain.judging_record import CanaryReport
 from backend.domain.questions import QuestionConfiguration, QuestionKind
 from backend.domain.vocabulary import JudgementStatus, RunStatus, Verdict
-from backend.judging.judge_answers import AgreementAnswer
-from backend.judging.questions.queries import AskedRun, Tried, configuration_of
+from backend.judging.inquiries.answers import AgreementAnswer, PolicyName, TryAnswer
+from backend.judging.questions.queries import AskedRun
 
 
 class QuestionAnswerOut(BaseModel):
@@ -51,21 +51,13 @@ class QuestionOut(BaseModel):
     name: str
     kind: QuestionKind
     policy_id: uuid.UUID
-    policy: str
+    policy: PolicyName
     configuration: QuestionConfiguration
     created_at: datetime
 
     @classmethod
     def of(cls, question: Question) -> "QuestionOut":
-        return cls(
-            id=question.id,
-            name=question.name,
-            kind=question.kind,
-            policy_id=question.policy_id,
-            policy=question.policy.name,
-            configuration=configuration_of(question),
-            created_at=question.created_at,
-        )
+        return cls.model_validate(question, from_attributes=True)
 
 
 class AnswerCountOut(BaseModel):
@@ -147,14 +139,8 @@ class AskedOut(BaseModel):
         )
 
 
-class TriedOut(BaseModel):
+class TriedOut(TryAnswer):
     """A question tried on a few rollouts. Ask again until `is_waiting` is false."""
 
-    id: uuid.UUID
-    is_waiting: bool
     answer: dict[str, Any] | None
     """`rollouts`: of each the exact messages sent, the replies, the answer, its quotes, tokens, cost."""
-
-    @classmethod
-    def of(cls, found: Tried) -> "TriedOut":
-        return cls(id=found.job.id, is_waiting=found.answer is None, answer=found.answer)

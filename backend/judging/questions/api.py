@@ -5,9 +5,10 @@ import uuid
 from fastapi import APIRouter
 
 from backend.judging.queries import get_rollout
-from backend.judging.questions import queries, service
+from backend.judging.questions import queries
 from backend.judging.questions.answers import QuestionAnswerOut, QuestionOut, TriedOut
 from backend.judging.questions.forms import QuestionRequest
+from backend.judging.questions.service import QUESTIONS
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 
@@ -22,7 +23,7 @@ def list_questions(session: SessionDep, _: Viewer) -> Page[QuestionOut]:
 
 @router.post("/questions", status_code=201)
 def add_question(session: SessionDep, actor: Author, request: QuestionRequest) -> QuestionOut:
-    return QuestionOut.of(service.add_question(session, actor, request))
+    return QuestionOut.of(QUESTIONS.add(session, actor, request))
 
 
 @router.get("/questions/{question_id}")
@@ -36,13 +37,13 @@ def change_question(
 ) -> QuestionOut:
     """Only while it was not asked about a run; afterwards add another one."""
     question = queries.get_question(session, question_id)
-    return QuestionOut.of(service.change_question(session, actor, question, request))
+    return QuestionOut.of(QUESTIONS.change(session, actor, question, request))
 
 
 @router.delete("/questions/{question_id}", status_code=204)
 def delete_question(question_id: uuid.UUID, session: SessionDep, actor: Author) -> None:
     """Its answers stay with their rollouts; its name is free again."""
-    service.delete_question(session, actor, queries.get_question(session, question_id))
+    QUESTIONS.delete(session, actor, queries.get_question(session, question_id))
 
 
 @router.get("/questions/{question_id}/tried/{job_id}")

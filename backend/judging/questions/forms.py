@@ -4,10 +4,10 @@ import re
 import uuid
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BeforeValidator, Field, StringConstraints
 
-from backend.domain.judges import Slug
 from backend.domain.questions import AnswerType, QuestionConfiguration, QuestionKind
+from backend.judging.inquiries.forms import InquiryRequest, WorkRequest
 
 _DEFAULTS = QuestionConfiguration(text="…")
 
@@ -24,29 +24,19 @@ def _listed(value: object) -> object:
 Words = Annotated[list[str], BeforeValidator(_listed)]
 
 
-class QuestionRequest(BaseModel):
-    """A question to add, or what one shall be from now on."""
+class QuestionRequest(InquiryRequest):
+    """A question to add, or what one shall be from now on. Its answer is the column `question.<name>`."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    name: Slug
-    """Small letters, digits and _; names the column `question.<name>`."""
-    policy_id: uuid.UUID
-    """Who answers."""
     kind: QuestionKind = QuestionKind.QUESTION
     text: Annotated[str, StringConstraints(strip_whitespace=True, max_length=4000)] = ""
     """In plain words. Of a monitor or a contrast: what else to look for."""
     answers: AnswerType | None = None
     """`yes_no` (the default), `one_to_five` or `labels`; a monitor and a contrast answer by a suspicion."""
-    labels: Words = []
-    flags: Words = []
+    labels: Words = Field(default=[])
+    flags: Words = Field(default=[])
     """Answers that raise a flag; none by default."""
     flags_from: float = Field(default=_DEFAULTS.flags_from, ge=0, le=1, allow_inf_nan=False)
     """Suspicion from which a monitor or a contrast raises a flag."""
-    shows_reasoning: bool = False
-    temperature: float = Field(default=_DEFAULTS.temperature, ge=0, le=2, allow_inf_nan=False)
-    max_tokens: int = Field(default=_DEFAULTS.max_tokens, ge=16, le=32_768)
-    concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=256)
     each: int = Field(default=_DEFAULTS.each, ge=1, le=6)
     """Of a contrast: how many that earned much, and how many that earned little."""
 
@@ -63,13 +53,9 @@ class QuestionRequest(BaseModel):
         )
 
 
-class AskingRequest(BaseModel):
+class AskingRequest(WorkRequest):
     """Ask a question about a run's rollouts."""
 
-    model_config = ConfigDict(extra="ignore")
-
     question_id: uuid.UUID
-    where: Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)] = ""
-    """Which of the completed rollouts, as a filter expression; empty: all."""
     cluster: Annotated[str, StringConstraints(strip_whitespace=True, max_length=300)] = ""
     """Of a contrast: `detector: cluster`, to show its rollouts beside those of the same tasks that earned little."""

@@ -3,23 +3,22 @@
 import uuid
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Double, cast, func, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Asking, Job, Question, QuestionAnswer, Run
+from backend.db.models import Asking, Question, QuestionAnswer, Run
 from backend.domain.findings import Finding
 from backend.domain.judging_record import CanaryReport
+from backend.domain.prices import sum_of_costs
 from backend.domain.questions import AnswerType, QuestionConfiguration
-from backend.domain.vocabulary import JobStatus, JudgementStatus, Verdict
+from backend.domain.vocabulary import JudgementStatus, Verdict
 from backend.errors import NotFound
 from backend.judging.agreement import Agreement, Opinion, agreement
-from backend.judging.judge_queries import newest_verdicts
+from backend.judging.inquiries.queries import MAX_OPINIONS, Try, get_inquiry, get_try, in_use, newest_verdicts
 from backend.queue import TRY_QUESTION_JOB
-
-MAX_OPINIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +105,15 @@ class AskedRun:
 
     @property
     def cost(self) -> float | None:
-        known = [cost for cost in (self.figures.cost, self.asking.cost) if cost is not None]
-        return sum(known) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """A question tried on a few rollouts."""
-
-    question: Question
-    job: Job
-    answer: dict[str, Any] | None
-    """None while it is asked."""
+        return sum_of_costs((self.figures.cost, self.asking.cost))
 
 
 def questions(session: Session) -> Sequence[Question]:
-    """All that were not deleted, by name, each with its policy."""
-    statement = select(Question).where(Question.deleted_at.is_(None)).options(joinedload(Question.policy))
-    return session.scalars(statement.order_by(Question.name)).all()
+    return in_use(session, Question)
 
 
 def get_question(session: Session, question_id: uuid.UUID) -> Question:
-    statement = select(Question).options(joinedload(Question.policy)).where(Question.id == question_id)
-    question = session.scalar(statement)
-    if question is None:
-        raise NotFound("There is no such question.")
-    return question
+    return get_inquiry(session, Question, question_id)
 
 
 def configuration_of(question: Question) -> QuestionConfiguration:
@@ -190,15 +172,10 @@ def answers_of_rollout(session: Session, rollout_id: uuid.UUID) -> list[tuple[Qu
     return [(question, answer) for question, answer in session.execute(statement)]
 
 
-def tried(session: Session, question_id: uuid.UUID, job_id: uuid.UUID) -> Tried:
-    """A try, as the job's row holds it."""
-    job = session.get(Job, job_id)
-    if job is None or job.name != TRY_QUESTION_JOB or job.arguments.get("question_id") != str(question_id):
-        raise NotFound("There is no such try.")
-    answer = job.arguments.get("answer")
-    if answer is None and job.status is JobStatus.FAILED:
-        answer = {"error": job.error or "The worker gave up.", "rollouts": []}
-    return Tried(get_question(session, question_id), job, answer)
+def tried(session: Session, question_id: uuid.UUID, job_id: uuid.UUID) -> Try[Question]:
+    """A try of a question on a few rollouts."""
+    found = get_try(session, TRY_QUESTION_JOB, get_question(session, question_id), job_id)
+    return replace(found, answer={"rollouts": [], **found.answer}) if found.answer else found
 
 
 def _asked(

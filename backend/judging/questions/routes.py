@@ -13,14 +13,16 @@ from sqlalchemy.orm import Session
 from backend.db.models import Policy, Question
 from backend.domain.questions import AnswerType, QuestionConfiguration, QuestionKind
 from backend.events import job_topic
-from backend.judging.judge_queries import judging_policies
-from backend.judging.questions import queries, service
+from backend.judging.inquiries.pages import name_of_copy, policy_choices
+from backend.judging.inquiries.queries import Try, askable_policies
+from backend.judging.questions import queries
 from backend.judging.questions.forms import QuestionRequest
 from backend.judging.questions.queries import AnswerFigures, AskedRun
+from backend.judging.questions.service import QUESTIONS
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 TRIED = "questions/tried.html"
@@ -84,8 +86,8 @@ def new_question(
     if copy is None:
         return page(request, "questions/new.html", _form(session, None, "", None, blank(kind)))
     question = queries.get_question(session, copy)
-    name = f"{question.name[:36]}_2" if question.deleted_at is None else ""
-    context = _form(session, None, name, question.policy_id, queries.configuration_of(question))
+    asked = queries.configuration_of(question)
+    context = _form(session, None, name_of_copy(question), question.policy_id, asked)
     return page(request, "questions/new.html", context)
 
 
@@ -93,7 +95,7 @@ def new_question(
 def add_question(
     session: SessionDep, actor: Author, form: Annotated[QuestionRequest, Depends(read_form(QuestionRequest))]
 ) -> Response:
-    question = service.add_question(session, actor, form)
+    question = QUESTIONS.add(session, actor, form)
     return see_other(f"/questions/{question.id}", "Ask it about a run now: open the run's tab Questions.")
 
 
@@ -104,7 +106,7 @@ def show_question(request: Request, question_id: uuid.UUID, session: SessionDep,
         question,
         queries.configuration_of(question),
         queries.askings_of_question(session, question),
-        can_change=question.deleted_at is None and not service.was_asked(session, question),
+        can_change=QUESTIONS.can_change(session, question),
     )
     return page(request, "questions/detail.html", context)
 
@@ -112,8 +114,7 @@ def show_question(request: Request, question_id: uuid.UUID, session: SessionDep,
 @router.get("/questions/{question_id}/edit", response_class=HTMLResponse)
 def edit_question(request: Request, question_id: uuid.UUID, session: SessionDep, _: Author) -> HTMLResponse:
     question = queries.get_question(session, question_id)
-    if service.was_asked(session, question):
-        raise service.QuestionWasAnswered
+    QUESTIONS.refuse_used(session, question)
     asked = queries.configuration_of(question)
     return page(request, "questions/new.html", _form(session, question, question.name, question.policy_id, asked))
 
@@ -125,7 +126,7 @@ def change_question(
     actor: Author,
     form: Annotated[QuestionRequest, Depends(read_form(QuestionRequest))],
 ) -> Response:
-    question = service.change_question(session, actor, queries.get_question(session, question_id), form)
+    question = QUESTIONS.change(session, actor, queries.get_question(session, question_id), form)
     return see_other(f"/questions/{question.id}", f"The question {question.name} was changed.")
 
 
@@ -133,7 +134,7 @@ def change_question(
 def delete_question(question_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
     question = queries.get_question(session, question_id)
     name = question.name
-    service.delete_question(session, actor, question)
+    QUESTIONS.delete(session, actor, question)
     return see_other("/questions", f"The question {name} was deleted. Its answers stay with the rollouts.")
 
 
@@ -148,12 +149,10 @@ async def tried_events(
 ) -> AsyncIterable[ServerSentEvent]:
     """The answers as soon as they are there."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = queries.tried(session, question_id, job_id)
-        blocks = {"tried_answers": render_block(request, TRIED, "tried_answers", context)}
-        return blocks | ({END: ""} if context.answer is not None else {})
+    def read(session: Session) -> Try[Question]:
+        return queries.tried(session, question_id, job_id)
 
-    async for event in live(request, (job_topic(job_id),), render):
+    async for event in live_blocks(request, (job_topic(job_id),), TRIED, ["tried_answers"], read):
         yield event
 
 
@@ -171,7 +170,7 @@ def _form(
     policy_id: uuid.UUID | None,
     configuration: QuestionConfiguration,
 ) -> QuestionFormPage:
-    policies = judging_policies(session)
+    policies = askable_policies(session)
     return QuestionFormPage(
         question=question,
         name=name,
@@ -179,10 +178,6 @@ def _form(
         configuration=configuration,
         kind=configuration.kind,
         policies=policies,
-        policy_choices=[(str(policy.id), f"{policy.name} ({_acts_through(policy)})") for policy in policies],
+        policy_choices=policy_choices(policies),
         answer_types=[(str(key), text, note) for key, text, note in _ANSWER_TYPES],
     )
-
-
-def _acts_through(policy: Policy) -> str:
-    return str(policy.configuration.get("model") or policy.configuration.get("script") or policy.kind)

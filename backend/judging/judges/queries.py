@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, Double, Subquery, cast, func, select
-from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy import ColumnElement, Double, cast, func, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Job, Judge, Judgement, Policy, Rollout, Run, VerdictRecord
+from backend.db.models import Judge, Judgement, Rollout, Run
 from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import JudgingRecord
+from backend.domain.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import JobStatus, JudgementStatus, PolicyKind, RolloutStatus, Verdict
+from backend.domain.vocabulary import JudgementStatus, RolloutStatus, Verdict
 from backend.errors import NotFound
 from backend.judging.agreement import Agreement, Opinion, agreement
+from backend.judging.inquiries.queries import MAX_OPINIONS, Try, get_inquiry, get_try, in_use, newest_verdicts
 from backend.queue import ASK_JOB
 
 RECORDS = "judges"
 """Key of the records in a run's summary."""
-MAX_OPINIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,42 +64,19 @@ class JudgedRun:
 
     @property
     def cost(self) -> float | None:
-        known = [cost for cost in (self.figures.cost, self.record.cost) if cost is not None]
-        return sum(known) if known else None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One try of a judge: what it was sent and what it said."""
-
-    judge: Judge
-    job: Job
-    answer: dict[str, Any] | None
-    """None while it is asked."""
+        return sum_of_costs((self.figures.cost, self.record.cost))
 
 
 def judges(session: Session) -> Sequence[Judge]:
-    """All that were not deleted, by name, each with its policy."""
-    statement = select(Judge).where(Judge.deleted_at.is_(None)).options(joinedload(Judge.policy))
-    return session.scalars(statement.order_by(Judge.name)).all()
+    return in_use(session, Judge)
 
 
 def get_judge(session: Session, judge_id: uuid.UUID) -> Judge:
-    judge = session.scalar(select(Judge).options(joinedload(Judge.policy)).where(Judge.id == judge_id))
-    if judge is None:
-        raise NotFound("There is no such judge.")
-    return judge
+    return get_inquiry(session, Judge, judge_id)
 
 
 def configuration_of(judge: Judge) -> JudgeConfiguration:
     return JudgeConfiguration.model_validate(judge.configuration)
-
-
-def judging_policies(session: Session) -> Sequence[Policy]:
-    """What can be a judge: it is asked by text over the network, or is a script."""
-    kinds = (PolicyKind.OPENAI_API, PolicyKind.SCRIPTED)
-    statement = select(Policy).where(Policy.deleted_at.is_(None), Policy.kind.in_(kinds))
-    return session.scalars(statement.order_by(Policy.kind, Policy.name)).all()
 
 
 def count_judgements(session: Session, judge_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, JudgementFigures]:
@@ -221,17 +198,6 @@ def _opinions(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, list[Opini
     return found
 
 
-def newest_verdicts(run_id: uuid.UUID) -> Subquery:
-    """The verdict that counts, by rollout."""
-    return (
-        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
-        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
-        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
-        .ext(distinct_on(VerdictRecord.rollout_id))
-        .subquery()
-    )
-
-
 def find_rollout(session: Session, text: str) -> uuid.UUID | None:
     """A rollout by its id as somebody pasted it, with or without the address before it."""
     try:
@@ -241,12 +207,6 @@ def find_rollout(session: Session, text: str) -> uuid.UUID | None:
     return session.scalar(select(Rollout.id).where(Rollout.id == wanted))
 
 
-def asked(session: Session, judge_id: uuid.UUID, job_id: uuid.UUID) -> Asked:
-    """A try of a judge on one rollout, as the job's row holds it."""
-    job = session.get(Job, job_id)
-    if job is None or job.name != ASK_JOB or job.arguments.get("judge_id") != str(judge_id):
-        raise NotFound("There is no such try.")
-    answer = job.arguments.get("answer")
-    if answer is None and job.status is JobStatus.FAILED:
-        answer = {"error": job.error or "The worker gave up."}
-    return Asked(get_judge(session, judge_id), job, answer)
+def asked(session: Session, judge_id: uuid.UUID, job_id: uuid.UUID) -> Try[Judge]:
+    """A try of a judge on one rollout."""
+    return get_try(session, ASK_JOB, get_judge(session, judge_id), job_id)

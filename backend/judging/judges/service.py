@@ -1,4 +1,4 @@
-"""Judges: adding, changing, deleting; letting one look at a run, stopping it, trying it on one rollout.
+"""Judges: what is refused of them; letting one look at a run, stopping it, trying it on one rollout.
 
 Free of the web, because a run's end starts judges too.
 """
@@ -7,29 +7,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Judge, Judgement, Policy, Run
-from backend.domain.ids import new_id
-from backend.domain.judges import JudgeConfiguration
+from backend.db.models import Job, Judge, Judgement, Run
 from backend.domain.judging_record import JudgingRecord
-from backend.domain.vocabulary import PolicyKind, Queue, RunStatus
-from backend.errors import Conflict, InvalidInput
+from backend.domain.vocabulary import Queue, RunStatus
+from backend.errors import Conflict
 from backend.events import announce, judges_topic
-from backend.judging.judge_queries import RECORDS, record_of
+from backend.judging.inquiries.service import Rules
+from backend.judging.judges.queries import RECORDS, record_of
 from backend.queue import ASK_JOB, JUDGE_JOB, enqueue
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
-    from backend.judging.judge_forms import JudgeRequest
     from backend.web.identity import Actor
-
-JUDGING_KINDS = (PolicyKind.OPENAI_API, PolicyKind.SCRIPTED)
 
 
 class JudgeNameIsTaken(Conflict):
@@ -48,43 +42,24 @@ class NothingToStop(Conflict):
     """This judge is not at work on this run."""
 
 
-def add_judge(session: Session, actor: Actor, request: JudgeRequest) -> Judge:
-    judge = Judge(id=new_id(), created_by=actor.person_id)
-    _fill(session, judge, request)
-    session.add(judge)
-    session.flush()
-    audit(session, actor, "judge.add", "judge", judge.id, name=judge.name)
-    return judge
-
-
-def change_judge(session: Session, actor: Actor, judge: Judge, request: JudgeRequest) -> Judge:
-    """Only while it has not judged."""
-    _refuse_deleted(judge)
-    if has_judged(session, judge):
-        raise JudgeHasJudged
-    _fill(session, judge, request)
-    session.flush()
-    audit(session, actor, "judge.change", "judge", judge.id, name=judge.name)
-    return judge
-
-
 def has_judged(session: Session, judge: Judge) -> bool:
     return session.scalar(select(Judgement.id).where(Judgement.judge_id == judge.id).limit(1)) is not None
 
 
-def delete_judge(session: Session, actor: Actor, judge: Judge) -> None:
-    """Take a judge out of all choices. Its judgements stay with their rollouts; its name is free again."""
-    _refuse_deleted(judge)
-    audit(session, actor, "judge.delete", "judge", judge.id, name=judge.name)
-    judge.deleted_at = datetime.now(UTC)
-    judge.name = f"{judge.name[:80]} (deleted {judge.id.hex[-6:]})"
-    session.flush()
+JUDGES = Rules(
+    rows=Judge,
+    work="be a judge",
+    name_is_taken=JudgeNameIsTaken,
+    is_deleted=JudgeIsDeleted,
+    was_used=JudgeHasJudged,
+    is_used=has_judged,
+    blamed=lambda _: "criteria",
+)
 
 
 def start_judging(session: Session, actor: Actor | None, run: Run, judge: Judge, where: str = "") -> Job:
     """Queue it. Rollouts that it has judged are kept; one that is at work on the run already is given back."""
-    _refuse_deleted(judge)
-    refuse_useless(session.get_one(Policy, judge.policy_id))
+    JUDGES.refuse_useless(session, judge)
     _lock(session, run)
     known = record_of(run, judge.id)
     if known and not known.status.is_over and (job := session.get(Job, uuid.UUID(known.job_id))):
@@ -124,11 +99,7 @@ def stop_judging(session: Session, actor: Actor, run: Run, judge: Judge) -> None
 
 def ask_judge(session: Session, actor: Actor, judge: Judge, rollout_id: uuid.UUID) -> Job:
     """Try it on one rollout: the job's row will hold what was asked and answered."""
-    _refuse_deleted(judge)
-    refuse_useless(session.get_one(Policy, judge.policy_id))
-    arguments = {"judge_id": str(judge.id), "rollout_id": str(rollout_id)}
-    job = enqueue(session, ASK_JOB, queue=Queue.CPU, arguments=arguments)
-    job.max_attempts = 2
+    job = JUDGES.begin_try(session, judge, ASK_JOB, {"rollout_id": str(rollout_id)})
     audit(session, actor, "judge.ask", "judge", judge.id, name=judge.name, rollout=str(rollout_id))
     return job
 
@@ -154,47 +125,3 @@ def _keep(session: Session, run: Run, judge_id: uuid.UUID, record: JudgingRecord
     run.summary = {**run.summary, RECORDS: records}
     session.flush()
     announce(session, judges_topic(run.id))
-
-
-def _fill(session: Session, judge: Judge, request: JudgeRequest) -> None:
-    taken = select(Judge.id).where(Judge.name == request.name, Judge.id != judge.id)
-    if session.scalar(taken):
-        raise JudgeNameIsTaken(f"There is a judge named {request.name} already.")
-    policy = session.get(Policy, request.policy_id)
-    if policy is None:
-        raise InvalidInput(fields={"policy_id": "There is no such policy."})
-    try:
-        refuse_useless(policy)
-        configuration = request.configuration()
-    except Conflict as error:
-        raise InvalidInput(fields={"policy_id": error.message}) from error
-    except ValidationError as error:
-        raise InvalidInput(fields=_named(error)) from error
-    judge.name, judge.policy_id, judge.policy = request.name, policy.id, policy
-    judge.configuration = JudgeConfiguration.model_dump(configuration, mode="json")
-
-
-def _named(error: ValidationError) -> dict[str, str]:
-    """By field of the form."""
-    found: dict[str, str] = {}
-    for item in error.errors(include_url=False, include_context=False, include_input=False):
-        name = str(item["loc"][0]) if item["loc"] else "criteria"
-        found.setdefault(name, str(item["msg"]).removeprefix("Value error, ").rstrip(".") + ".")
-    return found
-
-
-def _refuse_deleted(judge: Judge) -> None:
-    if judge.deleted_at is not None:
-        raise JudgeIsDeleted
-
-
-def refuse_useless(policy: Policy, work: str = "be a judge") -> None:
-    """A policy that cannot be asked about what others did."""
-    if policy.deleted_at is not None:
-        raise Conflict(f"The policy {policy.name} was deleted, so it cannot {work}.")
-    if policy.kind is PolicyKind.LOCAL:
-        raise Conflict(
-            f"{policy.name} is a local checkpoint: serve it with `proctor serve` and add that endpoint as a policy."
-        )
-    if policy.kind not in JUDGING_KINDS:
-        raise Conflict(f"{policy.name} cannot {work}: only a model endpoint or a script can.")

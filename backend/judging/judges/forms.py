@@ -4,9 +4,10 @@ import json
 import uuid
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints
 
-from backend.domain.judges import DEFAULT_INSTRUCTION, Controls, Criterion, JudgeConfiguration, Scale, Slug, Target
+from backend.domain.judges import DEFAULT_INSTRUCTION, Controls, Criterion, JudgeConfiguration, Scale, Target
+from backend.judging.inquiries.forms import InquiryRequest, WorkRequest
 
 _DEFAULTS = JudgeConfiguration()
 _CONTROLS = Controls()
@@ -32,14 +33,9 @@ def _criterion(line: str) -> dict[str, Any]:
     return {"name": name.strip(), "weight": weight.strip() or 1.0, "description": description.strip()}
 
 
-class JudgeRequest(BaseModel):
-    """A judge to add, or what one shall be from now on."""
+class JudgeRequest(InquiryRequest):
+    """A judge to add, or what one shall be from now on. Its score is the column `judge.<name>`."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    name: Slug
-    """Small letters, digits and _; names the column `judge.<name>`."""
-    policy_id: uuid.UUID
     instruction: Words = DEFAULT_INSTRUCTION
     system: Words = ""
     target: Target = Target.ANSWER
@@ -49,10 +45,6 @@ class JudgeRequest(BaseModel):
     fold_lowest: bool = False
     """Steps: the lowest score counts instead of the mean."""
     repeats: int = Field(default=_DEFAULTS.repeats, ge=1, le=10)
-    temperature: float = Field(default=_DEFAULTS.temperature, ge=0, le=2, allow_inf_nan=False)
-    max_tokens: int = Field(default=_DEFAULTS.max_tokens, ge=16, le=32_768)
-    concurrency: int = Field(default=_DEFAULTS.concurrency, ge=1, le=256)
-    shows_reasoning: bool = False
     shows_reference: bool = False
     control_prompt: Words = _CONTROLS.prompt
     control_good: Words = _CONTROLS.good
@@ -70,14 +62,10 @@ class JudgeRequest(BaseModel):
         )
 
 
-class JudgingRequest(BaseModel):
+class JudgingRequest(WorkRequest):
     """Let a judge look at a run's rollouts."""
 
-    model_config = ConfigDict(extra="ignore")
-
     judge_id: uuid.UUID
-    where: Annotated[str, StringConstraints(strip_whitespace=True, max_length=1000)] = ""
-    """Which of the completed rollouts, as a filter expression; empty: all."""
 
 
 class AskRequest(BaseModel):

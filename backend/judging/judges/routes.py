@@ -17,13 +17,16 @@ from backend.domain.judges import JudgeConfiguration, Scale, Target
 from backend.domain.judging_record import CanaryReport, JudgingRecord
 from backend.errors import InvalidInput
 from backend.events import job_topic
-from backend.judging import judge_queries, judges_service
-from backend.judging.judge_forms import JudgeRequest, criteria_as_text
-from backend.judging.judge_queries import JudgementFigures
+from backend.judging.inquiries.pages import name_of_copy, policy_choices
+from backend.judging.inquiries.queries import Try, askable_policies
+from backend.judging.judges import queries, service
+from backend.judging.judges.forms import JudgeRequest, criteria_as_text
+from backend.judging.judges.queries import JudgementFigures
+from backend.judging.judges.service import JUDGES
 from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 ASKED = "judges/asked.html"
@@ -91,9 +94,9 @@ _SCALES = [
 
 @router.get("/judges", response_class=HTMLResponse)
 def list_judges(request: Request, session: SessionDep, _: Viewer, rollout: uuid.UUID | None = None) -> HTMLResponse:
-    found = judge_queries.judges(session)
-    configurations = {judge.id: judge_queries.configuration_of(judge) for judge in found}
-    figures = judge_queries.count_judgements(session, [judge.id for judge in found])
+    found = queries.judges(session)
+    configurations = {judge.id: queries.configuration_of(judge) for judge in found}
+    figures = queries.count_judgements(session, [judge.id for judge in found])
     return page(request, "judges/list.html", JudgesPage(found, configurations, figures, str(rollout or "")))
 
 
@@ -102,9 +105,8 @@ def new_judge(request: Request, session: SessionDep, _: Trainer, copy: uuid.UUID
     """Blank, or a copy to be changed."""
     if copy is None:
         return page(request, "judges/new.html", _form(session, None, "", None, JudgeConfiguration()))
-    judge = judge_queries.get_judge(session, copy)
-    name = f"{judge.name[:36]}_2" if judge.deleted_at is None else ""
-    context = _form(session, None, name, judge.policy_id, judge_queries.configuration_of(judge))
+    judge = queries.get_judge(session, copy)
+    context = _form(session, None, name_of_copy(judge), judge.policy_id, queries.configuration_of(judge))
     return page(request, "judges/new.html", context)
 
 
@@ -112,7 +114,7 @@ def new_judge(request: Request, session: SessionDep, _: Trainer, copy: uuid.UUID
 def add_judge(
     session: SessionDep, actor: Trainer, form: Annotated[JudgeRequest, Depends(read_form(JudgeRequest))]
 ) -> Response:
-    judge = judges_service.add_judge(session, actor, form)
+    judge = JUDGES.add(session, actor, form)
     return see_other(f"/judges/{judge.id}", f"The judge {judge.name} is ready. Try it on a rollout first.")
 
 
@@ -120,14 +122,14 @@ def add_judge(
 def show_judge(
     request: Request, judge_id: uuid.UUID, session: SessionDep, _: Viewer, rollout: str = ""
 ) -> HTMLResponse:
-    judge = judge_queries.get_judge(session, judge_id)
-    runs = judge_queries.judged_runs(session, judge)
+    judge = queries.get_judge(session, judge_id)
+    runs = queries.judged_runs(session, judge)
     context = JudgePage(
         judge,
-        judge_queries.configuration_of(judge),
+        queries.configuration_of(judge),
         runs,
         canaries=next((record.canaries for _, record, _ in runs if record.canaries), None),
-        can_change=judge.deleted_at is None and not judges_service.has_judged(session, judge),
+        can_change=JUDGES.can_change(session, judge),
         rollout=rollout[:300],
     )
     return page(request, "judges/detail.html", context)
@@ -135,10 +137,9 @@ def show_judge(
 
 @router.get("/judges/{judge_id}/edit", response_class=HTMLResponse)
 def edit_judge(request: Request, judge_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
-    judge = judge_queries.get_judge(session, judge_id)
-    if judges_service.has_judged(session, judge):
-        raise judges_service.JudgeHasJudged
-    context = _form(session, judge, judge.name, judge.policy_id, judge_queries.configuration_of(judge))
+    judge = queries.get_judge(session, judge_id)
+    JUDGES.refuse_used(session, judge)
+    context = _form(session, judge, judge.name, judge.policy_id, queries.configuration_of(judge))
     return page(request, "judges/new.html", context)
 
 
@@ -149,15 +150,15 @@ def change_judge(
     actor: Trainer,
     form: Annotated[JudgeRequest, Depends(read_form(JudgeRequest))],
 ) -> Response:
-    judge = judges_service.change_judge(session, actor, judge_queries.get_judge(session, judge_id), form)
+    judge = JUDGES.change(session, actor, queries.get_judge(session, judge_id), form)
     return see_other(f"/judges/{judge.id}", f"The judge {judge.name} was changed.")
 
 
 @router.post("/judges/{judge_id}/delete", response_class=HTMLResponse)
 def delete_judge(judge_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    judge = judge_queries.get_judge(session, judge_id)
+    judge = queries.get_judge(session, judge_id)
     name = judge.name
-    judges_service.delete_judge(session, actor, judge)
+    JUDGES.delete(session, actor, judge)
     return see_other("/judges", f"The judge {name} was deleted. What it said stays with the rollouts.")
 
 
@@ -166,17 +167,17 @@ def ask_judge(
     judge_id: uuid.UUID, session: SessionDep, actor: Author, form: Annotated[AskForm, Depends(read_form(AskForm))]
 ) -> Response:
     """Try it on one rollout; nothing of it is stored as a judgement."""
-    judge = judge_queries.get_judge(session, judge_id)
-    rollout_id = judge_queries.find_rollout(session, form.rollout)
+    judge = queries.get_judge(session, judge_id)
+    rollout_id = queries.find_rollout(session, form.rollout)
     if rollout_id is None:
         raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
-    job = judges_service.ask_judge(session, actor, judge, rollout_id)
+    job = service.ask_judge(session, actor, judge, rollout_id)
     return see_other(f"/judges/{judge.id}/asked/{job.id}")
 
 
 @router.get("/judges/{judge_id}/asked/{job_id}", response_class=HTMLResponse)
 def show_asked(request: Request, judge_id: uuid.UUID, job_id: uuid.UUID, session: SessionDep, _: Author) -> Response:
-    return page(request, ASKED, judge_queries.asked(session, judge_id, job_id))
+    return page(request, ASKED, queries.asked(session, judge_id, job_id))
 
 
 @router.get("/judges/{judge_id}/asked/{job_id}/events", response_class=EventSourceResponse)
@@ -185,19 +186,17 @@ async def asked_events(
 ) -> AsyncIterable[ServerSentEvent]:
     """The judge's answer as soon as it is there."""
 
-    def render(session: Session) -> dict[str, str]:
-        context = judge_queries.asked(session, judge_id, job_id)
-        blocks = {"judge_answer": render_block(request, ASKED, "judge_answer", context)}
-        return blocks | ({END: ""} if context.answer is not None else {})
+    def read(session: Session) -> Try[Judge]:
+        return queries.asked(session, judge_id, job_id)
 
-    async for event in live(request, (job_topic(job_id),), render):
+    async for event in live_blocks(request, (job_topic(job_id),), ASKED, ["judge_answer"], read):
         yield event
 
 
 def _form(
     session: Session, judge: Judge | None, name: str, policy_id: uuid.UUID | None, configuration: JudgeConfiguration
 ) -> JudgeFormPage:
-    policies = judge_queries.judging_policies(session)
+    policies = askable_policies(session)
     return JudgeFormPage(
         judge=judge,
         name=name,
@@ -205,12 +204,8 @@ def _form(
         configuration=configuration,
         criteria=criteria_as_text(configuration),
         policies=policies,
-        policy_choices=[(str(policy.id), f"{policy.name} ({_acts_through(policy)})") for policy in policies],
+        policy_choices=policy_choices(policies),
         fields=FIELDS,
         targets=[(str(key), text, note) for key, text, note in _TARGETS],
         scales=[(str(key), text, note) for key, text, note in _SCALES],
     )
-
-
-def _acts_through(policy: Policy) -> str:
-    return str(policy.configuration.get("model") or policy.configuration.get("script") or policy.kind)

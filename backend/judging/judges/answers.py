@@ -9,9 +9,9 @@ from pydantic import BaseModel
 from backend.db.models import Judge, Judgement
 from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import CanaryReport
-from backend.domain.vocabulary import JudgementStatus, RunStatus, Verdict
-from backend.judging.agreement import Agreement
-from backend.judging.judge_queries import JudgedRun, configuration_of
+from backend.domain.vocabulary import JudgementStatus, RunStatus
+from backend.judging.inquiries.answers import AgreementAnswer, PolicyName, TryAnswer
+from backend.judging.judges.queries import JudgedRun
 
 
 class JudgeAnswer(BaseModel):
@@ -20,20 +20,20 @@ class JudgeAnswer(BaseModel):
     id: uuid.UUID
     name: str
     policy_id: uuid.UUID
-    policy: str
+    policy: PolicyName
     configuration: JudgeConfiguration
     created_at: datetime
 
     @classmethod
     def of(cls, judge: Judge) -> "JudgeAnswer":
-        return cls(
-            id=judge.id,
-            name=judge.name,
-            policy_id=judge.policy_id,
-            policy=judge.policy.name,
-            configuration=configuration_of(judge),
-            created_at=judge.created_at,
-        )
+        return cls.model_validate(judge, from_attributes=True)
+
+
+class AskedAnswer(TryAnswer):
+    """A try of a judge on one rollout. Ask again until `is_waiting` is false."""
+
+    answer: dict[str, Any] | None
+    """`score`, `spread`, `error`, tokens, `cost`, and `repeats`: the exact messages sent, the replies, the verdict."""
 
 
 class JudgementAnswer(BaseModel):
@@ -64,28 +64,6 @@ class EstimateAnswer(BaseModel):
     low: float
     high: float
     count: int
-
-
-class DisagreementAnswer(BaseModel):
-    rollout_id: uuid.UUID
-    score: float
-    verdict: Verdict
-
-
-class AgreementAnswer(BaseModel):
-    """A judge's scores beside people's verdicts: honest against hack and broken reward."""
-
-    count: int
-    honest: int
-    auc: float
-    threshold: float
-    accuracy: float
-    kappa: float
-    disagreements: list[DisagreementAnswer]
-
-    @classmethod
-    def of(cls, found: Agreement | None) -> "AgreementAnswer | None":
-        return cls.model_validate(found, from_attributes=True) if found else None
 
 
 class JudgedRunAnswer(BaseModel):
