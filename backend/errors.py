@@ -52,9 +52,3 @@ class TooManyRequests(AppError):
     """Too many attempts. Wait a minute and try again."""
 
     status = 429
-
-
-class Unavailable(AppError):
-    """A part of Proctor that this needs is not running."""
-
-    status = 503

@@ -11,7 +11,6 @@ from backend.cli.names import version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
 from backend.cli.watching import watch
-from backend.client import Client
 
 TEMPLATES = (
     "single_turn, multi_turn_game, tool_calling, code_execution, process_supervised, judged_answer or optimisation."
@@ -203,12 +202,6 @@ def try_draft(
     client = connect()
     table = Table(client, draft_of(client, environment, force=force), {"level": level, "index": index, "seed": seed})
     try_episode(table, script=script, replies=reply or [], as_json=as_json)
-
-
-def certificate_of(client: Client, version: dict[str, Any]) -> str | None:
-    address = f"/environments/{version['environment']}/versions/{version['number']}"
-    status: str | None = client.get(address)["certificate"]
-    return status
 
 
 def _row(environment: dict[str, Any]) -> tuple[object, ...]:

@@ -29,7 +29,6 @@ _IGNORED_FOLDERS = {".git", "__pycache__", ".venv", "venv", "node_modules", "out
 _IGNORED_NAMES = {"uv.lock", "poetry.lock", ".DS_Store", ".gitignore", ".gitattributes", ".dockerignore"}
 _SECRET = re.compile(r"(^|/)(\.env(\..*)?|id_[a-z0-9]+|.*\.(pem|key|p12|pfx)|\.netrc|\.pypirc|credentials)$")
 _EXAMPLE = re.compile(r"\.env\.(example|sample|template)$")
-_CODE = (".py", ".toml", ".yaml", ".yml", ".json")
 _PRETTY = {".png", ".jpg", ".jpeg", ".gif", ".svg", ".mp4", ".mov", ".webp", ".ico", ".pdf", ".ipynb"}
 """Pictures and papers: left out unless the code names them."""
 _EXPENDABLE = ("tests", "test", "docs", "examples", "assets", "screenshots", ".github", "notebooks")

@@ -19,10 +19,6 @@ class Sampling(BaseModel):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
 
-    @property
-    def is_greedy(self) -> bool:
-        return self.temperature == 0
-
 
 class EvaluationPlan(BaseModel):
     """One policy on tasks `first_task` … `first_task + tasks - 1` of a split, `group_size` rollouts each."""

@@ -114,14 +114,6 @@ def has_call(reply: str) -> bool:
     return BEGIN in reply
 
 
-def split_call(reply: str) -> tuple[str, Call, str]:
-    """The text before the one call, the call, and the text after. Raises CallUnreadable where there is not one."""
-    before, calls, after = split_calls(reply)
-    if len(calls) != 1:
-        raise CallUnreadable(f"Found {len(calls)} {BEGIN}…{END}; write exactly one.")
-    return before, calls[0], after
-
-
 def split_calls(reply: str) -> tuple[str, list[Call], str]:
     """The text before the first call, the calls in their order, and the text after each of them, joined.
 

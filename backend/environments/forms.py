@@ -69,13 +69,6 @@ class ChosenTask(BaseModel):
     seed: int | None = Field(default=None, ge=0)
 
 
-class PlayReply(BaseModel):
-    """Either the whole reply as a model would write it, or the action's fields (`field.<name>` in forms)."""
-
-    reply: str | None = None
-    revision: int | None = None
-
-
 class LetPlay(BaseModel):
     """A policy is to play on in a hand-played episode."""
 

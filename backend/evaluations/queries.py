@@ -104,10 +104,6 @@ def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
     return policy
 
 
-def find_policy(session: Session, name: str) -> Policy | None:
-    return session.scalars(select(Policy).where(Policy.name == name, Policy.deleted_at.is_(None))).one_or_none()
-
-
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
     """How many runs each policy has."""
     statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)

@@ -23,10 +23,6 @@ class NotFromTraining(Conflict):
     """Only a checkpoint of a training run can be exported: its data and its examination are part of the export."""
 
 
-def export_topic(export: Export) -> str:
-    return f"export:{export.id}"
-
-
 def start_export(session: Session, actor: Actor, checkpoint: Checkpoint, choice: ExportChoice | None = None) -> Export:
     """Queue the export of a checkpoint. One in this form that is under way is given back instead of a second."""
     choice = choice or ExportChoice()

@@ -8,7 +8,7 @@ import pytest
 
 from backend.domain.manifest import ActionSpec
 from backend.domain.prompts import parse_reply, render_system, write_reply
-from backend.domain.tools import CallUnreadable, Tool, ToolsUnusable, read_tools, split_call, write_call
+from backend.domain.tools import CallUnreadable, Tool, ToolsUnusable, read_tools, split_calls, write_call
 
 SEARCH = Tool(
     name="search",
@@ -31,7 +31,7 @@ def call(text: str) -> str:
 def test_a_call_becomes_an_action_and_the_text_around_it_is_reasoning():
     reply = 'I look it up.\n<tool_call>\n{"name": "search", "arguments": {"query": "leave"}}\n</tool_call> Now.'
     assert parse_reply(SPEC, reply).action == {"tool": "search", "arguments": {"query": "leave"}}
-    before, found, after = split_call(reply)
+    before, [found], after = split_calls(reply)
     assert (before.strip(), found.name, after.strip()) == ("I look it up.", "search", "Now.")
 
 
@@ -185,4 +185,4 @@ def test_many_problems_are_told_three_at_a_time():
 
 def test_a_call_needs_its_name():
     with pytest.raises(CallUnreadable, match="name of a tool"):
-        split_call(call('{"name": "", "arguments": {}}'))
+        split_calls(call('{"name": "", "arguments": {}}'))

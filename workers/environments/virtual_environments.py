@@ -8,7 +8,8 @@ import asyncio
 import hashlib
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from workers.environments.packages import StoredPackage
 from workers.environments.pip import LOG_CHARACTERS, Pip, append
 from workers.environments.sources import ROUNDS, Sources
 from workers.environments.tidying import tidy, touch
+from workers.environments.uv import Uv
 
 BUILD_SECONDS = 600.0
 MAX_BYTES = 20 << 30
@@ -30,10 +32,12 @@ _STANDS_ALONE = "stands-alone"
 """A file in a virtual environment that does not look into the shared runtime."""
 _SERVES = "openenv>=0.2"
 """What a package that stands alone needs at least to be served; its own pin decides further."""
-_SERVERS = {"openenv", "openenv-core", "uvicorn"}
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """What the runtime has with all the extras that packages ask for."""
 _VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
+
+
+Prepare = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class VirtualEnvironments:
         """Without `sources`, what has no wheel cannot be installed."""
         self._max_bytes = max_bytes
         self._pip, self._runtime, self._folder, self._sources = pip, pip.python, folder, sources
+        self._uv = Uv(pip)
         self._building: dict[str, asyncio.Lock] = {}
         self._provided: dict[str, Version] | None = None
 
@@ -105,11 +110,6 @@ class VirtualEnvironments:
         path = (self._folder / key).with_suffix(".log")
         return path.read_text()[-LOG_CHARACTERS:] if key and path.exists() else ""
 
-    def size_of(self, package: StoredPackage) -> int:
-        """Bytes of the package's own virtual environment."""
-        key = self.key_of(package)
-        return sum(path.lstat().st_size for path in (self._folder / key).rglob("*")) if key else 0
-
     def _python(self, package: StoredPackage) -> Path:
         return self._folder / self.key_of(package) / "bin" / "python"
 
@@ -142,37 +142,75 @@ class VirtualEnvironments:
         plan = self.plan(package)
         try:
             async with asyncio.timeout(BUILD_SECONDS):
-                if plan.stands_alone or not await self._stands_on_the_runtime(unfinished, log, plan):
-                    await self._install(unfinished, log, self._alone(package))
-                    (unfinished / _STANDS_ALONE).touch()
+                alone = self._alone(package)
+                if not await self._build_by_uv(unfinished, log, plan, alone):
+                    await self._build_by_pip(unfinished, log, plan, alone)
         except TimeoutError:
             raise SandboxError(f"the package's virtual environment was not built in {BUILD_SECONDS:g} s") from None
         finally:
             shutil.rmtree(unfinished.with_suffix(".wheels"), ignore_errors=True)
         unfinished.rename(home)
 
-    async def _stands_on_the_runtime(self, unfinished: Path, log: Path, plan: Plan) -> bool:
+    async def _build_by_uv(self, home: Path, log: Path, plan: Plan, alone: tuple[str, ...]) -> bool:
+        """False when something has no wheel, or uv cannot work here."""
+        if not plan.stands_alone:
+            prepare = await self._looking_below(log)
+            await self._make(home, log, prepare)
+            with self._constraints(home) as constraints:
+                if await self._uv.install(
+                    home, log, plan.requirements, provided=self._provided or {}, constraints=constraints
+                ):
+                    return True
+        await self._make(home, log)
+        if is_done := await self._uv.install(home, log, alone):
+            (home / _STANDS_ALONE).touch()
+        return is_done
+
+    async def _build_by_pip(self, home: Path, log: Path, plan: Plan, alone: tuple[str, ...]) -> None:
+        if plan.stands_alone or not await self._stands_on_the_runtime(home, log, plan):
+            await self._install(home, log, alone)
+            (home / _STANDS_ALONE).touch()
+
+    async def _stands_on_the_runtime(self, home: Path, log: Path, plan: Plan) -> bool:
         """Install on top of the shared runtime; False when that would need other versions of what it has."""
+        prepare = await self._looking_below(log)
+        try:
+            with self._constraints(home) as constraints:
+                await self._install(home, log, plan.requirements, "--constraint", str(constraints), prepare=prepare)
+        except SandboxError as error:
+            if "ResolutionImpossible" not in str(error) and "conflict" not in str(error):
+                raise
+            append(log, "\n# the shared runtime does not fit: building a virtual environment that stands alone\n")
+            return False
+        return True
+
+    async def _looking_below(self, log: Path) -> Prepare:
+        """Makes a virtual environment see what the shared runtime has."""
         below = (await self._pip.run(log, "-c", _SITE_PACKAGES)).strip().splitlines()[-1]
-        provided = self._provided or {}
-        constraints = unfinished.with_suffix(".constraints")
-        constraints.write_text("".join(f"{name}=={version}\n" for name, version in sorted(provided.items())))
 
         def prepare(home: Path) -> None:
             site_packages = next(home.glob("lib/python*/site-packages"))
             inside = Path(ENVIRONMENTS_FOLDER, "1", site_packages.relative_to(home))
             (site_packages / "runtime.pth").write_text(f"{below}\n{inside}\n")  # the one that exists is taken
 
+        return prepare
+
+    @contextmanager
+    def _constraints(self, home: Path) -> Iterator[Path]:
+        """A file that says what the shared runtime has."""
+        file = home.with_suffix(".constraints")
+        provided = sorted((self._provided or {}).items())
+        file.write_text("".join(f"{name}=={version}\n" for name, version in provided))
         try:
-            await self._install(unfinished, log, plan.requirements, "--constraint", str(constraints), prepare=prepare)
-        except SandboxError as error:
-            if "ResolutionImpossible" not in str(error) and "conflict" not in str(error):
-                raise
-            append(log, "\n# the shared runtime does not fit: building a virtual environment that stands alone\n")
-            return False
+            yield file
         finally:
-            constraints.unlink()
-        return True
+            file.unlink()
+
+    async def _make(self, home: Path, log: Path, prepare: Prepare = lambda home: None) -> None:
+        """An empty virtual environment."""
+        shutil.rmtree(home, ignore_errors=True)
+        await self._pip.make_environment(home, log)
+        prepare(home)
 
     async def _install(
         self,
@@ -180,14 +218,12 @@ class VirtualEnvironments:
         log: Path,
         requirements: tuple[str, ...],
         *more: str,
-        prepare: Callable[[Path], None] = lambda home: None,
+        prepare: Prepare = lambda home: None,
     ) -> None:
         """Make the virtual environment and fill it, once more for every distribution that had to be built."""
         wheels = home.with_suffix(".wheels")
         for _ in range(ROUNDS):
-            shutil.rmtree(home, ignore_errors=True)
-            await self._pip.make_environment(home, log)
-            prepare(home)
+            await self._make(home, log, prepare)
             said = log.stat().st_size
             try:
                 return await self._pip.install(home, log, "--find-links", str(wheels), *more, *requirements)

@@ -26,8 +26,6 @@ class OfferedForm:
 QUANTISER, CONVERTER = "bitsandbytes", "llama.cpp"
 """What workers call them among their engines."""
 Licence = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.+-]*$")]
-GGUF_TYPES = ("f16", "bf16", "f32")
-"""Smaller ones are made of it with llama.cpp's own `llama-quantize`."""
 REPOSITORY = r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$"
 
 

@@ -1,6 +1,6 @@
 """The columns of a table of rollouts: which there are, which are shown, and what stands in them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,7 +124,3 @@ def value_of(item: Listed, key: str) -> Any:
             return item.columns[key]
         case _:
             return getattr(rollout, _RENAMED.get(key, key), None)
-
-
-def judges_shown(columns: Sequence[Column]) -> list[str]:
-    return [column.key.removeprefix("judge.") for column in columns if column.key.startswith("judge.")]

@@ -53,10 +53,6 @@ class Judged:
     """The newest."""
 
     @property
-    def can_be_kept(self) -> bool:
-        return self.verdict in {Verdict.HACK, Verdict.HONEST} and _can_be_replayed(self.rollout)
-
-    @property
     def default_bound(self) -> float | None:
         """Of a hack, what the version says chance may get; of an honest episode, what it earned."""
         if self.verdict is Verdict.HACK:
