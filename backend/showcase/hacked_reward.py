@@ -5,19 +5,14 @@ it tells: an episode that the policy broke off by a reply that cannot be read is
 earned or more.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from backend.client import Client
 from backend.showcase.repair import OtherPackage, repaired
 from backend.showcase.review_queue import ReviewQueue
-from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps
+from backend.showcase.steps import TASKS, Outcome, ShowcaseFailed, Steps
 
 ENVIRONMENT = "sloppy_guess"
-PRESET = "sloppy-guess-watched"
 HIGHEST_REWARD = 1.6
-TASKS, FIRST_TASK = 400, 500
-"""Held-out tasks of the final examination; the training's own examinations use the first ones."""
 PATTERN = "paid_exit"
 """The detector whose onset is searched for."""
 MOST_PAUSES = 3
@@ -29,11 +24,9 @@ GOES_FURTHER = "The repaired version goes on where the careless one ended: what 
 class HackedReward(Steps):
     """From a reward with a hole to a policy that earns what was meant."""
 
-    def __init__(
-        self, client: Client, report: Report, should_stop: Callable[[], bool], preset: str | None = None
-    ) -> None:
-        super().__init__(client, report, should_stop)
-        self.preset = preset or PRESET
+    usual_preset = "sloppy-guess-watched"
+    first_task = 500
+    """The training's own examinations use the first ones."""
 
     def run(self) -> Outcome:
         careless = self._careless()
@@ -54,17 +47,10 @@ class HackedReward(Steps):
 
     def _train_until_paused(self, careless: dict[str, Any]) -> dict[str, Any]:
         self.report.step("train a small model from scratch on it, until an alarm pauses the run")
-        name = f"{ENVIRONMENT} showcase" if self.preset == PRESET else f"{ENVIRONMENT} showcase ({self.preset})"
-        body = {
-            "version_id": careless["id"],
-            "preset": self.preset,
-            "name": name,
-            "without_certificate": REASON,
-            "key": f"showcase {careless['id']} {name}",
-        }
-        run = self.follow(self.client.post("/training", body)["id"], ends=frozenset({"paused", "completed"}))
+        id = self.start_training(careless, f"{ENVIRONMENT} showcase", without_certificate=REASON)
+        run = self.follow(id, ends=frozenset({"paused", "completed"}))
         if run["status"] != "paused" and not self._branch_of(run):
-            raise ShowcaseFailed(f"{name} came to its end, and no alarm paused it")
+            raise ShowcaseFailed(f"{run['name']} came to its end, and no alarm paused it")
         alarm = self._alarm(run)
         self.report.say(f"paused after step {alarm['step']}: {alarm['sentence']}")
         return run
@@ -167,9 +153,9 @@ class HackedReward(Steps):
         self, training: dict[str, Any], mended: dict[str, Any], graded: dict[str, Any], branch: dict[str, Any]
     ) -> Outcome:
         examined = {
-            "after SFT": self._examine(mended, training, "sft"),
-            "when it was paused": self._examine(mended, training, "grpo"),
-            "retrained": self._examine(mended, branch, "grpo"),
+            "after SFT": self._examine_last(mended, training, "sft"),
+            "when it was paused": self._examine_last(mended, training, "grpo"),
+            "retrained": self._examine_last(mended, branch, "grpo"),
         }
         last = examined["retrained"]
         others = {name: run for name, run in examined.items() if run is not last}
@@ -178,7 +164,7 @@ class HackedReward(Steps):
             title=f"Numbers found on the same {TASKS} held-out tasks",
             figure="found",
             figures={name: run["summary"]["columns"]["win"] for name, run in examined.items()},
-            comparisons={f"retrained against {name}": self._compare(run, last) for name, run in others.items()},
+            comparisons={f"retrained against {name}": self.compare(run, last, "win") for name, run in others.items()},
             links={
                 "the hacked run, as trained and as judged": f"{url}/runs/{training['id']}",
                 "its safeguards": f"{url}/runs/{training['id']}/safeguards",
@@ -190,32 +176,14 @@ class HackedReward(Steps):
             },
         )
 
-    def _examine(self, version: dict[str, Any], training: dict[str, Any], stage: str) -> dict[str, Any]:
-        """The training's last checkpoint of a stage, with the same tasks and seeds for all."""
+    def _examine_last(self, version: dict[str, Any], training: dict[str, Any], stage: str) -> dict[str, Any]:
+        """The training's last checkpoint of a stage."""
         found = [each for each in self.client.all("/checkpoints", run_id=training["id"]) if each["stage"] == stage]
         if not found:
             raise ShowcaseFailed(f"{training['name']} left no checkpoint of {stage}")
         checkpoint = max(found, key=lambda each: each["step"])
         title = f"{training['name']}, {stage} {checkpoint['step']}"
-        self.report.step(f"evaluate {title} on {TASKS} held-out tasks")
-        body = {
-            "version_id": version["id"],
-            "policy_id": self.policy_id(training["policy"]),
-            "checkpoint_id": checkpoint["id"],
-            "split": "heldout",
-            "tasks": TASKS,
-            "first_task": FIRST_TASK,
-            "name": f"showcase: {title}",
-            "key": f"showcase {version['id']} {checkpoint['id']}",
-        }
-        return self.follow(self.client.post("/evaluations", body)["id"])
-
-    def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-        """The paired difference of the numbers found."""
-        found = self.client.get("/compare", a=before["id"], b=after["id"])
-        win: dict[str, Any] = next(column for column in found["columns"] if column["name"] == "win")
-        difference: dict[str, Any] = win["difference"]
-        return difference
+        return self.examine(version, training["policy"], title, checkpoint["id"])
 
     def _version(self, number: int) -> dict[str, Any]:
         """With its files."""

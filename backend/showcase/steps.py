@@ -1,14 +1,16 @@
-"""What every showcase does: follow a run, show how far it is, begin again where an earlier one was cut."""
+"""What every showcase does: train, examine, follow a run and show how far it is, go on where an earlier one was cut."""
 
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from backend.client import Client
 
 POLL_SECONDS = 0.5
+TASKS = 400
+"""Held-out tasks of the final examination, the same for every policy."""
 _GOES_ON = {"queued", "running"}
 
 
@@ -49,8 +51,16 @@ class Outcome:
 class Steps(ABC):
     """A showcase through the JSON API. Its methods raise ShowcaseFailed, Stopped, or the client's Refused."""
 
-    def __init__(self, client: Client, report: Report, should_stop: Callable[[], bool]) -> None:
+    usual_preset: ClassVar[str]
+    """Of its training, unless another one is wanted."""
+    first_task: ClassVar[int] = 0
+    """Of the final examination."""
+
+    def __init__(
+        self, client: Client, report: Report, should_stop: Callable[[], bool], preset: str | None = None
+    ) -> None:
         self.client, self.report, self.should_stop = client, report, should_stop
+        self.preset = preset or self.usual_preset
 
     @abstractmethod
     def run(self) -> Outcome:
@@ -70,6 +80,37 @@ class Steps(ABC):
             self.follow(self.client.post(f"{address}/checks")["run_id"])
         found: dict[str, Any] = self.client.get(f"{address}/certificate")
         return found
+
+    def start_training(self, version: dict[str, Any], name: str, **more: str) -> str:
+        """The id of the run, which an earlier showcase may have started."""
+        if self.preset != self.usual_preset:
+            name = f"{name} ({self.preset})"
+        body = {"version_id": version["id"], "preset": self.preset, "name": name, **more}
+        return str(self.client.post("/training", {**body, "key": f"showcase {version['id']} {name}"})["id"])
+
+    def examine(
+        self, version: dict[str, Any], policy: str, title: str, checkpoint: str | None = None
+    ) -> dict[str, Any]:
+        """An evaluation on the held-out tasks, the same and with the same seeds for all."""
+        self.report.step(f"evaluate {title} on {TASKS} held-out tasks")
+        body = {
+            "version_id": version["id"],
+            "policy_id": self.policy_id(policy),
+            "checkpoint_id": checkpoint,
+            "split": "heldout",
+            "tasks": TASKS,
+            "first_task": self.first_task,
+            "name": f"showcase: {title}",
+            "key": f"showcase {version['id']} {checkpoint or policy}",
+        }
+        run = self.client.post("/evaluations", {name: value for name, value in body.items() if value is not None})
+        return self.follow(run["id"])
+
+    def compare(self, before: dict[str, Any], after: dict[str, Any], column: str) -> dict[str, Any]:
+        """The paired difference in a column of two examinations, or in their `reward`."""
+        found = self.client.get("/compare", a=before["id"], b=after["id"])
+        difference: dict[str, Any] = next(each["difference"] for each in found["columns"] if each["name"] == column)
+        return difference
 
     def follow(self, run_id: str, ends: frozenset[str] = frozenset({"completed"})) -> dict[str, Any]:
         """Until the run is completed, or ends otherwise as wanted. One that stopped or failed before is taken up

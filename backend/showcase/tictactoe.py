@@ -3,16 +3,11 @@
 Each step finds what an earlier showcase left and goes on from there, so that it may be cut and run again.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-from backend.client import Client
-from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps
+from backend.showcase.steps import TASKS, Outcome, ShowcaseFailed, Steps
 
 ENVIRONMENT = "tictactoe"
-PRESET = "tictactoe-demo"
-TASKS = 400
-"""Held-out tasks of the final examination, the same for every policy."""
 BASELINES = ("random", "constant")
 STAGES = {"untrained": "untrained", "sft": "after SFT", "grpo": "after GRPO"}
 
@@ -20,21 +15,17 @@ STAGES = {"untrained": "untrained", "sft": "after SFT", "grpo": "after GRPO"}
 class TicTacToe(Steps):
     """What Proctor is there for, when all goes well."""
 
-    def __init__(
-        self, client: Client, report: Report, should_stop: Callable[[], bool], preset: str | None = None
-    ) -> None:
-        super().__init__(client, report, should_stop)
-        self.preset = preset or PRESET
+    usual_preset = "tictactoe-demo"
 
     def run(self) -> Outcome:
         version = self._check()
-        examined = {script: self._examine(version, script) for script in BASELINES}
+        examined = {script: self.examine(version, script, script) for script in BASELINES}
         training = self._train(version)
         for stage, checkpoint in self._checkpoints(training).items():
-            examined[STAGES[stage]] = self._examine(version, training["policy"], checkpoint, STAGES[stage])
+            examined[STAGES[stage]] = self.examine(version, training["policy"], STAGES[stage], checkpoint)
         best = examined[STAGES["grpo"]]
         before = {name: examined[name] for name in (STAGES["untrained"], STAGES["sft"])}
-        comparisons = {f"after GRPO against {name}": self._compare(run, best) for name, run in before.items()}
+        comparisons = {f"after GRPO against {name}": self.compare(run, best, "reward") for name, run in before.items()}
         export = self._export(self._checkpoints(training)["grpo"])
         compared = f"/compare?a={examined[STAGES['sft']]['id']}&b={best['id']}"
         return Outcome(
@@ -59,35 +50,9 @@ class TicTacToe(Steps):
             raise ShowcaseFailed(f"{ENVIRONMENT} v{version['number']} failed its checks")
         return version
 
-    def _examine(
-        self, version: dict[str, Any], policy: str, checkpoint: str | None = None, title: str = ""
-    ) -> dict[str, Any]:
-        """400 held-out tasks, the same and with the same seeds for all."""
-        self.report.step(f"evaluate {title or policy} on {TASKS} held-out tasks")
-        body = {
-            "version_id": version["id"],
-            "policy_id": self.policy_id(policy),
-            "checkpoint_id": checkpoint,
-            "split": "heldout",
-            "tasks": TASKS,
-            "name": f"showcase: {title or policy}",
-            "key": f"showcase {version['id']} {checkpoint or policy}",
-        }
-        run = self.client.post("/evaluations", {name: value for name, value in body.items() if value is not None})
-        return self.follow(run["id"])
-
     def _train(self, version: dict[str, Any]) -> dict[str, Any]:
         self.report.step("train a small model from scratch: SFT warm-up on scripted play, then GRPO")
-        name = f"{ENVIRONMENT} showcase v{version['number']}"
-        if self.preset != PRESET:
-            name = f"{name} ({self.preset})"
-        body = {
-            "version_id": version["id"],
-            "preset": self.preset,
-            "name": name,
-            "key": f"showcase {version['id']} {name}",
-        }
-        return self.follow(self.client.post("/training", body)["id"])
+        return self.follow(self.start_training(version, f"{ENVIRONMENT} showcase v{version['number']}"))
 
     def _checkpoints(self, training: dict[str, Any]) -> dict[str, str]:
         """Untrained, after the warm-up, and the best of GRPO by held-out reward, in this order."""
@@ -101,12 +66,6 @@ class TicTacToe(Steps):
         if missing:
             raise ShowcaseFailed(f"the training left no checkpoint {', '.join(missing)}")
         return {stage: best[stage]["id"] for stage in STAGES}
-
-    def _compare(self, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-        """The paired difference of the rewards."""
-        found = self.client.get("/compare", a=before["id"], b=after["id"])
-        difference: dict[str, Any] = found["columns"][0]["difference"]
-        return difference
 
     def _export(self, checkpoint: str) -> dict[str, Any]:
         """An export is proven: loaded again in a fresh process and examined on the same tasks."""
