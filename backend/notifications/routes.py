@@ -5,7 +5,7 @@ from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
@@ -20,6 +20,7 @@ from backend.notifications.service import SETTINGS_PATH
 from backend.settings import get_settings
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.forms import read_form
+from backend.web.identity import find_actor
 from backend.web.pages import page, render_block, see_other
 from backend.web.paging import After
 from backend.web.streams import live
@@ -27,6 +28,12 @@ from backend.web.streams import live
 router = APIRouter()
 DESTINATIONS = "notifications/destinations.html"
 DestinationForm = Annotated[DestinationRequest, Depends(read_form(DestinationRequest))]
+
+
+@dataclass(frozen=True, slots=True)
+class BellPart:
+    unread: int | None
+    """None: nobody is signed in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,16 @@ _SECURITIES = [
     (Security.TLS, "TLS from the first byte, usually port 465"),
     (Security.NONE, "none, in the clear, without signing in"),
 ]
+
+
+@router.get("/notices/bell", response_class=HTMLResponse)
+def ring(request: Request, session: SessionDep, shown: Annotated[int, Query(ge=0)] = 0) -> Response:
+    """How many are unread now, if not so many as `shown`. Public: who signed out gets a bell that asks no more."""
+    actor = find_actor(session, request)
+    if actor is not None and actor.unread == shown:
+        return Response(status_code=204)
+    part = BellPart(actor.unread if actor else None)
+    return HTMLResponse(render_block(request, "notifications/bell.html", "bell", part))
 
 
 @router.get("/notices", response_class=HTMLResponse)

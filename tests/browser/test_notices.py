@@ -10,8 +10,11 @@ from backend.db.models import Notice, NoticeDelivery, NoticeDestination
 from backend.db.session import transaction
 from backend.domain.notices import DeliveryStatus, DestinationKind, NoticeKind
 from backend.notifications.outbox import announce
+from tests.browser.witness import Witness, assert_not_reloaded, mark
 
 pytestmark = pytest.mark.browser
+TWO_RINGS = 41_000
+"""Milliseconds in which the bell asks."""
 
 
 @pytest.fixture
@@ -50,7 +53,8 @@ def test_a_phone_shows_all_of_it(page: Page, told: None) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
-def test_reading_counts_down_and_a_lost_one_is_sent_again(page: Page, told: None) -> None:
+def test_reading_counts_down_a_lost_one_is_sent_again_and_the_bell_rings(page: Page, told: None, address: str) -> None:
+    page.clock.install()
     page.goto("/notices")
     expect(page.get_by_title("3 unread")).to_be_visible()
     page.get_by_role("button", name="Mark as read").first.click()
@@ -60,3 +64,23 @@ def test_reading_counts_down_and_a_lost_one_is_sent_again(page: Page, told: None
     page.goto("/settings/notifications")
     page.get_by_role("button", name="Send again").first.click()
     expect(page.get_by_text("is sent again to team chat")).to_be_visible()
+    ring_until_nobody_is_signed_in(page, address)
+
+
+def ring_until_nobody_is_signed_in(page: Page, address: str) -> None:
+    """Of three two are unread. What is told now comes by itself; whoever is signed out is asked for no more."""
+    page.goto("/notices")
+    witness, asked = Witness(page.context, address), list[str]()
+    expect(page.get_by_title("2 unread")).to_be_visible()
+    mark(page)
+    with transaction() as session:
+        announce(session, kind=NoticeKind.JUDGING, title="one more", text="It came by itself.", path="/runs")
+    page.clock.fast_forward(TWO_RINGS)
+    expect(page.get_by_title("3 unread")).to_be_visible()
+    page.context.clear_cookies()
+    page.clock.fast_forward(TWO_RINGS)
+    expect(page.locator("#bell[hx-get]")).to_have_count(0)
+    page.on("request", lambda request: asked.append(request.url))
+    page.clock.fast_forward(TWO_RINGS)
+    assert_not_reloaded(page)
+    assert (asked, witness.problems) == ([], [])

@@ -27,13 +27,14 @@
     const form = event.target.closest?.("form");
     form?.querySelectorAll("[data-error-for]").forEach((slot) => { slot.textContent = ""; });
   });
-  document.addEventListener("htmx:after:swap", () => {
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (event.detail.ctx?.sourceElement?.hasAttribute?.("data-bell")) return; // nobody did anything
     const wrong = [...document.querySelectorAll("[data-error-for]")].find((slot) => slot.textContent.trim());
     wrong?.closest(".field")?.querySelector("input, select, textarea")?.focus();
   });
   document.addEventListener("htmx:error", (event) => {
     const source = event.detail.ctx?.sourceElement;
-    if (source?.hasAttribute?.("data-live")) return; // streams connect again by themselves
+    if (source?.matches?.("[data-live], [data-bell]")) return; // they ask again by themselves
     const box = document.getElementById("notices");
     if (box) box.textContent = "The server did not answer. What you typed is still here; try again.";
   });
