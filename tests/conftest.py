@@ -3,6 +3,7 @@
 Each test gets a session inside an outer transaction that is rolled back; code under test may commit as usual.
 """
 
+import gc
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,15 @@ from backend.settings import PROJECT_ROOT, get_settings
 from tests.sharing import Together
 
 pytest_plugins = ["tests.envhost_fixture", "tests.installation"]
+
+gc.disable()  # until all is imported: nothing of it is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Modules stay: no collection, which training asks for time and again, walks through them."""
+    gc.enable()
+    gc.freeze()
+
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -24,8 +24,9 @@ from backend.db.models import (
     Task,
 )
 from backend.domain.ids import new_id, stable_id
-from backend.domain.manifest import Manifest
+from backend.domain.manifest import Manifest, read_manifest
 from backend.domain.packages import content_hash
+from backend.domain.plans import EvaluationPlan
 from backend.domain.rollouts import HELDOUT_SEED_BASE
 from backend.domain.vocabulary import (
     ErrorKind,
@@ -95,13 +96,27 @@ def make_environment_version(
 ) -> EnvironmentVersion:
     environment = environment or make_environment(session)
     files = {"openenv.yaml": f"name: {environment.name}\n", "server/app.py": f"number = {number}\n"}
+    return _make_version(session, environment, number, files, make_manifest(environment.name, weights, **proctor))
+
+
+def make_package_version(
+    session: Session, files: dict[str, str], environment: Environment | None = None, number: int = 1
+) -> EnvironmentVersion:
+    """A package that runs."""
+    environment = environment or make_environment(session)
+    return _make_version(session, environment, number, files, read_manifest(files["openenv.yaml"]))
+
+
+def _make_version(
+    session: Session, environment: Environment, number: int, files: dict[str, str], manifest: Manifest
+) -> EnvironmentVersion:
     version = EnvironmentVersion(
         environment_id=environment.id,
         environment=environment,
         number=number,
         files=files,
         content_hash=content_hash(files),
-        manifest=make_manifest(environment.name, weights, **proctor).model_dump(mode="json"),
+        manifest=manifest.model_dump(mode="json"),
     )
     session.add(version)
     session.flush()
@@ -153,6 +168,13 @@ def make_run(
     session.add(run)
     session.flush()
     return run
+
+
+def make_queued_evaluation(session: Session, version: EnvironmentVersion, policy: Policy, **plan: Any) -> Run:
+    """Nobody has begun it."""
+    configuration = EvaluationPlan(**plan).model_dump(mode="json")
+    fresh = {"status": RunStatus.QUEUED, "started_at": None, "ended_at": None, "attempt": 0}
+    return make_run(session, version, policy, configuration=configuration, **fresh)
 
 
 def make_task(session: Session, version_id: uuid.UUID, split: Split, index: int, levels: int = 4) -> Task:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
@@ -29,9 +30,17 @@ def whole_app() -> FastAPI:
     return create_app()
 
 
+@pytest.fixture(scope="session")
+def portal() -> Iterator[BlockingPortal]:
+    """One event loop for all requests; a client without one starts a thread and a loop for each of them."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
 @pytest.fixture
-def app(whole_app: FastAPI, session: Session) -> FastAPI:
+def app(whole_app: FastAPI, session: Session, portal: BlockingPortal) -> FastAPI:
     """The whole application on the test's session."""
+    whole_app.state.portal = portal
     whole_app.state.transaction = requests_in(session)
     whole_app.state.hub = Hub()
     return whole_app
@@ -61,7 +70,14 @@ def requests_in(session: Session) -> Transaction:
 @pytest.fixture
 def stranger(app: FastAPI) -> TestClient:
     """A browser that nobody signed in on."""
-    return TestClient(app, follow_redirects=False)
+    return browser(app)
+
+
+def browser(app: FastAPI, **headers: str) -> TestClient:
+    """It sends these headers and follows no redirect."""
+    client = TestClient(app, follow_redirects=False, headers=headers)
+    client.portal = getattr(app.state, "portal", None)
+    return client
 
 
 @pytest.fixture
@@ -95,7 +111,7 @@ def sign_in(app: FastAPI, session: Session, person: Person) -> TestClient:
     )
     session.add(web_session)
     session.flush()
-    client = TestClient(app, follow_redirects=False, headers={"X-CSRF-Token": web_session.csrf_token})
+    client = browser(app, **{"X-CSRF-Token": web_session.csrf_token})
     client.cookies.set(SESSION_COOKIE, secret)
     return client
 

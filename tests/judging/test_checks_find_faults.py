@@ -15,18 +15,22 @@ from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
 pytestmark = pytest.mark.slow
 
 
-async def look_at(serve: Serve, files: dict[str, str], **subject) -> dict[str, CheckResult]:
+async def look_at(serve: Serve, files: dict[str, str], until: str = "", **subject) -> dict[str, CheckResult]:
+    """The results by check; of all checks, or of those up to one."""
+    found: dict[str, CheckResult] = {}
     async with serve(files) as server:
-        twin = {"twin": lambda: serve(files, TWIN_HASH_SEED)}
+        twin = {"twin": lambda: serve(files, TWIN_HASH_SEED), "should_stop": lambda: until in found}
         examined = Subject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
-        results = await examine(examined, on_begin=lambda check: None, on_result=lambda result: None)
-    return {result.check: result for result in results}
+        await examine(
+            examined, on_begin=lambda check: None, on_result=lambda result: found.update({result.check: result})
+        )
+    return found
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_right_check_fails(serve: Serve, fault: str):
     files, check = FAULTS[fault]
-    results = await look_at(serve, files)
+    results = await look_at(serve, files, until=check)
     failed = [result.check for result in results.values() if result.status is CheckStatus.FAILED]
     told = {name: result.evidence for name, result in results.items()}
     assert check in (failed[:1] if fault in FIRST else failed), told

@@ -17,13 +17,12 @@ from backend.app import create_app
 from backend.db.models import Job, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Role
-from backend.settings import get_settings
-from tests.envhost_fixture import HostProcess, package_files, start_host
+from tests.envhost_fixture import HostProcess, find_host, package_files, start_host
 from tests.factories import make_person
-from tests.web_fixtures import admin, app, client_for, sign_in, stranger, trainer, viewer, whole_app
+from tests.web_fixtures import admin, app, client_for, portal, sign_in, stranger, trainer, viewer, whole_app
 from workers.jobs.execute import execute
 
-__all__ = ["admin", "app", "client_for", "stranger", "trainer", "viewer", "whole_app"]
+__all__ = ["admin", "app", "client_for", "portal", "stranger", "trainer", "viewer", "whole_app"]
 
 NAME = "counter"
 START_SECONDS = 4
@@ -48,14 +47,11 @@ def application() -> FastAPI:
 @pytest.fixture
 def ada(
     installation: None, proof_host: HostProcess, application: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[TestClient]:
+) -> TestClient:
     """The browser of an administrator."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", proof_host.address)
-    get_settings.cache_clear()
+    find_host(proof_host, monkeypatch)
     with transaction() as session:
-        client = sign_in(application, session, make_person(session, Role.ADMIN, "Ada"))
-    yield client
-    get_settings.cache_clear()
+        return sign_in(application, session, make_person(session, Role.ADMIN, "Ada"))
 
 
 @pytest.fixture

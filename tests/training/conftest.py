@@ -1,7 +1,6 @@
 """Training commits for real: a database of its own on the tests' server, a real env host, real child processes."""
 
-import subprocess
-import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, Environment, EnvironmentVersion, MetricPoint, Rollout, Run
+from backend.db.models import Checkpoint, EnvironmentVersion, MetricPoint, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
 from backend.domain.packages import content_hash
@@ -19,8 +18,10 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess
-from tests.factories import make_policy
+from tests.factories import make_environment, make_package_version, make_policy
 from tests.installation import forget_settings
+from tests.training.forked import Child
+from workers.training.run import train
 
 SMALL: dict[str, Any] = {
     "model": {"context": 192},
@@ -35,11 +36,8 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.fixture
-def installation(
-    committed_database: str, host_process: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def installation(found_host: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process and those that it starts use this database, this env host and a data folder of their own."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
     monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
     forget_settings()
 
@@ -90,24 +88,38 @@ def stored_version(session: Session, files: dict[str, str], name: str = "") -> E
     found = session.scalars(select(EnvironmentVersion).where(EnvironmentVersion.content_hash == digest)).first()
     if found is not None:
         return found
-    environment = Environment(name=name or f"environment_{digest[:8]}")
-    session.add(environment)
-    session.flush()
-    manifest = read_manifest(files["openenv.yaml"]).model_dump(mode="json")
-    version = EnvironmentVersion(
-        environment_id=environment.id, number=1, files=files, content_hash=digest, manifest=manifest
-    )
-    session.add(version)
-    session.flush()
-    return version
+    return make_package_version(session, files, make_environment(session, name or f"environment_{digest[:8]}"))
 
 
-def start_child(run_id: uuid.UUID) -> "subprocess.Popen[bytes]":
+def start_child(run_id: uuid.UUID) -> Child:
     """The training process, as the worker's job starts it."""
-    with (get_settings().data / "child.log").open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "workers.training.run", str(run_id)], cwd=PROJECT_ROOT, stdout=log, stderr=log
-        )
+    return Child("workers.training.run", str(run_id), log=get_settings().data / "child.log")
+
+
+def wait_for_step(run_id: uuid.UUID, step: int) -> None:
+    deadline = time.monotonic() + 300
+    while (Phase.TRAIN, step) not in counts_of(run_id):
+        assert time.monotonic() < deadline, f"step {step} was not reached"
+        time.sleep(0.05)
+
+
+def kill(child: Child) -> None:
+    assert child.poll() is None, "it ended by itself"
+    child.kill()
+    child.wait()
+
+
+def kill_and_resume(run_id: uuid.UUID, step: int) -> None:
+    """Trains it to its end: a process is killed once this step is stored, and this one goes on."""
+    child = start_child(run_id)
+    wait_for_step(run_id, step)
+    kill_and_go_on(run_id, child)
+
+
+def kill_and_go_on(run_id: uuid.UUID, child: Child) -> None:
+    kill(child)
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
 
 
 def take_up_again(run_id: uuid.UUID) -> None:

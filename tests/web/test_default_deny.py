@@ -12,7 +12,7 @@ from backend.db.models import ApiToken
 from backend.domain.vocabulary import Role
 from backend.web.identity import hash_secret
 from backend.web.routing import PUBLIC, UnguardedRoute, guarded_routes, refuse_unguarded
-from tests.web_fixtures import ClientFor, make_person
+from tests.web_fixtures import ClientFor, browser, make_person
 
 REFUSED = {401, 403, 303}
 """Told to sign in, not allowed, or sent to the sign-in page."""
@@ -69,7 +69,7 @@ def test_a_token_does_no_more_than_its_own_role(app: FastAPI, session: Session) 
     person = make_person(session, Role.ADMIN)
     session.add(ApiToken(person_id=person.id, name="t", prefix="pt_", token_hash=hash_secret("pt_x"), role=Role.VIEWER))
     session.flush()
-    client = TestClient(app, follow_redirects=False, headers={"Authorization": "Bearer pt_x"})
+    client = browser(app, Authorization="Bearer pt_x")
     assert client.get("/api/v1/me").json()["role"] == "viewer"
     for method, path, needed in _requests(app):
         if needed and needed is not Role.VIEWER:
