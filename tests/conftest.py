@@ -32,7 +32,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)

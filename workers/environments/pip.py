@@ -25,27 +25,49 @@ class Pip:
     async def make_environment(self, home: Path, log: Path) -> None:
         await self.run(log, "-m", "venv", "--without-pip", str(home))
 
+    async def options(self) -> str:
+        """What `pip config list` prints of its files and variables; never for a log: an index may have a password."""
+        return await run_logged(None, str(self.python), "-m", "pip", "config", "list")
+
     async def run(self, log: Path, *arguments: str) -> str:
         """Run the runtime's Python; its output goes to the log."""
-        process = await asyncio.create_subprocess_exec(
-            str(self.python),
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        try:
-            output = (await process.communicate())[0].decode(errors="replace")[-LOG_CHARACTERS:]
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        output = _CREDENTIALS.sub(r"\1", _INDEX.sub("", output))
-        append(log, output)
-        if process.returncode:
-            last = "\n".join(line for line in output.strip().splitlines() if line.strip()).splitlines()[-15:]
-            raise SandboxError("\n".join(["the package's virtual environment could not be built:", *last]))
+        return await run_logged(log, str(self.python), *arguments)
+
+
+async def run_logged(
+    log: Path | None,
+    *command: str,
+    environment: dict[str, str] | None = None,
+    said: str = "",
+    is_kept: bool = True,
+) -> str:
+    """Run a program that reads what is `said`, and return what it prints.
+
+    That goes to the log, without credentials; or only where it fails, unless it `is_kept`. Raises SandboxError with its
+    last lines.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=environment,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        output = (await process.communicate(said.encode()))[0].decode(errors="replace")[-LOG_CHARACTERS:]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if log is None:
         return output
+    output = _CREDENTIALS.sub(r"\1", _INDEX.sub("", output))
+    if is_kept or process.returncode:
+        append(log, output)
+    if process.returncode:
+        last = "\n".join(line for line in output.strip().splitlines() if line.strip()).splitlines()[-15:]
+        raise SandboxError("\n".join(["the package's virtual environment could not be built:", *last]))
+    return output
 
 
 def append(log: Path, text: str) -> None:
