@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 
 from backend.domain.packages import content_hash
-from backend.settings import PROJECT_ROOT
+from backend.settings import PROJECT_ROOT, get_settings
 from workers.environments.client import EnvHost
 
 START_SECONDS = 60.0
@@ -91,6 +91,19 @@ def host_process(environments_folder: Path) -> Iterator[HostProcess]:
     yield host
     host.stop()
     shutil.rmtree(data, ignore_errors=True)
+
+
+def find_host(host: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process and those that it starts find it, until `committed_database` forgets the settings."""
+    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host.address)
+    get_settings.cache_clear()
+
+
+@pytest.fixture
+def found_host(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> HostProcess:
+    """Jobs commit for real and find the env host."""
+    find_host(host_process, monkeypatch)
+    return host_process
 
 
 @pytest_asyncio.fixture

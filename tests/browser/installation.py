@@ -1,17 +1,13 @@
 """The whole web application on an empty database of its own, for real browsers."""
 
 import shutil
-import socket
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import uvicorn
 from alembic import command
 from alembic.config import Config
 from sqlalchemy.orm import Session
@@ -22,6 +18,7 @@ from backend.db.session import forget_engine
 from backend.embedded import Postgres
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web.identity import hash_secret, new_secret
+from tests.web_server import web_served
 
 CHROMIUM = "/usr/bin/chromium"
 
@@ -46,28 +43,13 @@ def installation() -> Iterator[str]:
             config = Config(PROJECT_ROOT / "alembic.ini")
             config.set_main_option("sqlalchemy.url", postgres.url().replace("%", "%%"))
             command.upgrade(config, "head")
-            with _server() as address:
+            with web_served(create_app()) as address:
                 yield address
     finally:
         forget_engine()
         get_settings.cache_clear()
         postgres.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _server() -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(create_app(), port=port, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.05)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(timeout=5)
 
 
 def cookie_for(session: Session, person: Person) -> str:

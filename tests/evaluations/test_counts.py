@@ -1,9 +1,8 @@
 """How many rollouts of a run that grows pass a filter is counted once, and anew when it may be another number."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from backend.db.models import Group, Rollout, Run
@@ -11,6 +10,7 @@ from backend.evaluations.forms import RolloutFilter
 from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.evaluations.rollouts.queries import counted_rollouts, total_of
 from tests.factories import add_rollout, make_flag, make_group, make_run
+from tests.statements import statements_of
 
 
 @pytest.fixture
@@ -35,17 +35,9 @@ def counted(session: Session, run: Run, where: str) -> int:
     return matching.count
 
 
-def statements(session: Session, work: Any) -> list[str]:
-    sent: list[str] = []
-
-    def take(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        sent.append(statement)
-
-    event.listen(session.connection(), "before_cursor_execute", take)
-    try:
+def statements(session: Session, work: Callable[[], object]) -> list[str]:
+    with statements_of(session) as sent:
         work()
-    finally:
-        event.remove(session.connection(), "before_cursor_execute", take)
     return sent
 
 

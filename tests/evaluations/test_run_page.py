@@ -6,7 +6,6 @@ import uuid
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run, RunLogLine
@@ -14,6 +13,7 @@ from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.evaluations.pages.header import RunHeader
 from backend.evaluations.points import Series, Window, columnar_points
 from tests.factories import make_checkpoint, make_flag, make_points, make_policy, make_rollouts, make_run, random_rows
+from tests.statements import statements_of
 
 TABS = ["", "/rollouts", "/groups", "/flags", "/configuration", "/log"]
 
@@ -169,11 +169,8 @@ def test_a_page_takes_few_statements(session: Session, viewer: TestClient, path:
     make_rollouts(session, run, random_rows(60), group_size=2)
     viewer.get(f"/runs/{run.id}{path}")
     session.expunge_all()
-    statements: list[str] = []
-    listen = (session.connection(), "before_cursor_execute", lambda *args: statements.append(args[2]))
-    event.listen(*listen)
-    viewer.get(f"/runs/{run.id}{path}")
-    event.remove(*listen)
+    with statements_of(session) as statements:
+        viewer.get(f"/runs/{run.id}{path}")
     asked = [line for line in statements if line.lstrip().startswith(("SELECT", "WITH")) and "web_sessions" not in line]
     assert len(asked) <= most, asked
 

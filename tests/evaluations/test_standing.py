@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from backend.db.models import Group, Judge, Judgement, Rollout, Run, VerdictRecord
@@ -17,6 +16,7 @@ from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.evaluations.rollouts.queries import counted_rollouts, neighbours, rollouts
 from backend.evaluations.rollouts.standing import KeptArrays
 from tests.factories import add_rollout, make_flag, make_group, make_policy, make_run
+from tests.statements import statements_of
 
 WINS = (0.5, 1.0, 0.0, 0.75, 0.25)
 READS = "string_agg"
@@ -46,16 +46,8 @@ def listed(session: Session, run: Run, sort: str = "-win", where: str | None = N
 
 def reads(session: Session, work: Callable[[], object]) -> int:
     """How often a whole list was read."""
-    sent: list[str] = []
-
-    def take(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        sent.append(statement)
-
-    event.listen(session.connection(), "before_cursor_execute", take)
-    try:
+    with statements_of(session) as sent:
         work()
-    finally:
-        event.remove(session.connection(), "before_cursor_execute", take)
     return sum(READS in statement for statement in sent)
 
 

@@ -1,33 +1,27 @@
 """The whole way of a foreign package: cloned by the server or the command line, completed, published, evaluated."""
 
-import json
-import sys
-import threading
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
 from backend.app import create_app
 from backend.cli.connection import connect
-from backend.cli.main import main
 from backend.db.models import Rollout, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import Role, RolloutStatus, RunStatus
-from backend.settings import get_settings
 from backend.team.service import issue_local_token
 from tests.envhost_fixture import HostProcess
 from tests.factories import make_person
 from tests.importing.packages import door_package
 from tests.importing.repository import Repository, served
+from tests.ops.commands import Command, command_line
 from tests.proof.conftest import add_policy, asked, evaluate, work
 from tests.web_fixtures import sign_in
+from tests.web_server import web_served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -45,16 +39,10 @@ def application() -> FastAPI:
 
 
 @pytest.fixture
-def ada(
-    installation: None, host_process: HostProcess, application: FastAPI, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[TestClient]:
+def ada(installation: None, found_host: HostProcess, application: FastAPI) -> TestClient:
     """The browser of an administrator."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
     with transaction() as session:
-        client = sign_in(application, session, make_person(session, Role.ADMIN, "Ada"))
-    yield client
-    get_settings.cache_clear()
+        return sign_in(application, session, make_person(session, Role.ADMIN, "Ada"))
 
 
 def test_a_repository_that_the_server_clones_becomes_an_evaluation_with_columns(
@@ -91,44 +79,22 @@ def test_the_page_clones_too_and_tells_a_wrong_address(ada: TestClient, reposito
 
 
 @pytest.fixture
-def address(ada: TestClient, application: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Where the web is served, to which `proctor` is signed in."""
-    serving = uvicorn.Server(uvicorn.Config(application, port=0, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=serving.run)
-    thread.start()
-    while not serving.started:
-        time.sleep(0.01)
-    url = f"http://127.0.0.1:{serving.servers[0].sockets[0].getsockname()[1]}"
+def proctor(
+    ada: TestClient, application: FastAPI, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """The command line of somebody else's machine, signed in to where the web is served."""
     with transaction() as session:
         token = issue_local_token(session)
-    monkeypatch.setenv("PROCTOR_URL", url)
-    monkeypatch.setenv("PROCTOR_TOKEN", token)
-    get_settings.cache_clear()
-    connect.cache_clear()
-    yield url
-    connect().close()
-    connect.cache_clear()
-    serving.should_exit = True
-    thread.join()
+    with web_served(application) as url, command_line(url, token, monkeypatch, capsys) as run:
+        yield run
 
 
-def _proctor(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["proctor", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    return int(ended.value.code or 0)
-
-
-@pytest.mark.usefixtures("address")
-def test_the_command_line_clones_on_its_own_side(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    command = ("env", "import", f"file://{repository.folder}", "--path", "envs/doors", "--no-wait")
-    assert _proctor(monkeypatch, *command) == 0
-    import_id = uuid.UUID(json.loads(capsys.readouterr().out)["id"])
+def test_the_command_line_clones_on_its_own_side(repository: Repository, proctor: Command):
+    started = proctor("env", "import", f"file://{repository.folder}", "--path", "envs/doors", "--no-wait")
+    assert started.status == 0
     work()
-    client = connect()
-    found = client.get(f"/imports/{import_id}")
+    found = connect().get(f"/imports/{started.json['id']}")
     assert (found["report"]["starts"], found["kind"]) == (True, "openenv")
-    assert _proctor(monkeypatch, "env", "import", repository.url, "--path", "envs/maze") == 2
-    assert "no folder 'envs/maze'" in capsys.readouterr().err
+    refused = proctor("env", "import", repository.url, "--path", "envs/maze")
+    assert refused.status == 2
+    assert "no folder 'envs/maze'" in refused.err

@@ -33,10 +33,8 @@ Look = Callable[[dict[str, bytes]], EnvironmentImport]
 
 
 @pytest.fixture
-def look(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[Look]:
+def look(found_host: HostProcess) -> Look:
     """Carry the import of these files out; returns its row."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
 
     def look(files: dict[str, bytes]) -> EnvironmentImport:
         with transaction() as session:
@@ -49,8 +47,7 @@ def look(committed_database: str, host_process: HostProcess, monkeypatch: pytest
         with transaction() as session:
             return session.get_one(EnvironmentImport, import_id, options=[undefer(EnvironmentImport.files)])
 
-    yield look
-    get_settings.cache_clear()
+    return look
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """`proctor judge …` and `proctor policy …` against a real web server, with what they queue carried out beside it."""
 
 import json
-import threading
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +13,7 @@ from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus
 from tests.judges.conftest import BAD, GOOD, make_judged_run
 from tests.judges.fake import FakeJudge, serving
-from tests.ops.test_cli import Proctor, Result, proctor, server
+from tests.ops.commands import Command, Result, proctor, repeated, server
 from tests.policies.probed import ProbedEndpoint
 from tests.policies.test_connection_job import serving as serving_probed
 from workers.jobs.registry import JobContext, find_body
@@ -24,25 +23,19 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def worker(proctor: Proctor) -> Iterator[None]:
+def worker(proctor: Command) -> Iterator[None]:
     """Carries out what is queued, one job after the other."""
-    over = threading.Event()
 
     def work() -> None:
-        while not over.wait(0.05):
+        with transaction() as session:
+            job = session.scalars(select(Job).where(Job.status == JobStatus.QUEUED).order_by(Job.id)).first()
+        if job is not None:
+            find_body(job.name)(JobContext(job.id, None, dict(job.arguments), 1))
             with transaction() as session:
-                queued = select(Job).where(Job.status == JobStatus.QUEUED).order_by(Job.id)
-                job = session.scalars(queued).first()
-            if job is not None:
-                find_body(job.name)(JobContext(job.id, None, dict(job.arguments), 1))
-                with transaction() as session:
-                    session.get_one(Job, job.id).status = JobStatus.DONE
+                session.get_one(Job, job.id).status = JobStatus.DONE
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
+    with repeated(work):
+        yield
 
 
 def judged_run(*answers: str | None) -> tuple[uuid.UUID, uuid.UUID]:
@@ -61,7 +54,7 @@ def answer_in(result: Result) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_judge_is_added_tried_and_let_loose_on_a_run(proctor: Proctor) -> None:
+def test_a_judge_is_added_tried_and_let_loose_on_a_run(proctor: Command) -> None:
     run, rollout = judged_run(GOOD, BAD, None)
     with serving(FakeJudge()) as fake:
         proctor("policy", "add", "fake", "--base-url", fake.url, "--model", "m", *("--price-input", "1"))
@@ -84,7 +77,7 @@ def test_a_judge_is_added_tried_and_let_loose_on_a_run(proctor: Proctor) -> None
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_judge_that_is_down_ends_badly(proctor: Proctor) -> None:
+def test_a_judge_that_is_down_ends_badly(proctor: Command) -> None:
     _, rollout = judged_run(GOOD)
     proctor("policy", "add", "down", "--base-url", "http://127.0.0.1:9/v1", "--model", "m")
     proctor("judge", "add", "absent", "--policy", "down", "--scale", "rubric", "--criterion", "right, 2: Is it right?")
@@ -92,7 +85,7 @@ def test_a_judge_that_is_down_ends_badly(proctor: Proctor) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_policy_is_tested_and_edited(proctor: Proctor) -> None:
+def test_a_policy_is_tested_and_edited(proctor: Command) -> None:
     with serving_probed(ProbedEndpoint(key="sk-right")) as endpoint:
         proctor("policy", "add", "mine", "--base-url", endpoint.url, "--model", "small", "--key", "sk-right")
         tested = proctor("policy", "test", "mine")
@@ -110,7 +103,7 @@ def test_a_policy_is_tested_and_edited(proctor: Proctor) -> None:
         assert proctor("policy", "test", "mine").status == 1
 
 
-def test_a_wait_is_not_needed(proctor: Proctor) -> None:
+def test_a_wait_is_not_needed(proctor: Command) -> None:
     run, _ = judged_run(GOOD)
     proctor("policy", "add", "down", "--preset", "llama_cpp", "--model", "m")
     proctor("judge", "add", "patient", "--policy", "down")

@@ -1,7 +1,7 @@
 """The job `environments.check`, from a queued run to the certificate: real env host, real Postgres."""
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -9,16 +9,13 @@ import pytest
 from sqlalchemy import func, select
 
 from backend.artifacts import put_folder
-from backend.db.models import Certificate, EnvironmentVersion, Group, Policy, Rollout, Run, RunLogLine
+from backend.db.models import Certificate, Group, Policy, Rollout, Run, RunLogLine
 from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
 from backend.domain.vocabulary import CheckStatus, Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.movers import chosen_mover
-from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess
-from tests.factories import make_checkpoint, make_environment, make_policy, make_run
+from tests.factories import make_checkpoint, make_package_version, make_policy, make_run
 from workers.jobs.checks import run
 from workers.jobs.evaluation import PolicyIsGone
 from workers.jobs.registry import JobContext
@@ -30,30 +27,17 @@ QueueCheck = Callable[..., uuid.UUID]
 
 
 @pytest.fixture
-def queue_check(
-    committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[QueueCheck]:
+def queue_check(found_host: HostProcess) -> QueueCheck:
     """A queued check of a version with these files, measured with a policy of that name; returns the run's id."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
 
     def queue_check(files: dict[str, str], policy: str = "") -> uuid.UUID:
         with transaction() as session:
-            version = EnvironmentVersion(
-                environment_id=make_environment(session).id,
-                number=1,
-                files=files,
-                content_hash=content_hash(files),
-                manifest=read_manifest(files["openenv.yaml"]).model_dump(mode="json"),
-            )
-            session.add(version)
-            session.flush()
+            version = make_package_version(session, files)
             fields = {"kind": RunKind.CHECK, "status": RunStatus.QUEUED, "attempt": 0, "ended_at": None}
             reference = {"reference": chosen_mover(session, policy)} if policy else {}
             return make_run(session, version, **fields, configuration=reference).id
 
-    yield queue_check
-    get_settings.cache_clear()
+    return queue_check
 
 
 def carry_out(run_id: uuid.UUID) -> None:

@@ -1,7 +1,6 @@
 """`proctor notifications …` against a real web server, with what it queues carried out beside it."""
 
 import json
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,25 +10,16 @@ from backend.db.session import transaction
 from tests.jobs.conftest import wait_for
 from tests.notifications.receivers import Answer, WebServer
 from tests.notifications.sending import carry_out, tell
-from tests.ops.test_cli import Proctor, Result, proctor, server
+from tests.ops.commands import Command, Result, proctor, repeated, server
 
 __all__ = ["proctor", "server"]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def worker(proctor: Proctor) -> Iterator[None]:
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.wait(0.05):
-            carry_out()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    over.set()
-    thread.join()
+def worker(proctor: Command) -> Iterator[None]:
+    with repeated(carry_out):
+        yield
 
 
 def answer_in(result: Result) -> Any:
@@ -38,12 +28,12 @@ def answer_in(result: Result) -> Any:
     return json.loads(result.out[start:])
 
 
-def rows_of(proctor: Proctor) -> list[dict[str, Any]]:
+def rows_of(proctor: Command) -> list[dict[str, Any]]:
     return list(answer_in(proctor("notifications", "deliveries", "--json")))
 
 
 def test_a_destination_from_the_first_setting_to_the_second_try(
-    proctor: Proctor, worker: None, web: WebServer, monkeypatch: pytest.MonkeyPatch
+    proctor: Command, worker: None, web: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROCTOR_NOTIFICATION_SECRET", "s3cret")
     saved = answer_in(proctor("notifications", "webhook", "chat", web.url, "--kind", "alarm", "--json"))

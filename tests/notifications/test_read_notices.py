@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from sqlalchemy import event, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from backend.db.models import Notice
@@ -15,6 +15,7 @@ from backend.evaluations.service import finish_run
 from backend.notifications.outbox import announce
 from tests.factories import make_environment, make_environment_version, make_run
 from tests.notifications.sending import tell
+from tests.statements import statements_of
 from tests.web_fixtures import make_person, sign_in
 from workers.jobs.nightly import tell_of_expiry
 
@@ -77,18 +78,10 @@ def test_what_was_told_before_somebody_came_is_not_unread_to_them(app: FastAPI, 
 
 
 def test_the_bell_costs_no_further_statement(viewer: TestClient, session: Session) -> None:
-    statements: list[str] = []
-
-    def note(connection: object, cursor: object, statement: str, *rest: object) -> None:
-        statements.append(statement)
-
-    event.listen(session.get_bind(), "before_cursor_execute", note)
-    try:
+    with statements_of(session) as sent:
         viewer.get("/me")
-    finally:
-        event.remove(session.get_bind(), "before_cursor_execute", note)
-    assert len([each for each in statements if "notices" in each]) == 1
-    assert "web_sessions" in next(each for each in statements if "notices" in each)
+    (of_notices,) = [each for each in sent if "notices" in each]
+    assert "web_sessions" in of_notices
 
 
 def test_a_run_that_fails_is_told(viewer: TestClient, session: Session) -> None:

@@ -1,44 +1,26 @@
 """A whole Proctor that really runs, for tests of the command line that need workers, and what they do with it."""
 
-import json
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from backend.artifacts import put_folder
-from backend.cli.connection import connect
-from backend.cli.main import main
 from backend.db.session import transaction
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import PolicyKind
 from backend.embedded import socket_folder
 from tests.factories import make_checkpoint, make_policy
 from tests.installation import forget_settings
+from tests.ops.commands import Command, command_line
 from tests.ops.proctor_process import proctor_up
 
 CONTEXT = 256
 """Tokens of the tiny model."""
-
-
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Command = Callable[..., Result]
 
 
 @dataclass(frozen=True)
@@ -97,20 +79,5 @@ def living() -> Iterator[Living]:
 @pytest.fixture
 def command(living: Living, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
     """Runs a command as an administrator and says how it went."""
-    for name, value in living.variables.items():
-        monkeypatch.setenv(name, value)
-    forget_settings()
-    connect.cache_clear()
-
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["proctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return Result(int(ended.value.code or 0), shown.out, shown.err)
-
-    yield run
-    connect().close()
-    connect.cache_clear()
-    forget_settings()
+    with command_line(living.url, living.token, monkeypatch, capsys) as run:
+        yield run

@@ -1,84 +1,23 @@
 """The command line against a real web server: what it says, in JSON and for people, and how it ends."""
 
-import json
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvicorn
 
-from backend.app import create_app
 from backend.cli.connection import connect
-from backend.cli.main import main
 from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
-from backend.evaluations.service import ensure_scripted_policies
 from backend.settings import get_settings
-from backend.team.service import issue_local_token
 from tests.factories import make_flag, make_rollouts, make_run
+from tests.ops.commands import Command, proctor, server
+
+__all__ = ["proctor", "server"]
 
 
-@dataclass(frozen=True)
-class Result:
-    status: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-Proctor = Callable[..., Result]
-
-
-@pytest.fixture
-def server(installation: None) -> Iterator[str]:
-    serving = uvicorn.Server(uvicorn.Config(create_app(), port=0, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=serving.run)
-    thread.start()
-    while not serving.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{serving.servers[0].sockets[0].getsockname()[1]}"
-    serving.should_exit = True
-    thread.join()
-
-
-@pytest.fixture
-def proctor(server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Proctor]:
-    """Runs a command as an administrator and says how it went."""
-    with transaction() as session:
-        token = issue_local_token(session)
-        ensure_scripted_policies(session)
-        import_package(session, "tictactoe", load_package("tictactoe"))
-    monkeypatch.setenv("PROCTOR_URL", server)
-    monkeypatch.setenv("PROCTOR_TOKEN", token)
-    get_settings.cache_clear()
-    connect.cache_clear()
-
-    def run(*arguments: str) -> Result:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["proctor", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return Result(int(ended.value.code or 0), shown.out, shown.err)
-
-    yield run
-    connect().close()
-    connect.cache_clear()
-    get_settings.cache_clear()
-
-
-def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor, tmp_path: Path) -> None:
+def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "dice"
     assert proctor("env", "init", "dice", "--folder", str(folder)).status == 0
     assert (folder / "openenv.yaml").exists()
@@ -99,7 +38,7 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Proctor,
 
 
 @pytest.mark.slow
-def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Proctor, tmp_path: Path) -> None:
+def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Command, tmp_path: Path) -> None:
     folder = tmp_path / "dice"
     proctor("env", "init", "dice", "--folder", str(folder))
     (folder / "openenv.yaml").write_text((folder / "openenv.yaml").read_text() + "surprise: 1\n")
@@ -112,7 +51,7 @@ def test_a_package_with_a_fault_is_told_where_and_ends_with_1(proctor: Proctor, 
 
 
 @pytest.mark.slow
-def test_policies_are_added_and_listed_without_their_keys(proctor: Proctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policies_are_added_and_listed_without_their_keys(proctor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCTOR_POLICY_KEY", "sk-very-secret")
 
     added = proctor("policy", "add", "here", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--json")
@@ -124,7 +63,7 @@ def test_policies_are_added_and_listed_without_their_keys(proctor: Proctor, monk
     assert proctor("policy", "add", "neither").status == 2
 
 
-def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Proctor) -> None:
+def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Command) -> None:
     queued = proctor("eval", "tictactoe", "random", "--tasks", "5", "--group-size", "2", "--no-wait", "--json")
     assert queued.status == 0
     assert queued.json["configuration"]["tasks"] == 5
@@ -139,7 +78,7 @@ def test_an_evaluation_is_queued_stopped_and_resumed(proctor: Proctor) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
+def test_a_training_run_is_queued_with_its_choices(proctor: Command) -> None:
     started = proctor(
         *("train", "tictactoe", "--preset", "quick", "--set", "grpo.steps=7", "--name", "small"),
         *("--without-certificate", "only a test of the command line", "--no-wait", "--json"),
@@ -153,7 +92,7 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Proctor) -> None:
 
 
 @pytest.mark.slow
-def test_a_training_run_is_looked_at_without_being_started(proctor: Proctor) -> None:
+def test_a_training_run_is_looked_at_without_being_started(proctor: Command) -> None:
     """No worker answers here: what needs one is not waited for."""
     told = proctor("train", "tictactoe", "--preset", "quick", "--dry-run")
     assert told.status == 0
@@ -167,7 +106,7 @@ def test_a_training_run_is_looked_at_without_being_started(proctor: Proctor) -> 
 
 
 @pytest.mark.slow
-def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor: Proctor, tmp_path: Path) -> None:
+def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor: Command, tmp_path: Path) -> None:
     reason = ("--without-certificate", "only a test of the command line", "--no-wait", "--json")
     first = proctor("train", "tictactoe", "--preset", "quick", "--set", "grpo.levels=1,2", *reason).json
     file = tmp_path / "run.yaml"
@@ -186,14 +125,14 @@ def test_a_training_run_is_written_down_and_started_again_from_the_file(proctor:
     assert "name the environment" in proctor("train", "--set", "seed=1").err
 
 
-def test_workers_are_told_also_where_there_are_none(proctor: Proctor) -> None:
+def test_workers_are_told_also_where_there_are_none(proctor: Command) -> None:
     told = proctor("workers")
     assert (told.status, "No worker is there" in told.out) == (0, True)
     assert proctor("workers", "--json").json["workers"] == []
 
 
 @pytest.mark.slow
-def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
+def test_finished_runs_are_read_compared_and_judged(proctor: Command) -> None:
     with transaction() as session:
         before = make_run(session, name="before")
         make_rollouts(session, before, [(0.0, 1.0, 0.0)] * 12)
@@ -216,7 +155,7 @@ def test_finished_runs_are_read_compared_and_judged(proctor: Proctor) -> None:
 
 
 @pytest.mark.slow
-def test_several_runs_are_compared_and_ranked(proctor: Proctor) -> None:
+def test_several_runs_are_compared_and_ranked(proctor: Command) -> None:
     with transaction() as session:
         first = make_run(session, name="first")
         make_rollouts(session, first, [(0.0, 1.0, 0.0)] * 6)
@@ -240,7 +179,7 @@ def test_several_runs_are_compared_and_ranked(proctor: Proctor) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Proctor) -> None:
+def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Command) -> None:
     started = proctor("eval", "tictactoe", "random", "--tasks", "3", "--group-size", "2", "--no-wait", "--json").json
     again = proctor("run", "again", started["id"], "--temperature", "0", "--no-wait", "--json")
     assert (again.status, again.json["source_run_id"]) == (0, started["id"])
@@ -257,7 +196,7 @@ def test_an_evaluation_is_shown_with_figures_and_run_again(proctor: Proctor) -> 
 
 
 @pytest.mark.slow
-def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
+def test_watching_a_run_that_failed_ends_with_1(proctor: Command) -> None:
     with transaction() as session:
         run_id = make_run(session).id
         run = session.get_one(Run, run_id)
@@ -270,7 +209,7 @@ def test_watching_a_run_that_failed_ends_with_1(proctor: Proctor) -> None:
 
 
 @pytest.mark.slow
-def test_tokens_are_made_listed_and_revoked(proctor: Proctor) -> None:
+def test_tokens_are_made_listed_and_revoked(proctor: Command) -> None:
     made = proctor("token", "create", "nightly", "--role", "author", "--json").json
     assert made["secret"].startswith("pt_")
     assert "nightly" in proctor("token", "list").out
@@ -292,14 +231,14 @@ def test_tokens_are_made_listed_and_revoked(proctor: Proctor) -> None:
         (["env", "push", "/nowhere"], "is no package"),
     ],
 )
-def test_wrong_use_ends_with_2_and_says_what(proctor: Proctor, arguments: list[str], words: str) -> None:
+def test_wrong_use_ends_with_2_and_says_what(proctor: Command, arguments: list[str], words: str) -> None:
     refused = proctor(*arguments)
 
     assert refused.status == 2
     assert words in refused.err
 
 
-def test_a_server_that_is_not_there_is_told(proctor: Proctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_not_there_is_told(proctor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PROCTOR_URL", "http://127.0.0.1:9")
     get_settings.cache_clear()
     connect().close()
@@ -312,7 +251,7 @@ def test_a_server_that_is_not_there_is_told(proctor: Proctor, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_env_grant_gives_and_takes_the_network(proctor: Proctor):
+def test_env_grant_gives_and_takes_the_network(proctor: Command):
     asking = load_package("tictactoe")
     manifest = asking["openenv.yaml"].replace("network: none", "network: {hosts: [example.org]}")
     asking["openenv.yaml"] = manifest.replace("name: tictactoe", "name: talker")

@@ -14,7 +14,7 @@ from backend.judging.detection import newest_detection
 from backend.queue import JUDGING_JOB
 from tests.factories import make_run
 from tests.judging.test_detect_on_demand import evaluation
-from tests.ops.test_cli import Proctor, proctor, server
+from tests.ops.commands import Command, proctor, server
 from workers.jobs.judging import run as look
 from workers.jobs.registry import JobContext
 
@@ -23,7 +23,7 @@ __all__ = ["proctor", "server"]
 pytestmark = pytest.mark.slow
 
 
-def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Proctor) -> None:
+def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Command) -> None:
     with transaction() as session:
         run_id = evaluation(session).id
     asked = proctor("run", "detect", str(run_id), "--altered", "2", "--no-wait", "--json").json
@@ -40,7 +40,7 @@ def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Proctor) -
     assert proctor("run", "detect", str(uuid.uuid4())).status == 2
 
 
-def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Proctor) -> None:
+def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Command) -> None:
     with transaction() as session:
         configuration = TrainingConfiguration().resolved()
         run = make_run(session, kind=RunKind.TRAINING, name="Trained", configuration=configuration)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.living import Command
+from tests.ops.commands import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 

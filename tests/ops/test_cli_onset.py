@@ -7,7 +7,7 @@ import pytest
 from backend.db.models import Run
 from backend.db.session import transaction
 from tests.judging.onset_world import CLUSTER, Laboratory, judged, make_training
-from tests.ops.test_cli import Proctor, proctor, server
+from tests.ops.commands import Command, proctor, server
 
 __all__ = ["proctor", "server"]
 
@@ -15,14 +15,14 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def training(proctor: Proctor) -> str:
+def training(proctor: Command) -> str:
     with transaction() as session:
         run = make_training(session)
         judged(session, run, (55, 70))
         return str(run.id)
 
 
-def test_an_onset_is_searched_for_shown_and_rolled_back_from(proctor: Proctor, training: str) -> None:
+def test_an_onset_is_searched_for_shown_and_rolled_back_from(proctor: Command, training: str) -> None:
     assert CLUSTER in proctor("run", "onset", training).out
     ask = (
         "run",
@@ -55,6 +55,6 @@ def test_an_onset_is_searched_for_shown_and_rolled_back_from(proctor: Proctor, t
         assert (run.source_run_id, run.branch_step) == (uuid.UUID(training), 40)
 
 
-def test_what_is_not_confirmed_is_wrong_usage(proctor: Proctor, training: str) -> None:
+def test_what_is_not_confirmed_is_wrong_usage(proctor: Command, training: str) -> None:
     refused = proctor("run", "onset", training, "--detector", "tampering", "--no-wait")
     assert (refused.status, "Nobody judged" in refused.err) == (2, True)

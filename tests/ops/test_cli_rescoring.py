@@ -1,7 +1,5 @@
 """`proctor rescore` and `proctor replay`: what they say and how they end."""
 
-import threading
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -12,7 +10,7 @@ from sqlalchemy.orm import joinedload
 from backend.db.models import EnvironmentVersion, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import RunKind, RunStatus
-from tests.ops.test_cli import Proctor, proctor, server
+from tests.ops.commands import Command, proctor, repeated, server
 from tests.rescoring.conftest import World, world
 from workers.jobs.registry import JobContext
 from workers.jobs.rescoring import run as carry_out
@@ -27,25 +25,19 @@ TIDIER = 'observation.metadata["rewards"]["tidy"] = 1.0'
 @pytest.fixture(autouse=True)
 def worker(server: str) -> Iterator[None]:
     """Carries out what is queued."""
-    ends = threading.Event()
 
     def work() -> None:
-        while not ends.is_set():
-            with transaction() as session:
-                queued = select(Run.id).where(Run.kind.in_([RunKind.RESCORE, RunKind.REPLAY]))
-                waiting = session.scalars(queued.where(Run.status == RunStatus.QUEUED)).all()
-            for run_id in waiting:
-                carry_out(JobContext(uuid.uuid4(), run_id, {}, 1))
-            time.sleep(0.05)
+        with transaction() as session:
+            queued = select(Run.id).where(Run.kind.in_([RunKind.RESCORE, RunKind.REPLAY]))
+            waiting = session.scalars(queued.where(Run.status == RunStatus.QUEUED)).all()
+        for run_id in waiting:
+            carry_out(JobContext(uuid.uuid4(), run_id, {}, 1))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    yield
-    ends.set()
-    thread.join()
+    with repeated(work):
+        yield
 
 
-def test_weights_are_tried_and_then_stored(proctor: Proctor, world: World) -> None:
+def test_weights_are_tried_and_then_stored(proctor: Command, world: World) -> None:
     source = str(world.played(world.version()))
     tried = proctor("rescore", source, "--weights", "tidy=2", "--dry-run", "--json")
     assert (tried.status, tried.json["preview"]["after"]["mean"]) == (0, 6.0)
@@ -56,7 +48,7 @@ def test_weights_are_tried_and_then_stored(proctor: Proctor, world: World) -> No
     assert "mean reward" in proctor("rescore", source, "--weights", "tidy=2", "--dry-run").out
 
 
-def test_another_versions_rewards(proctor: Proctor, world: World) -> None:
+def test_another_versions_rewards(proctor: Command, world: World) -> None:
     source = str(world.played(world.version()))
     world.version(TIDIER)
     done = proctor("rescore", source, "--version", "2")
@@ -64,7 +56,7 @@ def test_another_versions_rewards(proctor: Proctor, world: World) -> None:
     assert "4 of 4 sampled rollouts gave the stored rewards" in done.out
 
 
-def test_a_refused_one_ends_with_1(proctor: Proctor, world: World) -> None:
+def test_a_refused_one_ends_with_1(proctor: Command, world: World) -> None:
     by_chance = 'import random\nobservation.metadata["rewards"]["tidy"] = random.random()'
     source = str(world.played(world.version(by_chance)))
     world.version()
@@ -73,7 +65,7 @@ def test_a_refused_one_ends_with_1(proctor: Proctor, world: World) -> None:
     assert "it would not be faithful" in refused.out
 
 
-def test_a_replay_ends_with_1_when_anything_diverges(proctor: Proctor, world: World) -> None:
+def test_a_replay_ends_with_1_when_anything_diverges(proctor: Command, world: World) -> None:
     own = world.version()
     source = str(world.played(own))
     with transaction() as session:
@@ -95,12 +87,12 @@ def test_a_replay_ends_with_1_when_anything_diverges(proctor: Proctor, world: Wo
         ["--weights", ""],
     ],
 )
-def test_wrong_usage_ends_with_2(proctor: Proctor, world: World, arguments: list[str]) -> None:
+def test_wrong_usage_ends_with_2(proctor: Command, world: World, arguments: list[str]) -> None:
     source = str(world.played(world.version()))
     assert proctor("rescore", source, *arguments).status == 2
 
 
-def test_a_history_is_graded_again_and_told(proctor: Proctor, world: World) -> None:
+def test_a_history_is_graded_again_and_told(proctor: Command, world: World) -> None:
     """A policy that adds 1 was above one that adds 3; the repaired reward turns them."""
     first = world.version()
     for reply in ("1", "3"):

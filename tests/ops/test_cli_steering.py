@@ -8,7 +8,8 @@ from backend.db.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests.factories import make_checkpoint, make_policy, make_run
-from tests.ops.living import Command, Living
+from tests.ops.commands import Command
+from tests.ops.living import Living
 from workers.jobs.steering import AlarmDraft, record_alarm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]

@@ -12,7 +12,7 @@ import pytest
 from backend.db.session import transaction
 from backend.environments.drafts import save_draft
 from backend.environments.queries import get_draft, get_environment
-from tests.ops.test_cli import Proctor, proctor, server
+from tests.ops.commands import Command, proctor, server
 
 __all__ = ["proctor", "server"]
 
@@ -33,7 +33,7 @@ def draft_files() -> dict[str, str]:
 
 
 @pytest.fixture
-def dice(proctor: Proctor, tmp_path: Path) -> Path:
+def dice(proctor: Command, tmp_path: Path) -> Path:
     """A folder that was pushed."""
     folder = tmp_path / "dice"
     assert proctor("env", "init", "dice", "--folder", str(folder)).status == 0
@@ -41,7 +41,7 @@ def dice(proctor: Proctor, tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_draft_that_went_on_is_not_overwritten(proctor: Proctor, dice: Path) -> None:
+def test_a_draft_that_went_on_is_not_overwritten(proctor: Command, dice: Path) -> None:
     (dice / "README.md").write_text("mine")
     saved_elsewhere(README="theirs", NEWS="news")
     refused = proctor("env", "push", str(dice))
@@ -51,7 +51,7 @@ def test_a_draft_that_went_on_is_not_overwritten(proctor: Proctor, dice: Path) -
     assert draft_files()["README.md"] == "theirs"
 
 
-def test_a_file_that_is_no_text_goes_both_ways(proctor: Proctor, dice: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_text_goes_both_ways(proctor: Command, dice: Path, tmp_path: Path) -> None:
     (dice / "board.bin").write_bytes(b"\x00\xff")
     assert proctor("env", "push", str(dice)).status == 0
     assert "board.bin.base64" in draft_files()
@@ -59,7 +59,7 @@ def test_a_file_that_is_no_text_goes_both_ways(proctor: Proctor, dice: Path, tmp
     assert (tmp_path / "other" / "board.bin").read_bytes() == b"\x00\xff"
 
 
-def test_keeping_ones_own_takes_force(proctor: Proctor, dice: Path) -> None:
+def test_keeping_ones_own_takes_force(proctor: Command, dice: Path) -> None:
     (dice / "README.md").write_text("mine")
     saved_elsewhere(README="theirs")
     assert proctor("env", "push", str(dice), "--force").status == 0
@@ -68,7 +68,7 @@ def test_keeping_ones_own_takes_force(proctor: Proctor, dice: Path) -> None:
     assert proctor("env", "push", str(dice)).status == 0
 
 
-def test_taking_theirs_is_a_pull_and_deleted_files_go(proctor: Proctor, dice: Path) -> None:
+def test_taking_theirs_is_a_pull_and_deleted_files_go(proctor: Command, dice: Path) -> None:
     saved_elsewhere(NEWS="news")
     assert proctor("env", "pull", "dice", "--folder", str(dice)).status == 0
     assert (dice / "NEWS.md").read_text() == "news"
@@ -81,7 +81,7 @@ def test_taking_theirs_is_a_pull_and_deleted_files_go(proctor: Proctor, dice: Pa
     assert not (dice / "NEWS.md").exists()
 
 
-def test_the_difference_is_shown_line_by_line(proctor: Proctor, dice: Path) -> None:
+def test_the_difference_is_shown_line_by_line(proctor: Command, dice: Path) -> None:
     assert (proctor("env", "diff", str(dice)).status, draft_files().keys()) == (0, draft_files().keys())
     saved_elsewhere(README="theirs\n")
     shown = proctor("env", "diff", str(dice))
@@ -90,14 +90,14 @@ def test_the_difference_is_shown_line_by_line(proctor: Proctor, dice: Path) -> N
     assert "-theirs" in shown.out
 
 
-def test_a_folder_that_never_met_the_draft_does_not_overwrite_unpublished_work(proctor: Proctor, dice: Path) -> None:
+def test_a_folder_that_never_met_the_draft_does_not_overwrite_unpublished_work(proctor: Command, dice: Path) -> None:
     saved_elsewhere(README="theirs")
     (dice / ".proctor" / "draft.json").unlink()
     refused = proctor("env", "push", str(dice))
     assert (refused.status, "never published" in refused.err) == (1, True)
 
 
-def test_a_version_is_pulled_as_a_package_that_runs_by_itself(proctor: Proctor, dice: Path, tmp_path: Path) -> None:
+def test_a_version_is_pulled_as_a_package_that_runs_by_itself(proctor: Command, dice: Path, tmp_path: Path) -> None:
     proctor("env", "push", str(dice), "--publish")
     whole, bare = tmp_path / "whole", tmp_path / "bare"
     assert proctor("env", "pull", "dice", "--version", "1", "--folder", str(whole)).status == 0
@@ -164,7 +164,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     thread.join()
 
 
-def test_a_dry_run_shows_everything_and_sends_nothing(proctor: Proctor, dice: Path, hub: Hub) -> None:
+def test_a_dry_run_shows_everything_and_sends_nothing(proctor: Command, dice: Path, hub: Hub) -> None:
     shown = proctor("env", "push", str(dice), "--to-hub", "ada/dice", "--dry-run")
     assert shown.status == 0
     assert "Nothing was sent" in shown.out
@@ -172,7 +172,7 @@ def test_a_dry_run_shows_everything_and_sends_nothing(proctor: Proctor, dice: Pa
     assert (hub.created, hub.files) == ({}, [])
 
 
-def test_a_space_is_created_and_gets_the_whole_package(proctor: Proctor, dice: Path, hub: Hub) -> None:
+def test_a_space_is_created_and_gets_the_whole_package(proctor: Command, dice: Path, hub: Hub) -> None:
     sent = proctor("env", "push", str(dice), "--to-hub", "ada/dice", "--private", "--json")
     assert sent.status == 0, sent.err
     assert (hub.created["type"], hub.created["sdk"], hub.created["visibility"]) == ("space", "docker", "private")
@@ -183,5 +183,5 @@ def test_a_space_is_created_and_gets_the_whole_package(proctor: Proctor, dice: P
 
 
 @pytest.mark.parametrize("name", ["dice", "../x/y", "ada/dice/more"])
-def test_a_name_that_is_no_space_is_refused(proctor: Proctor, dice: Path, name: str) -> None:
+def test_a_name_that_is_no_space_is_refused(proctor: Command, dice: Path, name: str) -> None:
     assert proctor("env", "push", str(dice), "--to-hub", name, "--dry-run").status == 2

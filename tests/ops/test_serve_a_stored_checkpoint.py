@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from backend.settings import PROJECT_ROOT
-from tests.ops.living import Command, Living
+from tests.ops.commands import Command
+from tests.ops.living import Living
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.filterwarnings("default")]
 

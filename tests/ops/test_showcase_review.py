@@ -15,7 +15,7 @@ from backend.showcase.repair import OtherPackage, repaired
 from backend.showcase.review_queue import AGREED, ReviewQueue
 from backend.team.service import issue_local_token
 from tests import factories
-from tests.ops.test_cli import server
+from tests.ops.commands import server
 
 __all__ = ["server"]
 

@@ -14,21 +14,16 @@ from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Role
 from backend.environments.play_view import PlayView, play_view
 from backend.environments.service import create_environment, publish_version
-from tests.envhost_fixture import HostProcess, host_process, package_files
-from tests.installation import forget_settings
+from tests.envhost_fixture import HostProcess, package_files
 from tests.web_fixtures import make_person, sign_in
 from workers.jobs.execute import execute
-
-__all__ = ["host_process"]
 
 NAME = "counter"
 
 
 @pytest.fixture
-def installed(installation: None, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(installation: None, found_host: HostProcess) -> None:
     """Jobs and pages commit for real, and workers find the env host."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    forget_settings()
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 from backend.db.session import transaction
 from backend.environments.service import create_environment
 from tests.envhost_fixture import package_files
-from tests.ops.test_cli import Proctor, Result, proctor, server
+from tests.ops.commands import Command, Result, proctor, server
 from tests.play.conftest import runs, work
 
 __all__ = ["proctor", "server"]
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def worker(installed: None, proctor: Proctor) -> Proctor:
+def worker(installed: None, proctor: Command) -> Command:
     """The command line, while jobs are carried out: those want the main thread."""
 
     def run(*arguments: str) -> Result:
@@ -40,7 +40,7 @@ def draft(installed: None) -> None:
 
 
 @pytest.mark.usefixtures("counter")
-def test_a_policy_plays_to_the_end_and_is_named_at_its_turns(worker: Proctor) -> None:
+def test_a_policy_plays_to_the_end_and_is_named_at_its_turns(worker: Command) -> None:
     played = worker("env", "play", "counter", "--index", "0", "--policy", "gold")
     assert played.status == 0, played.err
     assert "1 gold: 3" in played.out
@@ -49,19 +49,19 @@ def test_a_policy_plays_to_the_end_and_is_named_at_its_turns(worker: Proctor) ->
 
 
 @pytest.mark.usefixtures("counter")
-def test_a_policy_that_is_not_there_is_told_and_the_episode_left(worker: Proctor) -> None:
+def test_a_policy_that_is_not_there_is_told_and_the_episode_left(worker: Command) -> None:
     refused = worker("env", "play", "counter", "--policy", "nobody")
     assert refused.status != 0
     assert "Choose a policy that can play" in refused.err
 
 
 @pytest.mark.usefixtures("counter")
-def test_turns_without_a_policy_are_wrong_use(worker: Proctor) -> None:
+def test_turns_without_a_policy_are_wrong_use(worker: Command) -> None:
     assert worker("env", "play", "counter", "--turns", "2").status == 2
 
 
 @pytest.mark.usefixtures("draft")
-def test_a_draft_is_tried_by_replies_and_by_a_script(worker: Proctor) -> None:
+def test_a_draft_is_tried_by_replies_and_by_a_script(worker: Command) -> None:
     tried = worker("env", "try", "counter", "--index", "0", "--reply", "1", "--reply", "2")
     assert (tried.status, "done: reward" in tried.out) == (0, True), tried.out + tried.err
     told = worker("env", "try", "counter", "--script", "gold", "--json").out
@@ -70,7 +70,7 @@ def test_a_draft_is_tried_by_replies_and_by_a_script(worker: Proctor) -> None:
     assert runs() == []
 
 
-def test_a_folder_is_pushed_and_tried_and_what_breaks_ends_with_1(worker: Proctor, tmp_path: Path) -> None:
+def test_a_folder_is_pushed_and_tried_and_what_breaks_ends_with_1(worker: Command, tmp_path: Path) -> None:
     for path, text in package_files("dice", in_step="raise ValueError('on fire')").items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)

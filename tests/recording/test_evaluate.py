@@ -6,22 +6,19 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from backend.db.models import EnvironmentVersion, Group, Policy, Rollout, Run, RunLogLine, Task
+from backend.db.models import Group, Policy, Rollout, Run, RunLogLine, Task
 from backend.db.session import transaction
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import content_hash
-from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
-from backend.settings import PROJECT_ROOT, get_settings
+from backend.settings import PROJECT_ROOT
 from tests.envhost_fixture import HostProcess, package_files
-from tests.factories import make_environment, make_policy, make_run
+from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.recording.conftest import make_failed, make_rollout, run_of
 from workers.jobs.evaluation import PolicyIsGone, evaluate, run
 from workers.jobs.recording import RunRecorder
@@ -33,49 +30,16 @@ GOLD = ScriptedPolicy("constant", "3")
 
 
 @pytest.fixture
-def installed(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
-    yield
-    get_settings.cache_clear()
-
-
-@pytest.fixture
-def plan_run(installed: None) -> Callable[..., uuid.UUID]:
+def plan_run(found_host: HostProcess) -> Callable[..., uuid.UUID]:
     """A queued evaluation of the counter package, with statements of one's own in its reset and step."""
 
     def plan_run(*, package: dict[str, Any] | None = None, configuration: dict[str, Any] | None = None, **plan: Any):  # type: ignore[no-untyped-def]
-        files = package_files(**(package or {}))
-        manifest = read_manifest(files["openenv.yaml"])
         with transaction() as session:
-            version = EnvironmentVersion(
-                environment_id=make_environment(session).id,
-                number=1,
-                files=files,
-                content_hash=content_hash(files),
-                manifest=manifest.model_dump(mode="json"),
-            )
-            session.add(version)
-            session.flush()
-            return _queued(session, version, manifest, configuration, plan)
+            version = make_package_version(session, package_files(**(package or {})))
+            policy = make_policy(session, configuration=configuration or {"script": "constant", "constant": "3"})
+            return make_queued_evaluation(session, version, policy, **{"tasks": 12, "concurrency": 8, **plan}).id
 
     return plan_run
-
-
-def _queued(session: Any, version: Any, manifest: Manifest, configuration: Any, plan: dict[str, Any]) -> uuid.UUID:
-    policy = make_policy(session, configuration=configuration or {"script": "constant", "constant": "3"})
-    resolved = EvaluationPlan(**{"tasks": 12, "concurrency": 8, **plan}).model_dump(mode="json")
-    row = make_run(
-        session,
-        version,
-        policy,
-        status=RunStatus.QUEUED,
-        configuration=resolved,
-        started_at=None,
-        ended_at=None,
-        attempt=0,
-    )
-    return row.id
 
 
 def _rollouts(run_id: uuid.UUID) -> list[tuple[int, int, RolloutStatus]]:

@@ -13,21 +13,16 @@ from aiohttp import web
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
-from backend.db.models import EnvironmentVersion, Group, Rollout, Task
+from backend.db.models import Group, Rollout, Task
 from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
-from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
 from backend.environments.library import load_package
-from tests.factories import make_environment, make_policy, make_run
+from tests.envhost_fixture import HostProcess
+from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.policies.endpoint import serving
 from tests.recording.conftest import run_of
-from tests.recording.test_evaluate import installed
 from workers.jobs.evaluation import run
 from workers.jobs.registry import JobContext
-
-__all__ = ["installed"]
 
 pytestmark = pytest.mark.slow
 
@@ -82,25 +77,13 @@ def clerk_url() -> Iterator[str]:
 
 
 def queued(url: str) -> uuid.UUID:
-    files = load_package("flight_desk")
-    manifest = read_manifest(files["openenv.yaml"])
     with transaction() as session:
-        version = EnvironmentVersion(
-            environment_id=make_environment(session).id,
-            number=1,
-            files=files,
-            content_hash=content_hash(files),
-            manifest=manifest.model_dump(mode="json"),
-        )
-        session.add(version)
-        session.flush()
+        version = make_package_version(session, load_package("flight_desk"))
         policy = make_policy(session, kind=PolicyKind.OPENAI_API, configuration={"base_url": url, "model": "clerk"})
-        plan = EvaluationPlan(tasks=16, concurrency=8).model_dump(mode="json")
-        fields = {"status": RunStatus.QUEUED, "configuration": plan, "started_at": None, "ended_at": None, "attempt": 0}
-        return make_run(session, version, policy, columns=manifest.column_names, **fields).id
+        return make_queued_evaluation(session, version, policy, tasks=16, concurrency=8).id
 
 
-def test_an_honest_clerk_earns_everything_on_the_level_that_it_masters(installed: None, clerk_url: str) -> None:
+def test_an_honest_clerk_earns_everything_on_the_level_that_it_masters(found_host: HostProcess, clerk_url: str) -> None:
     run_id = queued(clerk_url)
     run(JobContext(uuid.uuid4(), run_id, {}, 1))
     assert run_of(run_id).status is RunStatus.COMPLETED

@@ -7,23 +7,22 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
-from backend.db.models import EnvironmentVersion, Group, Job, Rollout, Run
+from backend.db.models import Group, Job, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
 from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.evaluations.starting import JOB, enqueue_shares
-from backend.settings import PROJECT_ROOT, get_settings
+from backend.settings import PROJECT_ROOT
 from tests.envhost_fixture import HostProcess, package_files
-from tests.factories import make_environment, make_policy, make_run
+from tests.factories import make_package_version, make_policy, make_queued_evaluation
 from tests.recording.conftest import make_rollout, run_of
 from workers.jobs.execute import execute
 from workers.jobs.housekeeping import requeue_expired
@@ -34,43 +33,19 @@ SLOW = {"name": "slow", "in_step": "import time; time.sleep(0.02)"}
 
 
 @pytest.fixture
-def plan_shared(
-    committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., uuid.UUID]]:
+def plan_shared(found_host: HostProcess) -> Callable[..., uuid.UUID]:
     """A queued evaluation with a job for each of its workers."""
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
 
     def plan_shared(**plan: Any) -> uuid.UUID:
-        files = package_files(**SLOW)
-        manifest = read_manifest(files["openenv.yaml"])
         with transaction() as session:
-            version = EnvironmentVersion(
-                environment_id=make_environment(session).id,
-                number=1,
-                files=files,
-                content_hash=content_hash(files),
-                manifest=manifest.model_dump(mode="json"),
-            )
-            session.add(version)
-            session.flush()
+            version = make_package_version(session, package_files(**SLOW))
             policy = make_policy(session, configuration={"script": "constant", "constant": "3"})
-            chosen = EvaluationPlan(**{"tasks": 60, "group_size": 2, "concurrency": 4, "workers": 2, **plan})
-            run = make_run(
-                session,
-                version,
-                policy,
-                status=RunStatus.QUEUED,
-                configuration=chosen.model_dump(mode="json"),
-                started_at=None,
-                ended_at=None,
-                attempt=0,
-            )
-            enqueue_shares(session, run, JOB, Queue.CPU, chosen.workers)
+            chosen = {"tasks": 60, "group_size": 2, "concurrency": 4, "workers": 2, **plan}
+            run = make_queued_evaluation(session, version, policy, **chosen)
+            enqueue_shares(session, run, JOB, Queue.CPU, chosen["workers"])
             return run.id
 
-    yield plan_shared
-    get_settings.cache_clear()
+    return plan_shared
 
 
 def jobs_of(run_id: uuid.UUID) -> list[Job]:

@@ -1,7 +1,6 @@
 """Versions of a counter, evaluations that were really played on them, and jobs that really run."""
 
 import uuid
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,17 +8,20 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
-from backend.db.models import EnvironmentVersion, Group, Rollout, Run
+from backend.db.models import Environment, EnvironmentVersion, Group, Rollout, Run
 from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
-from backend.domain.plans import EvaluationPlan
 from backend.domain.vocabulary import Role, RunStatus
 from backend.rescoring.forms import ReplayRequest, RescoreRequest
 from backend.rescoring.service import start_replay, start_rescore
-from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess, package_files
-from tests.factories import Member, make_environment, make_member, make_policy, make_run
+from tests.factories import (
+    Member,
+    make_environment,
+    make_member,
+    make_package_version,
+    make_policy,
+    make_queued_evaluation,
+)
 from tests.web_fixtures import *  # noqa: F403
 from workers.jobs.evaluation import evaluate
 from workers.jobs.registry import JobContext
@@ -40,25 +42,16 @@ class World:
         self.numbers += 1
         files = package_files(in_step=in_step, in_reset=in_reset)
         with transaction() as session:
-            version = EnvironmentVersion(
-                environment_id=self.environment_id,
-                number=self.numbers,
-                files=files,
-                content_hash=content_hash(files),
-                manifest=read_manifest(files["openenv.yaml"]).model_dump(mode="json"),
-            )
-            session.add(version)
-            session.flush()
-            return version.id
+            environment = session.get_one(Environment, self.environment_id)
+            return make_package_version(session, files, environment, self.numbers).id
 
     def played(self, version_id: uuid.UUID, reply: str = "1", *, tasks: int = 4, group_size: int = 1) -> uuid.UUID:
         """An evaluation of a policy that always says the same; 1 takes three turns."""
-        plan = EvaluationPlan(tasks=tasks, group_size=group_size, concurrency=8).model_dump(mode="json")
-        fresh: dict[str, Any] = {"status": RunStatus.QUEUED, "started_at": None, "ended_at": None, "attempt": 0}
+        plan = {"tasks": tasks, "group_size": group_size, "concurrency": 8}
         with transaction() as session:
             version = session.get_one(EnvironmentVersion, version_id)
             policy = make_policy(session, configuration={"script": "constant", "constant": reply})
-            run_id = make_run(session, version, policy, configuration=plan, **fresh).id
+            run_id = make_queued_evaluation(session, version, policy, **plan).id
         assert evaluate(run_id, ScriptedPolicy("constant", reply)) is RunStatus.COMPLETED, run_of(run_id).reason
         return run_id
 
@@ -80,13 +73,9 @@ class World:
 
 
 @pytest.fixture
-def world(committed_database: str, host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
+def world(found_host: HostProcess) -> World:
     with transaction() as session:
-        made = World(make_environment(session).id, make_member(session, Role.AUTHOR))
-    yield made
-    get_settings.cache_clear()
+        return World(make_environment(session).id, make_member(session, Role.AUTHOR))
 
 
 def run_of(run_id: uuid.UUID) -> Run:

@@ -1,20 +1,16 @@
 """A draft's reward on stored episodes, before it is published: asked for beside the transcript, answered in the job."""
 
 import uuid
-from collections.abc import Iterator
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentDraft, EnvironmentVersion, Job
+from backend.db.models import Environment, EnvironmentDraft, Job
 from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
 from backend.environments.library import load_package
 from backend.rescoring.drafts import score_by_draft
-from backend.settings import get_settings
 from tests import factories
 from tests.envhost_fixture import HostProcess
 from workers.jobs.draft_scores import run
@@ -28,15 +24,7 @@ REPAIRED = FILES | {"openenv.yaml": FILES["openenv.yaml"].replace("weight: 1.0,"
 def a_hack(session: Session) -> tuple[Environment, uuid.UUID]:
     """Six rollouts of one pattern on `sloppy_guess`; the draft is repaired."""
     environment = factories.make_environment(session, "sloppy_guess")
-    version = EnvironmentVersion(
-        environment_id=environment.id,
-        environment=environment,
-        number=1,
-        files=FILES,
-        content_hash=content_hash(FILES),
-        manifest=read_manifest(FILES["openenv.yaml"]).model_dump(mode="json"),
-    )
-    session.add(version)
+    version = factories.make_package_version(session, FILES, environment)
     session.add(EnvironmentDraft(environment_id=environment.id, files=REPAIRED))
     evaluation = factories.make_run(session, version)
     steps = [factories.make_step(reply, {}, done=False) for reply in HACK]
@@ -46,16 +34,8 @@ def a_hack(session: Session) -> tuple[Environment, uuid.UUID]:
     return environment, rollouts[0].id
 
 
-@pytest.fixture
-def host(host_process: HostProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("PROCTOR_ENVHOST_URL", host_process.address)
-    get_settings.cache_clear()
-    yield
-    get_settings.cache_clear()
-
-
 @pytest.mark.slow
-def test_it_tells_this_rollout_its_pattern_and_the_history(committed_database: str, host: None) -> None:
+def test_it_tells_this_rollout_its_pattern_and_the_history(found_host: HostProcess) -> None:
     with transaction() as session:
         _, rollout_id = a_hack(session)
         job = score_by_draft(session, rollout_id)

@@ -152,6 +152,22 @@ class Outcome:
         return torch.cat([parameter.detach().flatten() for parameter in self.model.parameters()])
 
 
+def batch_run(play: Callable[[int, Sequence[int]], list[Rollout]], choice: GrpoChoice, **fields: Any) -> GrpoRun:
+    """A stage of which only the playing is of interest."""
+    return GrpoRun(
+        model=None,
+        tokenizer=None,
+        choice=choice,
+        columns=COLUMNS,
+        seed=0,
+        folder=Path(),
+        save_every=1,
+        play=play,
+        on_step=lambda _: True,
+        **fields,
+    )
+
+
 def completed(task: TaskSpec, group: int, member: int, columns: dict[str, float]) -> Rollout:
     return Rollout(
         task,

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from backend.domain.rollouts import CANARY, Rollout, TaskSpec, task_of
 from backend.domain.training.configuration import TrainingConfiguration
@@ -10,10 +9,10 @@ from backend.domain.training.curriculum import CurriculumChoice
 from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
-from tests.training.game import COLUMNS, MANIFEST, completed
+from tests.training.game import MANIFEST, batch_run, completed
 from tests.training.test_reporter import step
 from workers.training.grpo.groups import play_batch
-from workers.training.grpo.stage import MASKED, GrpoRun
+from workers.training.grpo.stage import MASKED
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
 from workers.training.planning.venue import Venue
@@ -39,18 +38,7 @@ def batch_of(choice: GrpoChoice) -> tuple[list[list[int]], list[Rollout], list[R
         tasks = [impossible(each) if each == 1 else task_of(MANIFEST, Split.TRAIN, each) for each in ordinals]
         return [passed(task, each, member) for each, task in zip(ordinals, tasks, strict=True) for member in (0, 1)]
 
-    run = GrpoRun(
-        model=None,
-        tokenizer=None,
-        choice=choice,
-        columns=COLUMNS,
-        seed=0,
-        folder=Path(),
-        save_every=1,
-        play=play,
-        on_step=lambda _: True,
-    )
-    batch = play_batch(run, 1)
+    batch = play_batch(batch_run(play, choice), 1)
     return asked, batch.rollouts, batch.replaced
 
 

@@ -1,16 +1,15 @@
 """Which groups a step learns from: those without variance give place to fresh ones, for so many rounds."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from backend.domain.rollouts import Rollout, task_of
 from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
-from tests.training.game import COLUMNS, MANIFEST, completed
+from tests.training.game import MANIFEST, batch_run, completed
 from workers.training.grpo.groups import Batch, play_batch
-from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoRun, Masked, Screened
+from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, Masked, Screened
 
 CHOICE = GrpoChoice(steps=4, tasks_per_step=3, group_size=2, replace_uniform=2)
 
@@ -38,20 +37,7 @@ def batch_of(
     masked: Masked = lambda _: set(),
     screened: Screened = lambda *_: set(),
 ) -> Batch:
-    run = GrpoRun(
-        model=None,
-        tokenizer=None,
-        choice=choice,
-        columns=COLUMNS,
-        seed=0,
-        folder=Path(),
-        save_every=1,
-        play=table.play,
-        on_step=lambda _: True,
-        masked=masked,
-        screened=screened,
-    )
-    return play_batch(run, 1)
+    return play_batch(batch_run(table.play, choice, masked=masked, screened=screened), 1)
 
 
 def test_groups_that_differ_stay() -> None:

@@ -1,7 +1,6 @@
 """Whole training runs on tic-tac-toe: what they leave behind, stopped, killed and resumed."""
 
 import math
-import subprocess
 import time
 import uuid
 from collections.abc import Callable
@@ -18,10 +17,12 @@ from tests.training.conftest import (
     built_in,
     checkpoints_of,
     counts_of,
+    kill,
     points_of,
     run_of,
     start_child,
     take_up_again,
+    wait_for_step,
     weights_of,
 )
 from workers.models.load import load_folder
@@ -37,13 +38,6 @@ EVERYTHING = {
     **{(Phase.HELDOUT, step): 9 for step in (2, 4)},
 }
 NewRun = Callable[..., uuid.UUID]
-
-
-def wait_for_step(run_id: uuid.UUID, step: int) -> None:
-    deadline = time.monotonic() + 300
-    while (Phase.TRAIN, step) not in counts_of(run_id):
-        assert time.monotonic() < deadline, f"step {step} was not reached"
-        time.sleep(0.05)
 
 
 def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(new_run: NewRun) -> None:
@@ -97,11 +91,11 @@ def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun) -
     while "sft/loss" not in points_of(cut):
         assert child.poll() is None
         time.sleep(0.02)
-    _kill(child)
+    kill(child)
     take_up_again(cut)
     child = start_child(cut)
     wait_for_step(cut, 3)
-    _kill(child)
+    kill(child)
     stored = counts_of(cut)
     take_up_again(cut)
     again = start_child(cut)
@@ -111,12 +105,6 @@ def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun) -
     assert all(counts_of(cut)[key] >= count for key, count in stored.items())
     for key, row in checkpoints_of(whole).items():
         assert weights_of(checkpoints_of(cut)[key]) == weights_of(row)
-
-
-def _kill(child: "subprocess.Popen[bytes]") -> None:
-    assert child.poll() is None, "it ended by itself"
-    child.kill()
-    child.wait()
 
 
 def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewRun) -> None:

@@ -18,14 +18,12 @@ from tests.training.conftest import (
     built_in,
     checkpoints_of,
     counts_of,
+    kill_and_resume,
     points_of,
     run_of,
-    start_child,
     stored_version,
-    take_up_again,
     weights_of,
 )
-from tests.training.test_run import wait_for_step
 from workers.training.assignment import read_assignment
 from workers.training.planning.memory import replay
 from workers.training.planning.planner import Planner
@@ -54,13 +52,7 @@ def levels_of(run_id: uuid.UUID) -> dict[int, Counter[int]]:
 def test_a_killed_run_with_a_climbing_window_ends_with_the_same_weights(new_run: NewRun) -> None:
     whole, cut = new_run(**CLIMBING), new_run(**CLIMBING)
     train(whole)
-    child = start_child(cut)
-    wait_for_step(cut, 4)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
-    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+    kill_and_resume(cut, 4)
     assert levels_of(cut) == levels_of(whole)
     windows = [name for name in points_of(whole) if name.startswith("curriculum/")]
     assert {name: points_of(cut)[name] for name in windows} == {name: points_of(whole)[name] for name in windows}
@@ -139,12 +131,7 @@ def test_a_killed_run_on_two_environments_ends_with_the_same_weights(new_mixed_r
     longer = {"grpo": {"steps": 6}}
     whole, cut = new_mixed_run(**longer), new_mixed_run(**longer)
     train(whole)
-    child = start_child(cut)
-    wait_for_step(cut, 2)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
+    kill_and_resume(cut, 2)
     assert counts_of(cut) == counts_of(whole)
     assert weights_of(checkpoints_of(cut)["grpo", 6]) == weights_of(checkpoints_of(whole)["grpo", 6])
 
@@ -163,12 +150,7 @@ def test_a_resumed_run_counts_what_it_used_before(new_run: NewRun) -> None:
     choices = {"budget": {"rollouts": 70, "tokens": 10_000_000}, "grpo": {"steps": 40}}
     whole, cut = new_run(**choices), new_run(**choices)
     train(whole)
-    child = start_child(cut)
-    wait_for_step(cut, 2)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
+    kill_and_resume(cut, 2)
     assert run_of(cut).reason == run_of(whole).reason
     assert "70 rollouts" in (run_of(whole).reason or "")
     assert counts_of(cut) == counts_of(whole)

@@ -10,8 +10,7 @@ from sqlalchemy.orm import undefer
 from backend.db.models import Rollout
 from backend.db.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
-from tests.training.conftest import checkpoints_of, points_of, run_of, start_child, take_up_again, weights_of
-from tests.training.test_run import wait_for_step
+from tests.training.conftest import checkpoints_of, kill_and_resume, points_of, weights_of
 from workers.training.grpo.stage import REPLACED
 from workers.training.run import train
 
@@ -29,13 +28,7 @@ def trained_rollouts(run_id: uuid.UUID) -> list[Rollout]:
 def test_a_killed_run_ends_with_the_same_weights_and_rollouts(new_run: Callable[..., uuid.UUID]) -> None:
     whole, cut = new_run(**CHOICES), new_run(**CHOICES)
     assert train(whole).status is RunStatus.COMPLETED
-    child = start_child(cut)
-    wait_for_step(cut, 3)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
-    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+    kill_and_resume(cut, 3)
     assert weights_of(checkpoints_of(cut)["grpo", 6]) == weights_of(checkpoints_of(whole)["grpo", 6])
 
     rollouts, again = trained_rollouts(whole), trained_rollouts(cut)

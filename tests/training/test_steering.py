@@ -21,13 +21,14 @@ from tests.training.conftest import (
     built_in,
     checkpoints_of,
     counts_of,
+    kill,
     points_of,
     run_of,
     start_child,
     take_up_again,
+    wait_for_step,
     weights_of,
 )
-from tests.training.test_run import wait_for_step
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -66,8 +67,7 @@ def test_a_changed_setting_is_used_from_its_step_on_and_survives_a_kill(new_run:
     change(cut, "grpo.temperature", 1.0, 0.9)
     change(cut, "heldout.every", 9, 3)
     wait_for_step(cut, 5)
-    child.kill()
-    child.wait()
+    kill(child)
     take_up_again(cut)
     assert train(cut).status is RunStatus.COMPLETED, run_of(cut).reason
 

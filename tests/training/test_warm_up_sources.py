@@ -19,6 +19,7 @@ from backend.training.lessons.sources import conversations_of
 from tests.training.conftest import (
     checkpoints_of,
     counts_of,
+    kill_and_go_on,
     points_of,
     run_of,
     start_child,
@@ -90,11 +91,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_weights(new_run: NewRun, so
     train(whole)
     child = start_child(cut)
     wait_for_loss(cut, child)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
-    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
+    kill_and_go_on(cut, child)
     assert weights_of(checkpoints_of(cut)["sft", 40]) == weights_of(checkpoints_of(whole)["sft", 40])
     assert run_of(cut).summary["lessons"] == run_of(whole).summary["lessons"]
 
@@ -162,10 +159,7 @@ def test_the_best_on_the_way_goes_on_also_after_a_kill(new_run: NewRun) -> None:
     while ("sft", 16) not in checkpoints_of(cut):
         assert child.poll() is None
         time.sleep(0.02)
-    child.kill()
-    child.wait()
-    take_up_again(cut)
-    assert start_child(cut).wait(300) == 0
+    kill_and_go_on(cut, child)
     kept = [key for key in checkpoints_of(cut) if key[0] == "sft"]
     assert sorted(kept) == [("sft", step) for step in (8, 16, 24, 32, 40)]
     for key, row in checkpoints_of(whole).items():

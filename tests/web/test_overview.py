@@ -3,13 +3,13 @@
 from datetime import UTC, datetime, timedelta
 
 from fastapi.testclient import TestClient
-from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from backend.db.models import Worker
 from backend.domain.vocabulary import Queue, RunStatus
 from backend.queue import enqueue
 from tests import factories
+from tests.statements import statements_of
 
 
 def test_a_fresh_installation_says_what_to_do_next(viewer: TestClient) -> None:
@@ -64,14 +64,6 @@ def test_the_front_page_asks_the_database_a_bounded_number_of_times(viewer: Test
     for _ in range(5):
         run = factories.make_run(session)
         factories.make_flag(session, run, None)
-    statements: list[str] = []
-    connection = session.connection()
-
-    def note(conn: object, cursor: object, statement: str, *more: object) -> None:
-        if statement.lstrip().upper().startswith("SELECT"):
-            statements.append(statement)
-
-    event.listen(connection, "before_cursor_execute", note)
-    viewer.get("/")
-    event.remove(connection, "before_cursor_execute", note)
-    assert len(statements) <= 14
+    with statements_of(session) as sent:
+        viewer.get("/")
+    assert sum(each.lstrip().upper().startswith("SELECT") for each in sent) <= 14
