@@ -11,8 +11,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := .runtime
 
-# uv reads its own variable for what pip calls find-links
-export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 EXTRAS_core := embedded
@@ -97,16 +95,18 @@ clean: ## remove caches and build output; data and virtual environments stay
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
 
-$(STAMP): pyproject.toml constraints.txt
+$(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing Proctor with [$(EXTRAS_$(WORKER))] into $(VENV); this takes a minute or two"
+	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1" uv
+
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
+	@echo "installing Proctor with [$(EXTRAS_$(WORKER))] into $(VENV)"
 	@$(if $(filter gpu,$(WORKER)),grep -v '^torch==' constraints.txt,cat constraints.txt) > $(VENV)/constraints.txt
-	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install -qq --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
+	@$(BIN)/python scripts/install.py $(BIN)/python --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
 	@touch $@
 
-$(RUNTIME_STAMP): constraints-runtime.txt
+$(RUNTIME_STAMP): constraints-runtime.txt | $(BIN)/uv
 	@test -x $(RUNTIME)/bin/python || $(PYTHON) -m venv $(RUNTIME)
 	@echo "installing the environment runtime into $(RUNTIME)"
-	@$(RUNTIME)/bin/python -m pip install -qq --constraint constraints-runtime.txt openenv
+	@$(BIN)/python scripts/install.py $(RUNTIME)/bin/python --constraint constraints-runtime.txt openenv
 	@touch $@

@@ -8,7 +8,8 @@ from packaging.version import Version
 
 from backend.settings import get_settings
 from workers.environments.pip import Pip
-from workers.environments.uv import Uv, read_options
+from workers.environments.pip_options import read_options
+from workers.environments.uv import Uv
 
 
 def wheel(folder: Path, name: str, *needs: str) -> None:

@@ -25,17 +25,13 @@ class Pip:
     async def make_environment(self, home: Path, log: Path) -> None:
         await self.run(log, "-m", "venv", "--without-pip", str(home))
 
-    async def options(self) -> str:
-        """What `pip config list` prints of its files and variables; never for a log: an index may have a password."""
-        return await run_logged(None, str(self.python), "-m", "pip", "config", "list")
-
     async def run(self, log: Path, *arguments: str) -> str:
         """Run the runtime's Python; its output goes to the log."""
         return await run_logged(log, str(self.python), *arguments)
 
 
 async def run_logged(
-    log: Path | None,
+    log: Path,
     *command: str,
     environment: dict[str, str] | None = None,
     said: str = "",
@@ -59,8 +55,6 @@ async def run_logged(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    if log is None:
-        return output
     output = _CREDENTIALS.sub(r"\1", _INDEX.sub("", output))
     if is_kept or process.returncode:
         append(log, output)
