@@ -86,7 +86,7 @@ def test_a_judge_that_read_thoughts_says_so_and_takes_no_weight(
 ) -> None:
     judge = reader(session, source)
     choices = author.get(f"/runs/{source.id}/rescore").text
-    assert "it saw the policy" in choices
+    assert "none: it saw thoughts" in choices
     assert (">judge.mind_reader</label>" in choices, ">win</label>" in choices) == (False, True)
     refused = author.post(f"/runs/{source.id}/rescore", data={"name": ["judge.mind_reader"], "weight": ["1"]})
     assert refused.status_code == 422
