@@ -17,10 +17,9 @@ from backend.domain.judge_prompts import Facts
 from backend.domain.prices import cost_of
 from backend.domain.question_prompts import Shown, asked_about, contrasted, demands
 from backend.domain.questions import QuestionConfiguration, QuestionKind
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus
 from backend.errors import Conflict, InvalidInput
+from backend.evaluations.inquired_rollouts import completed_rollouts, count_of, still_without, told_nothing
 from backend.evaluations.rollouts.contrasts import Scene, scenes
-from backend.evaluations.rollouts.queries import matching
 from backend.judging.questions.flagging import raise_flags
 from backend.judging.questions.queries import configuration_of, get_question
 from backend.judging.questions.service import MOST_TRIED, find_asking, start_asking, stop_asking, try_question
@@ -61,22 +60,10 @@ class Outlook:
 
 def asked_rollouts(session: Session, run: Run, asked: QuestionConfiguration, where: str) -> Select[uuid.UUID]:
     """Ids of the completed rollouts that it is asked about. Raises InvalidInput where the filter cannot be read."""
-    wanted = select(Rollout.id).where(Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED)
-    if where.strip():
-        wanted = wanted.where(Rollout.id.in_(matching(session, run, where)))
+    wanted = completed_rollouts(session, run, where)
     if asked.kind is QuestionKind.MONITOR:
         wanted = wanted.where(func.jsonb_path_exists(Rollout.messages, cast(literal(_THOUGHT), JSONPATH)))
     return wanted
-
-
-def unanswered(wanted: Select[uuid.UUID], question_id: uuid.UUID) -> Select[uuid.UUID]:
-    """Those of them without an answer, in their order."""
-    answered = select(QuestionAnswer.id).where(
-        QuestionAnswer.question_id == question_id,
-        QuestionAnswer.rollout_id == Rollout.id,
-        QuestionAnswer.status == JudgementStatus.COMPLETED,
-    )
-    return wanted.where(~answered.exists()).order_by(Rollout.seq)
 
 
 def outlook(session: Session, run: Run, question: Question, where: str, cluster: str = "") -> Outlook:
@@ -86,7 +73,8 @@ def outlook(session: Session, run: Run, question: Question, where: str, cluster:
         problem = "" if found else "No group here has members that earned differently."
         return _foreseen(question, len(found), 0, _of_scenes(session, asked, found[:4]), problem)
     wanted = asked_rollouts(session, run, asked, where)
-    all_wanted, waiting = _count(session, wanted), _count(session, unanswered(wanted, question.id))
+    all_wanted = count_of(session, wanted)
+    waiting = count_of(session, still_without(wanted, QuestionAnswer, question.id))
     if not all_wanted:
         return _foreseen(question, 0, 0, None, _nothing(asked, where))
     spent = _spent_before(session, question.id) or _of_prompts(session, asked, wanted)
@@ -130,7 +118,7 @@ def _refuse_nothing(session: Session, run: Run, question: Question, where: str, 
     if asked.kind is QuestionKind.CONTRAST:
         if not scenes(session, run, asked.each, where, cluster):
             raise InvalidInput(fields={"where": "No group here has members that earned differently."})
-    elif not _count(session, asked_rollouts(session, run, asked, where)):
+    elif not count_of(session, asked_rollouts(session, run, asked, where)):
         told = _nothing(asked, where)
         raise InvalidInput(told, fields={"where": told})
 
@@ -138,11 +126,7 @@ def _refuse_nothing(session: Session, run: Run, question: Question, where: str, 
 def _nothing(asked: QuestionConfiguration, where: str) -> str:
     if asked.kind is QuestionKind.MONITOR:
         return NO_REASONING
-    return "No completed rollout passes this." if where.strip() else "This run has no completed rollout yet."
-
-
-def _count(session: Session, wanted: Select[uuid.UUID]) -> int:
-    return session.scalar(select(func.count()).select_from(wanted.order_by(None).subquery())) or 0
+    return told_nothing(where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import orjson
-from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Judge, Judgement, Rollout, Run
+from backend.db.models import Judge, Judgement, Run
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.judges import JudgeConfiguration
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus
+from backend.domain.vocabulary import JudgementStatus
 from backend.errors import Conflict
-from backend.evaluations.rollouts.queries import matching
+from backend.evaluations.inquired_rollouts import completed_rollouts, count_of, still_without
 from workers.jobs import inquiry_rows
 from workers.jobs.rollout_rows import json_text
 from workers.judging.judge import Judged
@@ -33,21 +32,8 @@ def appoint(judge_id: uuid.UUID) -> Appointed:
 
 def to_judge(session: Session, run: Run, judge_id: uuid.UUID, where: str) -> tuple[int, list[uuid.UUID]]:
     """How many rollouts are wanted, and which of them have no completed judgement yet, in their order."""
-    wanted = [Rollout.run_id == run.id, Rollout.status == RolloutStatus.COMPLETED]
-    if where.strip():
-        wanted.append(Rollout.id.in_(matching(session, run, where)))
-    is_judged = (
-        select(Judgement.id)
-        .where(
-            Judgement.judge_id == judge_id,
-            Judgement.rollout_id == Rollout.id,
-            Judgement.status == JudgementStatus.COMPLETED,
-        )
-        .exists()
-    )
-    total = session.scalar(select(func.count(Rollout.id)).where(*wanted)) or 0
-    missing = session.scalars(select(Rollout.id).where(*wanted, ~is_judged).order_by(Rollout.seq)).all()
-    return total, list(missing)
+    wanted = completed_rollouts(session, run, where)
+    return count_of(session, wanted), list(session.scalars(still_without(wanted, Judgement, judge_id)))
 
 
 def store(run_id: uuid.UUID, judge_id: uuid.UUID, batch: Iterable[tuple[uuid.UUID, Judged]]) -> None:

@@ -14,14 +14,15 @@ import orjson
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Asking, Rollout, Run
+from backend.db.models import Asking, QuestionAnswer, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.findings import Finding, FoundPattern, Quote, Suspected
 from backend.domain.judging_record import CanaryReport
 from backend.domain.question_prompts import Shown
 from backend.domain.questions import Pattern, QuestionKind
 from backend.domain.vocabulary import RunStatus, Severity
-from backend.evaluations.question_starts import asked_rollouts, unanswered
+from backend.evaluations.inquired_rollouts import still_without
+from backend.evaluations.question_starts import asked_rollouts
 from backend.evaluations.rollouts.contrasts import Scene, scenes
 from backend.events import announce, judges_topic
 from backend.judging.questions.flagging import MAX_SHOWN, evidence_of
@@ -144,7 +145,7 @@ def _take_up(context: JobContext) -> "_Asking[Any, Any] | None":
             wanted = asked_rollouts(session, run, known.configuration, asking.where)
             ids = session.scalars(wanted).all()
             asking.total = len(ids)
-            missing = session.scalars(unanswered(wanted, known.id)).all()
+            missing = session.scalars(still_without(wanted, QuestionAnswer, known.id)).all()
             work = _AskingOfRollouts(asking_id, run.id, known, missing)
         announce(session, judges_topic(run.id))
     return work
