@@ -14,7 +14,7 @@ SHARED: Mapping[str, str] = {
     "tests/ops/test_cli_steering.py": "a whole Proctor",
     "tests/ops/test_serve_a_stored_checkpoint.py": "a whole Proctor",
     "tests/ops/test_up.py": "a Proctor that is killed in part",
-    "tests/proof/test_kill.py": "a Proctor that is killed in part",
+    "tests/proof/test_kill.py": "a Proctor that loses its processes",
 }
 """By file, what its tests share: an installed package that would be waited for, a fixture of the session."""
 

@@ -1,12 +1,29 @@
-"""A web application that is really served: by a thread of this process, on a free port of this machine."""
+"""The web application of an installation; and one that is served: by a thread of this process, on a free port."""
 
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import uvicorn
 from fastapi import FastAPI
+
+from backend.app import create_app
+from backend.events import Hub
+
+
+def web_of_installation() -> FastAPI:
+    """The web application of this process, whose requests commit where `transaction()` goes."""
+    app = _web()
+    app.state.hub = Hub()
+    return app
+
+
+@cache
+def _web() -> FastAPI:
+    """Built once: it has many routes."""
+    return create_app()
 
 
 @contextmanager

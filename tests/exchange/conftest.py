@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from backend.app import create_app
 from backend.db.models import ApiToken, EnvironmentVersion, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import PolicyKind, Role
@@ -15,6 +14,7 @@ from backend.web.identity import hash_secret
 from tests.exchange.rollouts import store_rich
 from tests.factories import make_environment, make_environment_version, make_person, make_policy, make_run
 from tests.web_fixtures import *  # noqa: F403
+from tests.web_server import web_of_installation
 from workers.jobs.exchange import import_file
 
 Import = Callable[..., dict[str, Any]]
@@ -27,7 +27,9 @@ def api(installation: None) -> Iterator[TestClient]:
         person = make_person(session, Role.ADMIN)
         token = hash_secret("pt_x")
         session.add(ApiToken(person_id=person.id, name="t", prefix="pt_", token_hash=token, role=Role.ADMIN))
-    client = TestClient(create_app(), headers={"Authorization": "Bearer pt_x"}, base_url="http://testserver/api/v1")
+    client = TestClient(
+        web_of_installation(), headers={"Authorization": "Bearer pt_x"}, base_url="http://testserver/api/v1"
+    )
     yield client
     client.close()
 

@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from backend.app import create_app
 from backend.cli.connection import connect
 from backend.db.models import Rollout, Run
 from backend.db.session import transaction
@@ -21,7 +20,7 @@ from tests.importing.repository import Repository, served
 from tests.ops.commands import Command, command_line
 from tests.proof.conftest import add_policy, asked, evaluate, work
 from tests.web_fixtures import sign_in
-from tests.web_server import web_served
+from tests.web_server import web_of_installation, web_served
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -35,7 +34,7 @@ def repository(tmp_path: Path) -> Iterator[Repository]:
 
 @pytest.fixture
 def application() -> FastAPI:
-    return create_app()
+    return web_of_installation()
 
 
 @pytest.fixture

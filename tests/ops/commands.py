@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from backend.app import create_app
 from backend.cli.connection import connect
 from backend.cli.main import main
 from backend.db.session import transaction
@@ -19,7 +18,7 @@ from backend.environments.service import import_package
 from backend.evaluations.service import ensure_scripted_policies
 from backend.settings import get_settings
 from backend.team.service import issue_local_token
-from tests.web_server import web_served
+from tests.web_server import web_of_installation, web_served
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def command_line(
 
 @pytest.fixture
 def server(installation: None) -> Iterator[str]:
-    with web_served(create_app()) as url:
+    with web_served(web_of_installation()) as url:
         yield url
 
 

@@ -8,7 +8,6 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from backend.app import create_app
 from backend.db.models import Job, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Role
@@ -16,6 +15,7 @@ from backend.environments.play_view import PlayView, play_view
 from backend.environments.service import create_environment, publish_version
 from tests.envhost_fixture import HostProcess, package_files
 from tests.web_fixtures import make_person, sign_in
+from tests.web_server import web_of_installation
 from workers.jobs.execute import execute
 
 NAME = "counter"
@@ -28,7 +28,7 @@ def installed(installation: None, found_host: HostProcess) -> None:
 
 @pytest.fixture(scope="session")
 def application() -> FastAPI:
-    return create_app()
+    return web_of_installation()
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from backend.app import create_app
 from backend.db.models import Job, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Role
 from tests.envhost_fixture import HostProcess, find_host, package_files, start_host
 from tests.factories import make_person
 from tests.web_fixtures import admin, app, client_for, portal, sign_in, stranger, trainer, viewer, whole_app
+from tests.web_server import web_of_installation
 from workers.jobs.execute import execute
 
 __all__ = ["admin", "app", "client_for", "portal", "stranger", "trainer", "viewer", "whole_app"]
@@ -41,7 +41,7 @@ def proof_host() -> Iterator[HostProcess]:
 
 @pytest.fixture(scope="session")
 def application() -> FastAPI:
-    return create_app()
+    return web_of_installation()
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from tests.ops.proctor_process import ProctorProcess, processes_using, proctor_u
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS, TASKS, GROUP_SIZE, SAVED_EVERY = 24, 3, 4, 5
+STEPS, TASKS, GROUP_SIZE, SAVED_EVERY = 14, 3, 4, 5
 TRAINING = {
     "model": {"context": 192},
     "sft": {"episodes": 48, "steps": 12, "batch": 16, "warmup_steps": 2},
     "gate": {"minimum_format": 0},
     "grpo": {"steps": STEPS, "tasks_per_step": TASKS, "group_size": GROUP_SIZE},
-    "heldout": {"every": 12, "tasks": 9},
+    "heldout": {"every": STEPS // 2, "tasks": 9},
     "checkpoints": {"every": SAVED_EVERY},
 }
 EPISODES = 3000
@@ -91,7 +91,7 @@ def test_a_killed_worker_in_the_middle_of_grpo(installation: Installation) -> No
     assert sorted(first | again) == list(range(1, STEPS + 1))
     assert first | again == pytest.approx(means(installation, run_id))
     stages = installation.rows("SELECT stage, step FROM checkpoints WHERE run_id = %(run)s ORDER BY 1, 2", run=run_id)
-    assert stages == [("grpo", 12), ("grpo", 24), ("sft", 12), ("untrained", 0)]
+    assert stages == [("grpo", STEPS // 2), ("grpo", STEPS), ("sft", 12), ("untrained", 0)]
 
 
 def test_a_killed_database_in_the_middle_of_an_evaluation(installation: Installation) -> None:
