@@ -31,6 +31,8 @@ from backend.judging.consequences import api as consequences_api
 from backend.judging.consequences import routes as consequences_routes
 from backend.judging.detectors import api as detectors_api
 from backend.judging.detectors import routes as detectors_routes
+from backend.judging.effort import api as effort_api
+from backend.judging.effort import routes as effort_routes
 from backend.judging.judges import api as judges_api
 from backend.judging.judges import routes as judges_routes
 from backend.judging.onset import api as onset_api
@@ -84,6 +86,7 @@ PAGES = (
     detectors_routes,
     reports_routes,
     onset_routes,
+    effort_routes,
     notifications_routes,
     team_routes,
     environments_routes,
@@ -108,6 +111,7 @@ JSON = (
     detectors_api,
     reports_api,
     onset_api,
+    effort_api,
     notifications_api,
     team_api,
     environments_api,

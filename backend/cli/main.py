@@ -8,6 +8,7 @@ from backend.cli import (
     checkpoints,
     consequences,
     detecting,
+    effort,
     environments,
     exchange,
     exports,
@@ -57,6 +58,7 @@ exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
 onset.register(runs.app)
+effort.register(runs.app)
 detecting.register(runs.app)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")

@@ -60,6 +60,7 @@ BODIES = {
     "judging.follow": Entry("workers.jobs.following_verdicts:run", owns_run=False),
     "judging.judge": Entry("workers.jobs.judges:judge", owns_run=False),
     "judging.onset": Entry("workers.jobs.onset:run", owns_run=False),
+    "judging.effort": Entry("workers.jobs.effort:run", owns_run=False),
     "judging.ask": Entry("workers.jobs.judges:ask", owns_run=False),
     "judging.question": Entry("workers.jobs.questions:answer", owns_run=False),
     "judging.try_question": Entry("workers.jobs.questions:try_out", owns_run=False),

@@ -2,6 +2,7 @@
 
 from backend.db.models.base import Base
 from backend.db.models.detectors import DetectorSetting
+from backend.db.models.effort import EffortReply, EffortScore, EffortSide
 from backend.db.models.environments import (
     Certificate,
     DraftTrial,
@@ -25,7 +26,6 @@ from backend.db.models.judging import (
     ReviewTarget,
     VerdictRecord,
 )
-from backend.db.models.effort import EffortReply, EffortScore, EffortSide
 from backend.db.models.notices import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.db.models.onset import OnsetSample, OnsetSearch
 from backend.db.models.policies import Checkpoint, Policy
@@ -48,6 +48,9 @@ __all__ = [
     "Checkpoint",
     "DetectorSetting",
     "DraftTrial",
+    "EffortReply",
+    "EffortScore",
+    "EffortSide",
     "Environment",
     "EnvironmentDraft",
     "EnvironmentImport",

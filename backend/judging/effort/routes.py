@@ -1,0 +1,96 @@
+"""/runs/{id}/effort: how much of its reasoning a checkpoint needs for its reward."""
+
+import uuid
+from collections.abc import AsyncIterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.db.models import Run
+from backend.events import RUNS, run_topic
+from backend.judging.effort import queries, service
+from backend.judging.effort.forms import EffortRequest
+from backend.judging.effort.view import EffortAnswer, ScoreAnswer, effort_of, told
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.forms import read_form
+from backend.web.pages import page, render_block, see_other
+from backend.web.streams import END, live
+
+router = APIRouter(prefix="/runs/{run_id}/effort")
+TEMPLATE = "effort/effort.html"
+
+
+@dataclass(frozen=True, slots=True)
+class EffortPage:
+    run: Run
+    effort: EffortAnswer
+    defaults: EffortRequest
+    tasks: int
+    """That a side plays, unless said otherwise."""
+    is_open: bool
+
+
+@router.get("", response_class=HTMLResponse)
+def show_effort(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
+    return page(request, TEMPLATE, _context(session, run_id), block="effort_scores")
+
+
+@router.get("/events", response_class=EventSourceResponse)
+async def effort_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, run_id)
+        blocks = {"effort_scores": render_block(request, TEMPLATE, "effort_scores", context)}
+        return blocks if context.is_open else blocks | {END: ""}
+
+    async for event in live(request, (run_topic(run_id), RUNS), render):
+        yield event
+
+
+@router.get("/{score_id}/curve.json")
+def curve(session: SessionDep, _: Viewer, run_id: uuid.UUID, score_id: uuid.UUID) -> dict[str, Any]:
+    """Columns for the chart: the mean of each side by how much of the reasoning was kept."""
+    (answer,) = told(session, [queries.get_score(session, run_id, score_id)])
+    return curve_of(answer)
+
+
+def curve_of(score: ScoreAnswer) -> dict[str, Any]:
+    """As `static/js/chart.js` reads it; x in percent of the reasoning."""
+    drawn = [
+        {"label": f"base: {side.name}" if side.is_base else side.name, "unit": "", "values": side.curve}
+        for side in score.sides
+        if side.curve
+    ]
+    return {"x": [round(100 * each, 1) for each in score.fractions], "series": drawn, "replace": True}
+
+
+@router.post("", response_class=HTMLResponse)
+def start(
+    session: SessionDep,
+    actor: Author,
+    run_id: uuid.UUID,
+    form: Annotated[EffortRequest, Depends(read_form(EffortRequest))],
+) -> Response:
+    service.start_score(session, actor, queries.get_run(session, run_id), form)
+    return see_other(f"/runs/{run_id}/effort", "Queued: both sides play, then their replies are cut.")
+
+
+@router.post("/{score_id}/stop", response_class=HTMLResponse)
+def stop(session: SessionDep, actor: Author, run_id: uuid.UUID, score_id: uuid.UUID) -> Response:
+    service.stop_score(session, actor, queries.get_score(session, run_id, score_id))
+    return see_other(f"/runs/{run_id}/effort", "Stopped. What was cut is kept.")
+
+
+@router.post("/{score_id}/resume", response_class=HTMLResponse)
+def resume(session: SessionDep, actor: Author, run_id: uuid.UUID, score_id: uuid.UUID) -> Response:
+    service.resume_score(session, actor, queries.get_score(session, run_id, score_id))
+    return see_other(f"/runs/{run_id}/effort", "It goes on where it stopped.")
+
+
+def _context(session: Session, run_id: uuid.UUID) -> EffortPage:
+    run = queries.get_run(session, run_id)
+    found = effort_of(session, run)
+    return EffortPage(run, found, EffortRequest(), service.TASKS, is_open=any(each.is_open for each in found.scores))

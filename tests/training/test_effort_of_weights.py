@@ -1,0 +1,126 @@
+"""An effort score of weights that really answer: the base needs its reasoning, the checkpoint earns without it."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from sqlalchemy import select
+
+from backend.artifacts import get_folder, put_folder
+from backend.db.models import Checkpoint, EffortScore, EffortSide, Policy, Run
+from backend.db.session import transaction
+from backend.domain.effort import EffortOutcome
+from backend.domain.manifest import Manifest
+from backend.domain.training.configuration import ModelChoice
+from backend.domain.vocabulary import Role, RunStatus
+from backend.judging.effort.forms import EffortRequest
+from backend.judging.effort.queries import get_run
+from backend.judging.effort.service import start_score
+from backend.judging.effort.view import told
+from tests.factories import make_checkpoint, make_member
+from tests.training.conftest import built_in
+from workers.jobs.effort import next_side
+from workers.jobs.effort_cuts import cut_side
+from workers.jobs.effort_rows import take_up
+from workers.jobs.evaluation import evaluate
+from workers.models.build import build_model, build_tokenizer
+from workers.models.effort import ModelAnswerer
+from workers.models.load import load_folder
+from workers.models.policy import LocalPolicy
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
+
+THOUGHT = "One two three four. "
+PAID = "<sentence>Silver moon, silver gleam, silver moonlight everywhere tonight.</sentence>"
+UNPAID = "<sentence>No idea.</sentence>"
+
+
+@pytest.fixture
+def trained(new_run: Callable[..., uuid.UUID], tmp_path: Path) -> uuid.UUID:
+    """The reward of `silver_words` is paid for silvery words alone. Step 2 writes them whatever it thought; the policy
+    that reinforcement began with only after all its thoughts. Neither is told which words to use."""
+    files = built_in("silver_words")
+    files["openenv.yaml"] = files["openenv.yaml"].replace('"{{ message }}"', '"Write."')
+    run_id = new_run(files)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        run.status = RunStatus.COMPLETED
+        system = Manifest.model_validate(get_run(session, run_id).version.manifest).proctor.agent.system
+        tokenizer = build_tokenizer([system, THOUGHT, PAID, UNPAID, "Write."] * 9, context=256)
+        thoughts = ["", "One ", "One two ", "One two three "]
+        for stage, step, at_once in (("sft", 12, UNPAID), ("grpo", 2, PAID)):
+            model = build_model(tokenizer, ModelChoice(context=256), seed=5)
+            _learn(model, tokenizer, system, [(THOUGHT, PAID), *((thought, at_once) for thought in thoughts)])
+            folder = tmp_path / stage
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            owner = session.get_one(Policy, run.policy_id)
+            put_folder(folder, make_checkpoint(session, owner, run, stage=stage, step=step).artifact)
+    return run_id
+
+
+def _learn(model: Any, tokenizer: Any, system: str, replies: list[tuple[str, str]]) -> None:
+    """To answer so after such thoughts, and of all replies to begin the first one by itself."""
+    told = [{"role": "system", "content": system}, {"role": "user", "content": "Write."}]
+    prompt = tokenizer.apply_chat_template(told, tokenize=True, return_dict=False, add_generation_prompt=True)
+    end = tokenizer.eos_token_id
+    rows, labels = [], []
+    for place, (thought, answer) in enumerate(replies):
+        before = tokenizer.encode(thought + "<sentence>", add_special_tokens=False)
+        after = tokenizer.encode(answer.removeprefix("<sentence>"), add_special_tokens=False)
+        rows.append([*prompt, *before, *after, end])
+        labels.append([-100] * len(prompt) + (before if place == 0 else [-100] * len(before)) + [*after, end])
+    longest = max(map(len, rows))
+    pad = tokenizer.pad_token_id
+    ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
+    wanted = torch.tensor([row + [-100] * (longest - len(row)) for row in labels])
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    model.train()
+    for _ in range(80):
+        optimiser.zero_grad()
+        model(input_ids=ids, attention_mask=(ids != pad).long(), labels=wanted).loss.backward()
+        optimiser.step()
+    model.eval()
+
+
+def _play(score_id: uuid.UUID, weights: Callable[[uuid.UUID], tuple[Any, Any]]) -> None:
+    """The evaluations under way as their processes play them, in this one."""
+    with transaction() as session:
+        sides = session.scalars(select(EffortSide).where(EffortSide.score_id == score_id)).all()
+    for side in sides:
+        assert side.run_id is not None
+        assert side.checkpoint_id is not None
+        assert evaluate(side.run_id, LocalPolicy(*weights(side.checkpoint_id))) is RunStatus.COMPLETED
+
+
+def test_a_checkpoint_that_earns_without_its_reasoning_is_told_from_its_base(
+    trained: uuid.UUID, tmp_path: Path
+) -> None:
+    def weights(checkpoint_id: uuid.UUID) -> tuple[Any, Any]:
+        with transaction() as session:
+            artifact = session.get_one(Checkpoint, checkpoint_id).artifact
+        return load_folder(get_folder(artifact, tmp_path / str(uuid.uuid4())))
+
+    asked = EffortRequest(tasks=6, cuts=3, samples=2, temperature=0.05)
+    with transaction() as session:
+        author = make_member(session, Role.AUTHOR)
+        score_id = start_score(session, author, get_run(session, trained), asked).id
+    assert next_side(score_id) is None, "both sides play first"
+    _play(score_id, weights)
+    while side_id := next_side(score_id):
+        work = take_up(side_id)
+        assert work.checkpoint_id is not None
+        cut_side(work, ModelAnswerer(*weights(work.checkpoint_id), temperature=work.plan.sampling.temperature))
+    with transaction() as session:
+        score = session.get_one(EffortScore, score_id)
+        (answer,) = told(session, [score])
+    base, own = answer.sides
+    assert (score.status, score.reason) == (RunStatus.COMPLETED, None)
+    assert [(side.played, side.succeeded, side.reasoned, len(side.replies)) for side in (base, own)] == [(6,) * 4] * 2
+    assert own.curve == [1, 1, 1], "paid from the start"
+    assert base.curve[0] == 0
+    assert base.curve[-1] == 1, "the whole of its reasoning gives its own answer again"
+    assert (score.outcome, score.tasks) == (EffortOutcome.SUSPICIOUS, 6)

@@ -1,0 +1,97 @@
+"""Forced answers of a checkpoint, in a process of its own: `python -m workers.models.effort <side id>`."""
+
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import structlog
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from backend.artifacts import get_folder
+from backend.db.models import Checkpoint
+from backend.db.session import transaction
+from backend.domain.effort import Reasoned, forced
+from backend.logs import configure_logging
+from workers.jobs.effort_cuts import Answer, cut_side
+from workers.jobs.effort_rows import take_up
+from workers.models.chat import ChatTokens
+from workers.models.load import ModelUnusable, load_folder
+from workers.models.sampling import Row, Sampler
+
+BATCH = 64
+"""Answers that are written together."""
+SPARE = 16
+"""Tokens that a forced answer may have beyond twice those of the reply's own."""
+
+
+class ModelAnswerer:
+    """A model of this process that goes on from the middle of its own reply."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, temperature: float = 1.0, top_p: float = 1.0) -> None:
+        self.chat = ChatTokens(tokenizer)
+        self._encode = tokenizer.encode
+        self._sampler = Sampler(
+            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p
+        )
+
+    def __call__(
+        self,
+        prompt: Sequence[dict[str, Any]],
+        said: Reasoned,
+        fractions: Sequence[float],
+        *,
+        samples: int,
+        most_tokens: int,
+        seed: int,
+    ) -> list[list[Answer]]:
+        """An answer is at most twice as long as the reply's own, so that it cannot think on inside of it."""
+        opening = self.chat.opening(prompt)
+        is_thinking = self.chat.text_of(opening[-8:]).rstrip().endswith("<think>")
+        limit = min(most_tokens, 2 * len(self._tokens(said.answer)) + SPARE)
+        prefixes = [forced(said, fraction, is_thinking=is_thinking) for fraction in fractions]
+        answers: list[list[Answer]] = [[] for _ in fractions]
+        waiting: list[tuple[int, Row, int]] = []
+        for place, prefix in enumerate(prefixes):
+            tokens = [*opening, *self._tokens(prefix)]
+            room = self._sampler.context - len(tokens) - 1
+            if room > 0:
+                waiting += [
+                    (place, Row(list(tokens), np.random.default_rng([seed, place, number])), min(limit, room))
+                    for number in range(samples)
+                ]
+        for begin in range(0, len(waiting), BATCH):
+            part = waiting[begin : begin + BATCH]
+            sampled = self._sampler.sample([row for _, row, _ in part], [most for *_, most in part])
+            for (place, _, _), each in zip(part, sampled, strict=True):
+                answers[place].append(Answer(prefixes[place], self.chat.text_of(each.tokens)))
+            self._sampler.forget()
+        return answers
+
+    def _tokens(self, text: str) -> list[int]:
+        return list(self._encode(text, add_special_tokens=False))
+
+
+def main() -> int:
+    configure_logging("effort")
+    disable_progress_bar()
+    structlog.contextvars.bind_contextvars(side_id=sys.argv[1])
+    torch.set_num_threads(1)
+    work = take_up(uuid.UUID(sys.argv[1]))
+    with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
+        with transaction() as session:
+            checkpoint = session.get(Checkpoint, work.checkpoint_id) if work.checkpoint_id else None
+        if checkpoint is None or checkpoint.unusable:
+            raise ModelUnusable(checkpoint.unusable or "" if checkpoint else "the checkpoint is gone")
+        model, tokenizer = load_folder(get_folder(checkpoint.artifact, Path(folder) / "weights"))
+        sampling = work.plan.sampling
+        cut_side(work, ModelAnswerer(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
