@@ -104,9 +104,9 @@ CLOSE = """\
 def dawdling() -> dict[str, str]:
     """Each step takes a third of what it is allowed."""
     files = bent_text(
-        "self._answer = action.text\n", 'self._answer = action.text\n        __import__("time").sleep(0.3)\n'
+        "self._answer = action.text\n", 'self._answer = action.text\n        __import__("time").sleep(0.2)\n'
     )
-    return bent_again(files, "openenv.yaml", "step_timeout_seconds: 10", "step_timeout_seconds: 0.9")
+    return bent_again(files, "openenv.yaml", "step_timeout_seconds: 10", "step_timeout_seconds: 0.6")
 
 
 def asking_for_more() -> dict[str, str]:

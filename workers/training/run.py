@@ -4,6 +4,7 @@ Started again for the same run, it goes on where its checkpoints and saved state
 it is each of them: the first leads, and is this one; the others follow.
 """
 
+import gc
 import logging
 import shutil
 import sys
@@ -143,6 +144,7 @@ def _level(status: RunStatus) -> str:
 
 def main() -> int:
     run_id = uuid.UUID(sys.argv[1])
+    gc.freeze()  # modules are no garbage: Trainer collects it time and again, and would walk through all of them
     configure_logging("training")
     logging.getLogger("accelerate").setLevel(logging.WARNING)
     disable_progress_bar()
