@@ -109,11 +109,6 @@ class QuestionConfiguration(BaseModel):
     def sees_reasoning(self) -> bool:
         return self.shows_reasoning or self.kind is QuestionKind.MONITOR
 
-    def raises_flag(self, answer: "Answer") -> bool:
-        if self.answers is AnswerType.SUSPICION:
-            return answer.value >= self.flags_from
-        return answer.answer in self.flags
-
     def detector(self, name: str) -> str:
         """Under which id its flags stand."""
         return f"{DETECTOR_PREFIX}{name}" if self.kind is QuestionKind.QUESTION else str(self.kind)
