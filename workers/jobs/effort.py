@@ -88,9 +88,9 @@ def _next(session: Session, score: EffortScore, sides: Sequence[EffortSide], *, 
             side.run_id = side.run.id
             session.flush()
             announce(session, run_topic(score.run_id))
-    for side in sides:
-        if not _is_played(session, score, side, is_taken_up=is_taken_up):
-            return None
+    played = [_is_played(session, score, side, is_taken_up=is_taken_up) for side in sides]
+    if not all(played):
+        return None
     for side in sides:
         if not side.is_done:
             return side.id
