@@ -5,9 +5,9 @@
 The ladder's gold script plays once. Of each seed one warm-up is made of what it played on the lowest levels, long
 enough to succeed often there and not always, and from it two GRPO runs with the same steps, tasks, group size, rate and
 seed: one with all twenty levels in every step, one whose window climbs by the product's defaults. Both are then
-examined greedily on the same held-out tasks of every level. The final level mastered is the number of levels from the
-lowest one on whose success is at least `--mastered`, one after the other. Differences are paired: levels over seeds
-(Student's t), tasks over tasks and seeds (bootstrap).
+examined on the same held-out tasks of every level, greedily or at `--temperature`. The final level mastered is the
+number of levels from the lowest one on whose success is at least `--mastered`, one after the other. Differences are
+paired: levels over seeds (Student's t), tasks over tasks and seeds (bootstrap).
 """
 
 import argparse
@@ -159,7 +159,7 @@ def _trained(
 
 
 def _examination(version: EnvironmentVersion, options: argparse.Namespace) -> dict[str, Any]:
-    return {"tasks": options.tasks * _levels(version), "temperature": 0.0}
+    return {"tasks": options.tasks * _levels(version), "temperature": options.temperature}
 
 
 def _levels(version: EnvironmentVersion) -> int:
@@ -255,6 +255,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--warm-batch", type=int, default=32, help="lessons in an SFT step")
     parser.add_argument("--warm-rate", type=float, default=2e-3, help="highest learning rate of SFT")
     parser.add_argument("--tasks", type=int, default=40, help="held-out tasks of each level")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of the examination; 1: as it is trained")
     parser.add_argument("--mastered", type=float, default=0.8, help="success from which a level is mastered")
     return parser.parse_args()
 
