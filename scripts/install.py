@@ -16,9 +16,9 @@ from workers.environments.pip_options import ask_pip, uv_options, uv_variables
 
 def main(python: str, *arguments: str) -> int:
     told = ask_pip(python)
-    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--python", python, *uv_options(told)]
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", python]
     variables = dict(os.environ) | uv_variables(told)  # noqa: TID251
-    if subprocess.run([*uv, *arguments], env=variables, check=False).returncode == 0:
+    if subprocess.run([*uv, *uv_options(told), *arguments], env=variables, check=False).returncode == 0:
         return 0
     sys.stderr.write("uv could not; pip tries\n")
     return subprocess.run([python, "-m", "pip", "install", "-qq", *arguments], check=False).returncode
