@@ -41,6 +41,13 @@ def choose_tictactoe(page: Page) -> None:
     page.get_by_label("Environment version").select_option(value=version.get_attribute("value"))
 
 
+def say_why(page: Page, why: str) -> None:
+    """Why to train without a certificate; that is not asked where another test had the version checked meanwhile."""
+    reason = page.get_by_label("Why without a certificate")
+    if reason.is_visible():
+        reason.fill(why)
+
+
 def expect_completed(page: Page) -> None:
     """The run whose page this is ends well."""
     expect(page.locator("#run-head .badge").first).to_have_text("completed", timeout=WORK_MS)

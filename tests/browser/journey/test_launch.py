@@ -7,7 +7,7 @@ import pytest
 import yaml
 from playwright.sync_api import Page, ViewportSize, expect
 
-from tests.browser.journey.steps import WORK_MS, choose_tictactoe
+from tests.browser.journey.steps import WORK_MS, choose_tictactoe, say_why
 from tests.browser.witness import assert_not_reloaded, mark
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -23,8 +23,10 @@ def test_a_run_is_looked_at_and_started_from_there(page: Page, tmp_path: Path) -
     _fill_in(page)
     _read_the_file(page, tmp_path)
     _look_at_it(page)
-    page.get_by_label("Why without a certificate").fill("a small try from a pre-flight")
-    page.get_by_role("button", name="Start training").click()
+    start = page.get_by_role("button", name="Start training")
+    expect(start).to_be_visible()
+    say_why(page, "a small try from a pre-flight")
+    start.click()
     expect(page.locator("#run-head h1")).to_contain_text("tictactoe", timeout=WORK_MS)
     page.get_by_role("button", name="Stop").click()
     page.locator("dialog[open]").get_by_role("button", name="Stop").click()

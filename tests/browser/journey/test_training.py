@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.journey.steps import WORK_MS, choose_tictactoe, expect_completed
+from tests.browser.journey.steps import WORK_MS, choose_tictactoe, expect_completed, say_why
 from tests.browser.witness import assert_not_reloaded, mark
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -25,7 +25,7 @@ def _train(page: Page) -> None:
     page.get_by_role("link", name="Quick look").click()
     page.wait_for_url("**/training/new?preset=quick*")
     choose_tictactoe(page)
-    page.get_by_label("Why without a certificate").fill("a small try")
+    say_why(page, "a small try")
     page.get_by_role("heading", name="Gate before reinforcement").click()
     for name, value in {
         "sft.episodes": 200,
