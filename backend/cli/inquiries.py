@@ -11,11 +11,8 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json
-from backend.cli.watching import progress_bars
+from backend.cli.watching import OVER, POLL_SECONDS, progress_bars
 from backend.client import Client
-
-POLL_SECONDS = 0.5
-OVER = {"completed", "failed", "stopped", "paused"}
 
 Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
 

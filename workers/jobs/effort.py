@@ -6,7 +6,6 @@ each side's replies are cut and graded in a process with its weights, and the tw
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import structlog
@@ -16,13 +15,14 @@ from sqlalchemy.orm import Session
 from backend.db.models import Checkpoint, EffortReply, EffortScore, EffortSide, Run
 from backend.db.session import transaction
 from backend.domain.effort import Scored, concluded
-from backend.domain.vocabulary import Role, RunStatus
+from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.service import request_stop, resume_run
 from backend.evaluations.starting import start_evaluation
 from backend.events import announce, run_topic
 from backend.judging.effort.queries import checkpoint_name, replies_of, sides_of
+from workers.jobs.asker import Asker
 from workers.jobs.children import ChildFailed, must_run_child
 from workers.jobs.registry import JobContext
 
@@ -34,15 +34,6 @@ logger = structlog.get_logger(__name__)
 
 class CannotGoOn(Exception):
     """The score ends without an answer; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asker:
-    """For whom the evaluations are played."""
-
-    person_id: uuid.UUID
-    role: Role = Role.AUTHOR
-    is_token: bool = False
 
 
 def run(context: JobContext) -> None:
@@ -164,7 +155,7 @@ def _stop_evaluations(session: Session, score: EffortScore, sides: Sequence[Effo
             request_stop(session, _asker(score), side.run)
 
 
-def _asker(score: EffortScore) -> _Asker:
+def _asker(score: EffortScore) -> Asker:
     if score.asked_by is None:
         raise CannotGoOn("Who asked for it was removed: ask for another one.")
-    return _Asker(score.asked_by)
+    return Asker(score.asked_by)

@@ -17,7 +17,7 @@ from backend.db.models import Checkpoint, OnsetSample, OnsetSearch, Run
 from backend.db.session import transaction
 from backend.domain.notices import NoticeKind
 from backend.domain.onset import BASE, Shown, chance, conclude, exceeds, nearest, next_place, remarks
-from backend.domain.vocabulary import Role, RunStatus
+from backend.domain.vocabulary import RunStatus
 from backend.errors import AppError
 from backend.evaluations.forms import EvaluationRequest
 from backend.evaluations.service import request_stop, resume_run
@@ -25,6 +25,7 @@ from backend.evaluations.starting import start_evaluation
 from backend.events import announce, run_topic
 from backend.judging.onset.queries import checkpoints_until, found_words, pattern_name, samples_of, start_of
 from backend.notifications import outbox
+from workers.jobs.asker import Asker
 from workers.jobs.judged_rows import judged_run, stored_steps
 from workers.jobs.registry import JobContext
 from workers.judging.detectors.every import OF_ROLLOUTS
@@ -36,15 +37,6 @@ DETECTORS = {each.id: each for each in OF_ROLLOUTS}
 
 class CannotGoOn(Exception):
     """The search ends without an answer; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asker:
-    """For whom the evaluations are played."""
-
-    person_id: uuid.UUID
-    role: Role = Role.AUTHOR
-    is_token: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,10 +222,10 @@ def _stop_evaluations(session: Session, search: OnsetSearch, samples: Sequence[O
                 request_stop(session, _asker(search), sample.run)
 
 
-def _asker(search: OnsetSearch) -> _Asker:
+def _asker(search: OnsetSearch) -> Asker:
     if search.asked_by is None:
         raise CannotGoOn("Who asked for it was removed: start another search.")
-    return _Asker(search.asked_by)
+    return Asker(search.asked_by)
 
 
 def _look(search_id: uuid.UUID, play: _Play) -> Shown:
