@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Environment, EnvironmentVersion, Judge, Policy, Run, Task
 from backend.db.session import transaction
 from backend.domain.ids import new_id, stable_id
+from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
 from workers.jobs.rollout_rows import COLUMNS, json_text
@@ -36,7 +37,11 @@ def make_surroundings(tasks: int) -> tuple[uuid.UUID, uuid.UUID, uuid.UUID]:
         session.add_all([environment, policy])
         session.flush()
         version = EnvironmentVersion(
-            environment_id=environment.id, number=1, files=files, content_hash=content_hash(files), manifest={}
+            environment_id=environment.id,
+            number=1,
+            files=files,
+            content_hash=content_hash(files),
+            manifest=_manifest().model_dump(mode="json"),
         )
         judge = Judge(name="strict", policy_id=policy.id, configuration={})
         session.add_all([version, judge])
@@ -53,6 +58,16 @@ def make_surroundings(tasks: int) -> tuple[uuid.UUID, uuid.UUID, uuid.UUID]:
             for index in range(tasks)
         )
         return version.id, policy.id, judge.id
+
+
+def _manifest() -> Manifest:
+    """What a verdict reads of a version: its columns, and what chance may get."""
+    block = {
+        "agent": {"action": {"format": "tag", "tag": "move", "field": "cell", "type": "integer"}},
+        "rewards": dict(WEIGHTS),
+        "checks": {"floor_maximum": 0.2},
+    }
+    return Manifest.model_validate({"name": "table", "proctor": block})
 
 
 def make_run(name: str, version_id: uuid.UUID, policy_id: uuid.UUID, judge_id: uuid.UUID, rollouts: int) -> uuid.UUID:
