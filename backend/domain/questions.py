@@ -35,6 +35,10 @@ class QuestionKind(StrEnum):
     CONTRAST = "contrastive_judge"
     """What do the rollouts of a task that earned much do that is not doing the task?"""
 
+    def detector(self, name: str) -> str:
+        """Under which id the flags of such a question of this name stand."""
+        return f"{DETECTOR_PREFIX}{name}" if self is QuestionKind.QUESTION else str(self)
+
     @property
     def is_of_rollouts(self) -> bool:
         """Is there an answer for each rollout, not for several at once?"""
@@ -111,7 +115,7 @@ class QuestionConfiguration(BaseModel):
 
     def detector(self, name: str) -> str:
         """Under which id its flags stand."""
-        return f"{DETECTOR_PREFIX}{name}" if self.kind is QuestionKind.QUESTION else str(self.kind)
+        return self.kind.detector(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def is_asked(detector: str) -> bool:
 
 def detector_of(kind: QuestionKind, name: str) -> str:
     """Under which id the flags of a question stand, and stay when it is deleted."""
-    return f"{DETECTOR_PREFIX}{named(name)}" if kind is QuestionKind.QUESTION else str(kind)
+    return kind.detector(named(name))
 
 
 def named(name: str) -> str:

@@ -18,7 +18,7 @@ from backend.db.models import Job, Policy
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue
 from backend.errors import Conflict, InvalidInput
-from backend.judging.inquiries.queries import ASKABLE, I
+from backend.judging.inquiries.queries import ASKABLE, I, get_inquiry
 from backend.queue import enqueue
 from backend.web.audit import audit
 
@@ -64,8 +64,9 @@ class Rules(Generic[I]):
         audit(session, actor, f"{row.noun}.add", row.noun, row.id, name=row.name)
         return row
 
-    def change(self, session: Session, actor: Actor, row: I, request: Request) -> I:
+    def change(self, session: Session, actor: Actor, id: uuid.UUID, request: Request) -> I:
         """Only while it was not used."""
+        row = get_inquiry(session, self.rows, id)
         self.refuse_deleted(row)
         self.refuse_used(session, row)
         self._fill(session, row, request)
@@ -73,13 +74,17 @@ class Rules(Generic[I]):
         audit(session, actor, f"{row.noun}.change", row.noun, row.id, name=row.name)
         return row
 
-    def delete(self, session: Session, actor: Actor, row: I) -> None:
-        """Take it out of all choices and columns. What it said stays with the rollouts; its name is free again."""
+    def delete(self, session: Session, actor: Actor, id: uuid.UUID) -> str:
+        """Take it out of all choices and columns. What it said stays with the rollouts; its name, which is given back,
+        is free again."""
+        row = get_inquiry(session, self.rows, id)
         self.refuse_deleted(row)
-        audit(session, actor, f"{row.noun}.delete", row.noun, row.id, name=row.name)
+        name = row.name
+        audit(session, actor, f"{row.noun}.delete", row.noun, row.id, name=name)
         row.deleted_at = datetime.now(UTC)
-        row.name = f"{row.name[:80]} (deleted {row.id.hex[-6:]})"
+        row.name = f"{name[:80]} (deleted {row.id.hex[-6:]})"
         session.flush()
+        return name
 
     def begin_try(self, session: Session, row: I, job_name: str, arguments: Mapping[str, Any]) -> Job:
         """The job's row will hold what was asked and answered, and nothing else is stored."""

@@ -35,14 +35,13 @@ def get_judge(judge_id: uuid.UUID, session: SessionDep, _: Viewer) -> JudgeAnswe
 @router.put("/judges/{judge_id}")
 def change_judge(judge_id: uuid.UUID, session: SessionDep, actor: Trainer, request: JudgeRequest) -> JudgeAnswer:
     """Only while it has not judged; afterwards add another one."""
-    judge = queries.get_judge(session, judge_id)
-    return JudgeAnswer.of(JUDGES.change(session, actor, judge, request))
+    return JudgeAnswer.of(JUDGES.change(session, actor, judge_id, request))
 
 
 @router.delete("/judges/{judge_id}", status_code=204)
 def delete_judge(judge_id: uuid.UUID, session: SessionDep, actor: Trainer) -> None:
     """Its judgements stay with their rollouts; its name is free again."""
-    JUDGES.delete(session, actor, queries.get_judge(session, judge_id))
+    JUDGES.delete(session, actor, judge_id)
 
 
 @router.post("/judges/{judge_id}/ask", status_code=202)

@@ -11,14 +11,14 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
-from backend.db.models import Judge, Policy, Run
+from backend.db.models import Judge, Run
 from backend.domain.judge_prompts import FIELDS
 from backend.domain.judges import JudgeConfiguration, Scale, Target
 from backend.domain.judging_record import CanaryReport, JudgingRecord
 from backend.errors import InvalidInput
 from backend.events import job_topic
-from backend.judging.inquiries.pages import name_of_copy, policy_choices
-from backend.judging.inquiries.queries import Try, askable_policies
+from backend.judging.inquiries.pages import InquiryForm, Listed, change_form, listed, new_form
+from backend.judging.inquiries.queries import Try
 from backend.judging.judges import queries, service
 from backend.judging.judges.forms import JudgeRequest, criteria_as_text
 from backend.judging.judges.queries import JudgementFigures
@@ -29,6 +29,7 @@ from backend.web.pages import page, see_other
 from backend.web.streams import live_blocks
 
 router = APIRouter()
+FORM = "judges/new.html"
 ASKED = "judges/asked.html"
 
 
@@ -36,25 +37,16 @@ ASKED = "judges/asked.html"
 class JudgesPage:
     """All judges by name."""
 
-    judges: Sequence[Judge]
-    configurations: dict[uuid.UUID, JudgeConfiguration]
-    figures: dict[uuid.UUID, JudgementFigures]
+    judges: Sequence[Listed[Judge, JudgeConfiguration, JudgementFigures]]
     rollout: str
     """To try one on."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeFormPage:
-    """The form: blank, copied from a judge, or of a judge that has not judged yet."""
-
-    judge: Judge | None
-    """The one to change."""
-    name: str
-    policy_id: uuid.UUID | None
+    form: InquiryForm[Judge]
     configuration: JudgeConfiguration
     criteria: str
-    policies: Sequence[Policy]
-    policy_choices: list[tuple[str, str]]
     fields: dict[str, str]
     targets: list[tuple[str, str, str]]
     scales: list[tuple[str, str, str]]
@@ -94,20 +86,13 @@ _SCALES = [
 
 @router.get("/judges", response_class=HTMLResponse)
 def list_judges(request: Request, session: SessionDep, _: Viewer, rollout: uuid.UUID | None = None) -> HTMLResponse:
-    found = queries.judges(session)
-    configurations = {judge.id: queries.configuration_of(judge) for judge in found}
-    figures = queries.count_judgements(session, [judge.id for judge in found])
-    return page(request, "judges/list.html", JudgesPage(found, configurations, figures, str(rollout or "")))
+    found = listed(session, Judge, queries.configuration_of, queries.count_judgements, JudgementFigures())
+    return page(request, "judges/list.html", JudgesPage(found, str(rollout or "")))
 
 
 @router.get("/judges/new", response_class=HTMLResponse)
 def new_judge(request: Request, session: SessionDep, _: Trainer, copy: uuid.UUID | None = None) -> HTMLResponse:
-    """Blank, or a copy to be changed."""
-    if copy is None:
-        return page(request, "judges/new.html", _form(session, None, "", None, JudgeConfiguration()))
-    judge = queries.get_judge(session, copy)
-    context = _form(session, None, name_of_copy(judge), judge.policy_id, queries.configuration_of(judge))
-    return page(request, "judges/new.html", context)
+    return page(request, FORM, _form(new_form(session, Judge, copy)))
 
 
 @router.post("/judges", response_class=HTMLResponse)
@@ -137,10 +122,7 @@ def show_judge(
 
 @router.get("/judges/{judge_id}/edit", response_class=HTMLResponse)
 def edit_judge(request: Request, judge_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
-    judge = queries.get_judge(session, judge_id)
-    JUDGES.refuse_used(session, judge)
-    context = _form(session, judge, judge.name, judge.policy_id, queries.configuration_of(judge))
-    return page(request, "judges/new.html", context)
+    return page(request, FORM, _form(change_form(session, JUDGES, judge_id)))
 
 
 @router.post("/judges/{judge_id}/edit", response_class=HTMLResponse)
@@ -150,15 +132,13 @@ def change_judge(
     actor: Trainer,
     form: Annotated[JudgeRequest, Depends(read_form(JudgeRequest))],
 ) -> Response:
-    judge = JUDGES.change(session, actor, queries.get_judge(session, judge_id), form)
+    judge = JUDGES.change(session, actor, judge_id, form)
     return see_other(f"/judges/{judge.id}", f"The judge {judge.name} was changed.")
 
 
 @router.post("/judges/{judge_id}/delete", response_class=HTMLResponse)
 def delete_judge(judge_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    judge = queries.get_judge(session, judge_id)
-    name = judge.name
-    JUDGES.delete(session, actor, judge)
+    name = JUDGES.delete(session, actor, judge_id)
     return see_other("/judges", f"The judge {name} was deleted. What it said stays with the rollouts.")
 
 
@@ -193,18 +173,12 @@ async def asked_events(
         yield event
 
 
-def _form(
-    session: Session, judge: Judge | None, name: str, policy_id: uuid.UUID | None, configuration: JudgeConfiguration
-) -> JudgeFormPage:
-    policies = askable_policies(session)
+def _form(begun: InquiryForm[Judge]) -> JudgeFormPage:
+    configuration = queries.configuration_of(begun.source) if begun.source else JudgeConfiguration()
     return JudgeFormPage(
-        judge=judge,
-        name=name,
-        policy_id=policy_id,
+        form=begun,
         configuration=configuration,
         criteria=criteria_as_text(configuration),
-        policies=policies,
-        policy_choices=policy_choices(policies),
         fields=FIELDS,
         targets=[(str(key), text, note) for key, text, note in _TARGETS],
         scales=[(str(key), text, note) for key, text, note in _SCALES],

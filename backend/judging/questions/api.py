@@ -36,14 +36,13 @@ def change_question(
     question_id: uuid.UUID, session: SessionDep, actor: Author, request: QuestionRequest
 ) -> QuestionOut:
     """Only while it was not asked about a run; afterwards add another one."""
-    question = queries.get_question(session, question_id)
-    return QuestionOut.of(QUESTIONS.change(session, actor, question, request))
+    return QuestionOut.of(QUESTIONS.change(session, actor, question_id, request))
 
 
 @router.delete("/questions/{question_id}", status_code=204)
 def delete_question(question_id: uuid.UUID, session: SessionDep, actor: Author) -> None:
     """Its answers stay with their rollouts; its name is free again."""
-    QUESTIONS.delete(session, actor, queries.get_question(session, question_id))
+    QUESTIONS.delete(session, actor, question_id)
 
 
 @router.get("/questions/{question_id}/tried/{job_id}")

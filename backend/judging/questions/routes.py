@@ -10,11 +10,11 @@ from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
-from backend.db.models import Policy, Question
+from backend.db.models import Question
 from backend.domain.questions import AnswerType, QuestionConfiguration, QuestionKind
 from backend.events import job_topic
-from backend.judging.inquiries.pages import name_of_copy, policy_choices
-from backend.judging.inquiries.queries import Try, askable_policies
+from backend.judging.inquiries.pages import InquiryForm, Listed, change_form, listed, new_form
+from backend.judging.inquiries.queries import Try
 from backend.judging.questions import queries
 from backend.judging.questions.forms import QuestionRequest
 from backend.judging.questions.queries import AnswerFigures, AskedRun
@@ -25,6 +25,7 @@ from backend.web.pages import page, see_other
 from backend.web.streams import live_blocks
 
 router = APIRouter()
+FORM = "questions/new.html"
 TRIED = "questions/tried.html"
 
 
@@ -32,22 +33,14 @@ TRIED = "questions/tried.html"
 class QuestionsPage:
     """All questions by name."""
 
-    questions: Sequence[Question]
-    configurations: dict[uuid.UUID, QuestionConfiguration]
-    figures: dict[uuid.UUID, AnswerFigures]
+    questions: Sequence[Listed[Question, QuestionConfiguration, AnswerFigures]]
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionFormPage:
-    """The form: blank, copied from a question, or of one that was not asked yet."""
-
-    question: Question | None
-    name: str
-    policy_id: uuid.UUID | None
+    form: InquiryForm[Question]
     configuration: QuestionConfiguration
     kind: QuestionKind
-    policies: Sequence[Policy]
-    policy_choices: list[tuple[str, str]]
     answer_types: list[tuple[str, str, str]]
 
 
@@ -68,10 +61,8 @@ _ANSWER_TYPES = [
 
 @router.get("/questions", response_class=HTMLResponse)
 def list_questions(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
-    found = queries.questions(session)
-    configurations = {question.id: queries.configuration_of(question) for question in found}
-    figures = queries.count_answers(session, [question.id for question in found])
-    return page(request, "questions/list.html", QuestionsPage(found, configurations, figures))
+    found = listed(session, Question, queries.configuration_of, queries.count_answers, AnswerFigures())
+    return page(request, "questions/list.html", QuestionsPage(found))
 
 
 @router.get("/questions/new", response_class=HTMLResponse)
@@ -82,13 +73,7 @@ def new_question(
     kind: QuestionKind = QuestionKind.QUESTION,
     copy: uuid.UUID | None = None,
 ) -> HTMLResponse:
-    """Blank, or a copy to be changed."""
-    if copy is None:
-        return page(request, "questions/new.html", _form(session, None, "", None, blank(kind)))
-    question = queries.get_question(session, copy)
-    asked = queries.configuration_of(question)
-    context = _form(session, None, name_of_copy(question), question.policy_id, asked)
-    return page(request, "questions/new.html", context)
+    return page(request, FORM, _form(new_form(session, Question, copy), kind))
 
 
 @router.post("/questions", response_class=HTMLResponse)
@@ -113,10 +98,7 @@ def show_question(request: Request, question_id: uuid.UUID, session: SessionDep,
 
 @router.get("/questions/{question_id}/edit", response_class=HTMLResponse)
 def edit_question(request: Request, question_id: uuid.UUID, session: SessionDep, _: Author) -> HTMLResponse:
-    question = queries.get_question(session, question_id)
-    QUESTIONS.refuse_used(session, question)
-    asked = queries.configuration_of(question)
-    return page(request, "questions/new.html", _form(session, question, question.name, question.policy_id, asked))
+    return page(request, FORM, _form(change_form(session, QUESTIONS, question_id), QuestionKind.QUESTION))
 
 
 @router.post("/questions/{question_id}/edit", response_class=HTMLResponse)
@@ -126,15 +108,13 @@ def change_question(
     actor: Author,
     form: Annotated[QuestionRequest, Depends(read_form(QuestionRequest))],
 ) -> Response:
-    question = QUESTIONS.change(session, actor, queries.get_question(session, question_id), form)
+    question = QUESTIONS.change(session, actor, question_id, form)
     return see_other(f"/questions/{question.id}", f"The question {question.name} was changed.")
 
 
 @router.post("/questions/{question_id}/delete", response_class=HTMLResponse)
 def delete_question(question_id: uuid.UUID, session: SessionDep, actor: Author) -> Response:
-    question = queries.get_question(session, question_id)
-    name = question.name
-    QUESTIONS.delete(session, actor, question)
+    name = QUESTIONS.delete(session, actor, question_id)
     return see_other("/questions", f"The question {name} was deleted. Its answers stay with the rollouts.")
 
 
@@ -163,21 +143,11 @@ def blank(kind: QuestionKind) -> QuestionConfiguration:
     return QuestionConfiguration(kind=kind, text="…" if is_own else "", answers=answers)
 
 
-def _form(
-    session: Session,
-    question: Question | None,
-    name: str,
-    policy_id: uuid.UUID | None,
-    configuration: QuestionConfiguration,
-) -> QuestionFormPage:
-    policies = askable_policies(session)
+def _form(begun: InquiryForm[Question], kind: QuestionKind) -> QuestionFormPage:
+    configuration = queries.configuration_of(begun.source) if begun.source else blank(kind)
     return QuestionFormPage(
-        question=question,
-        name=name,
-        policy_id=policy_id,
+        form=begun,
         configuration=configuration,
         kind=configuration.kind,
-        policies=policies,
-        policy_choices=policy_choices(policies),
         answer_types=[(str(key), text, note) for key, text, note in _ANSWER_TYPES],
     )
