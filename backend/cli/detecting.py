@@ -1,6 +1,5 @@
 """`proctor run detect`, `run interventions`: detectors over a stored run, and what their actions did to a training."""
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -9,8 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
-
-_POLL_SECONDS = 0.5
+from backend.cli.watching import look_while
 
 
 def detect(
@@ -26,9 +24,8 @@ def detect(
     found = run_of(client, run)
     path = f"/runs/{found['id']}/detection"
     look: dict[str, Any] = client.post(path, {"altered": altered})
-    while not no_wait and not look["is_over"]:
-        time.sleep(_POLL_SECONDS)
-        look = client.get(path)
+    if not no_wait:
+        look = look_while(lambda look: not look["is_over"], look, lambda: client.get(path))
     if as_json:
         write_json(look)
     elif not look["is_over"]:

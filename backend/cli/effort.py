@@ -1,15 +1,14 @@
 """`proctor run effort`: how much of its reasoning a checkpoint needs for its reward."""
 
-import time
 from typing import Annotated, Any
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import run_of, short
+from backend.cli.names import run_of
 from backend.cli.options import AsJson, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
-from backend.cli.watching import OVER, POLL_SECONDS, progress_bars
+from backend.cli.output import fail, say, write_json, write_table
+from backend.cli.studies import end_with, steer, watch_study
 from backend.client import Client
 
 
@@ -44,8 +43,8 @@ def effort(
     client = connect()
     path = f"/runs/{run_of(client, run)['id']}/effort"
     if stop or resume:
-        score = _chosen(client.get(path), is_open=stop)
-        _show(client, client.post(f"{path}/{score['id']}/{'stop' if stop else 'resume'}"), no_wait or stop, as_json)
+        score = steer(client, path, client.get(path)["scores"], "effort score", is_stop=stop)
+        _show(client, path, score, no_wait or stop, as_json)
     elif start:
         body = {
             "checkpoint_id": None if step is None else _checkpoint(client.get(path), step),
@@ -56,7 +55,7 @@ def effort(
             "replies": replies,
             "measure": measure,
         }
-        _show(client, client.post(path, body), no_wait, as_json)
+        _show(client, path, client.post(path, body), no_wait, as_json)
     elif as_json:
         write_json(client.get(path))
     else:
@@ -71,44 +70,15 @@ def _checkpoint(found: dict[str, Any], step: int) -> str:
     fail(f"no checkpoint of step {step} can be scored; offered: {offered}")
 
 
-def _chosen(found: dict[str, Any], *, is_open: bool) -> dict[str, Any]:
-    """The newest score that is meant."""
-    for score in found["scores"]:
-        is_over = score["status"] in OVER
-        if is_over != is_open and score["status"] != "completed":
-            chosen: dict[str, Any] = score
-            return chosen
-    fail("no effort score is under way" if is_open else "there is no effort score to go on with")
-
-
-def _show(client: Client, score: dict[str, Any], no_wait: bool, as_json: bool) -> None:
+def _show(client: Client, path: str, score: dict[str, Any], no_wait: bool, as_json: bool) -> None:
     if not no_wait:
-        score = _watch(client, score, quiet=as_json)
-    if as_json:
-        write_json(score)
-    else:
-        _write_score(score)
+        score = watch_study(client, path, score, "effort score", _shown, quiet=as_json)
     is_good = score["status"] == "completed" and score["outcome"] != "suspicious"
-    raise typer.Exit(OK if no_wait or is_good else BAD_RESULT)
+    end_with(score, _write_score, is_good=no_wait or is_good, as_json=as_json)
 
 
-def _watch(client: Client, score: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """The score once it is over. Ctrl-C leaves it at work."""
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task("effort score", total=None, rate="")
-        try:
-            while score["status"] not in OVER:
-                state = score["progress"]
-                total = state["total"] or None
-                progress.update(bar, description=state["doing"], total=total, completed=state["done"])
-                time.sleep(POLL_SECONDS)
-                score = client.get(f"/runs/{score['run_id']}/effort/{score['id']}")
-        except KeyboardInterrupt:
-            progress.stop()
-            told = f"It goes on. `proctor run effort {short(score['run_id'])}` shows it, with --stop it stops."
-            console(is_error=True).print(told, markup=False)
-            raise SystemExit(OK) from None
-    return score
+def _shown(state: dict[str, Any]) -> dict[str, Any]:
+    return {"description": state["doing"], "total": state["total"] or None, "completed": state["done"]}
 
 
 def _write(found: dict[str, Any]) -> None:

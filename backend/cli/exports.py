@@ -13,11 +13,10 @@ from backend.cli.hub_upload import dry_run, upload
 from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
-from backend.cli.watching import progress_bars
+from backend.cli.watching import POLL_SECONDS, progress_bars
 from backend.client import Client
 from backend.domain.vocabulary import ExportForm
 
-POLL_SECONDS = 0.5
 _OVER = {"completed", "refused", "failed"}
 Form = Annotated[ExportForm | None, typer.Option(help="Left out: all weights, or the adapter merged into its base.")]
 

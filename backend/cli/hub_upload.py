@@ -1,12 +1,10 @@
 """Sending an export to the Hugging Face Hub from the command line: Proctor sends, with this side's token."""
 
-import time
 from typing import Any
 
 from backend.cli.output import BAD_RESULT, fail, say, write_table
+from backend.cli.watching import look_while
 from backend.client import Client
-
-POLL_SECONDS = 0.5
 
 
 def dry_run(client: Client, export_id: str, repository: str, *, is_private: bool, quiet: bool) -> dict[str, Any]:
@@ -23,10 +21,11 @@ def upload(client: Client, export_id: str, repository: str, *, is_private: bool,
     """Ask for the upload and wait until it is over. Ends with 1 when the Hub refuses."""
     asked = {"repository": repository, "is_private": is_private, "token": own_token()}
     answer: dict[str, Any] = client.post(f"/exports/{export_id}/hub", asked)
-    state: dict[str, Any] = answer["upload"]
-    while state["status"] not in {"completed", "failed"}:
-        time.sleep(POLL_SECONDS)
-        state = client.get(f"/exports/{export_id}")["upload"]
+    state = look_while(
+        lambda upload: upload["status"] not in {"completed", "failed"},
+        answer["upload"],
+        lambda: client.get(f"/exports/{export_id}")["upload"],
+    )
     if state["status"] == "failed":
         fail(state["reason"] or "the upload failed", BAD_RESULT)
     if not quiet:

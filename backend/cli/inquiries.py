@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ import typer
 
 from backend.cli.connection import connect
 from backend.cli.names import run_of, short
-from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json
-from backend.cli.watching import OVER, POLL_SECONDS, progress_bars
+from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json
+from backend.cli.watching import OVER, POLL_SECONDS, look_while, work_bar
 from backend.client import Client
 
 Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
@@ -86,29 +87,20 @@ class Sort:
 
     def _watch(self, client: Client, run_id: str, work: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         """Until it is over. Ctrl-C leaves it at work."""
-        with progress_bars(quiet=quiet) as progress:
-            bar = progress.add_task(f"{work[self.noun]} {self.at_work}", total=None, rate="")
-            try:
-                while work["status"] not in OVER:
-                    time.sleep(POLL_SECONDS)
-                    found = client.all(f"/runs/{run_id}/{self.noun}s")
-                    work = next(each for each in found if each[f"{self.noun}_id"] == work[f"{self.noun}_id"])
-                    done = work[self.done] + work["failed"]
-                    progress.update(bar, total=work["total"], completed=done, rate=self.rate(work))
-            except KeyboardInterrupt:
-                progress.stop()
-                told = f"It goes on. `proctor {self.noun} stop {work[self.noun]} {short(run_id)}` stops it."
-                console(is_error=True).print(told, markup=False)
-                raise SystemExit(0) from None
+        told = f"It goes on. `proctor {self.noun} stop {work[self.noun]} {short(run_id)}` stops it."
+        with work_bar(f"{work[self.noun]} {self.at_work}", told, quiet=quiet) as move:
+            while work["status"] not in OVER:
+                time.sleep(POLL_SECONDS)
+                found = client.all(f"/runs/{run_id}/{self.noun}s")
+                work = next(each for each in found if each[f"{self.noun}_id"] == work[f"{self.noun}_id"])
+                move(total=work["total"], completed=work[self.done] + work["failed"], rate=self.rate(work))
         return work
 
 
 def answer_of_try(client: Client, tried: dict[str, Any], address: str) -> dict[str, Any]:
     """As soon as it is there."""
-    while tried["is_waiting"]:
-        time.sleep(POLL_SECONDS)
-        tried = client.get(f"{address}/{tried['id']}")
-    answer: dict[str, Any] = tried["answer"]
+    path = f"{address}/{tried['id']}"
+    answer: dict[str, Any] = look_while(itemgetter("is_waiting"), tried, lambda: client.get(path))["answer"]
     return answer
 
 

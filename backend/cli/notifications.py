@@ -1,6 +1,5 @@
 """`proctor notifications …`: what Proctor told, and where it is sent."""
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -8,6 +7,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.options import AsJson, Limit, NoWait
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
+from backend.cli.watching import look_while
 from backend.client import Client
 
 app = typer.Typer(
@@ -15,7 +15,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-POLL_SECONDS = 0.5
 
 Name = Annotated[str, typer.Argument(metavar="DESTINATION", help="A destination's name or id.")]
 Kinds = Annotated[
@@ -190,14 +189,18 @@ def _save(name: str, body: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _tell(client: Client, delivery: dict[str, Any], *, no_wait: bool, as_json: bool) -> None:
-    while not no_wait and delivery["status"] == "waiting" and not delivery["attempts"]:
-        time.sleep(POLL_SECONDS)
-        delivery = client.get(f"/notifications/deliveries/{delivery['id']}")
+    if not no_wait:
+        path = f"/notifications/deliveries/{delivery['id']}"
+        delivery = look_while(_is_unsent, delivery, lambda: client.get(path))
     if as_json:
         write_json(delivery)
     else:
         write_fields({name: delivery[name] for name in ("id", "destination", "status", "attempts", "error")})
     raise typer.Exit(0 if no_wait or delivery["status"] == "delivered" else BAD_RESULT)
+
+
+def _is_unsent(delivery: dict[str, Any]) -> bool:
+    return delivery["status"] == "waiting" and not delivery["attempts"]
 
 
 def _place(configuration: dict[str, Any]) -> str:

@@ -1,16 +1,15 @@
 """`proctor run onset`: when a confirmed pattern of a training run began, and the way back to before it."""
 
-import time
 from typing import Annotated, Any
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import run_of, short
+from backend.cli.names import run_of
 from backend.cli.options import AsJson, NoWait, RunName
-from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
+from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.cli.starting import finish
-from backend.cli.watching import OVER, POLL_SECONDS, progress_bars
+from backend.cli.studies import end_with, steer, watch_study
 from backend.client import Client
 
 
@@ -49,27 +48,23 @@ def onset(
     if roll_back:
         _roll_back(client, path, version, without_certificate, no_wait=no_wait, as_json=as_json)
     elif stop or resume:
-        search = _chosen(client.get(path), detector, cluster, is_open=stop)
-        _show_search(
-            client, client.post(f"{path}/{search['id']}/{'stop' if stop else 'resume'}"), no_wait or stop, as_json
-        )
+        search = steer(client, path, _meant(client.get(path), detector, cluster), "search", is_stop=stop)
+        _show_search(client, path, search, no_wait or stop, as_json)
     elif detector:
         body = {"detector": detector, "cluster": cluster, "tasks": tasks, "group_size": group_size}
-        _show_search(client, client.post(path, body), no_wait, as_json)
+        _show_search(client, path, client.post(path, body), no_wait, as_json)
     elif as_json:
         write_json(client.get(path))
     else:
         _write(client.get(path))
 
 
-def _chosen(found: dict[str, Any], detector: str | None, cluster: str | None, *, is_open: bool) -> dict[str, Any]:
-    """The newest search that is meant."""
-    for search in found["searches"]:
-        is_meant = detector in (None, search["detector"]) and cluster in (None, search["cluster"])
-        if is_meant and (search["status"] not in OVER) == is_open:
-            chosen: dict[str, Any] = search
-            return chosen
-    fail("there is no search under way" if is_open else "there is no search to go on with")
+def _meant(found: dict[str, Any], detector: str | None, cluster: str | None) -> list[dict[str, Any]]:
+    return [
+        each
+        for each in found["searches"]
+        if detector in (None, each["detector"]) and cluster in (None, each["cluster"])
+    ]
 
 
 def _roll_back(
@@ -87,34 +82,16 @@ def _roll_back(
     finish(client, client.get(f"/runs/{started['id']}"), no_wait=no_wait, as_json=as_json)
 
 
-def _show_search(client: Client, search: dict[str, Any], no_wait: bool, as_json: bool) -> None:
+def _show_search(client: Client, path: str, search: dict[str, Any], no_wait: bool, as_json: bool) -> None:
+    title = str(search["title"])
+
+    def shown(state: dict[str, Any]) -> dict[str, Any]:
+        what = f"{title}: {state['done']} of {state['total']} rollouts" if state["total"] else title
+        return {"description": what, "total": state["at_most"], "completed": state["sampled"]}
+
     if not no_wait:
-        search = _watch(client, search, quiet=as_json)
-    if as_json:
-        write_json(search)
-    else:
-        _write_search(search)
-    raise typer.Exit(OK if no_wait or search["status"] == "completed" else BAD_RESULT)
-
-
-def _watch(client: Client, search: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    """The search once it is over. Ctrl-C leaves it at work."""
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task(str(search["title"]), total=None, rate="")
-        try:
-            while search["status"] not in OVER:
-                state = search["progress"]
-                what = f"{search['title']}: {state['done']} of {state['total']} rollouts" if state["total"] else None
-                progress.update(bar, description=what, total=state["at_most"], completed=state["sampled"])
-                time.sleep(POLL_SECONDS)
-                search = client.get(f"/runs/{search['run_id']}/onset/{search['id']}")
-        except KeyboardInterrupt:
-            progress.stop()
-            name = short(search["run_id"])
-            told = f"The search goes on. `proctor run onset {name}` shows it, with --stop it stops."
-            console(is_error=True).print(told, markup=False)
-            raise SystemExit(OK) from None
-    return search
+        search = watch_study(client, path, search, title, shown, quiet=as_json)
+    end_with(search, _write_search, is_good=no_wait or search["status"] == "completed", as_json=as_json)
 
 
 def _write(found: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """`proctor policy …`: what can act."""
 
-import time
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +9,7 @@ from backend.cli.connection import connect
 from backend.cli.names import policy_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json, write_table
+from backend.cli.watching import look_while
 from backend.client import Client
 
 app = typer.Typer(
@@ -16,7 +17,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-POLL_SECONDS = 0.5
 _PRICE = "US dollars per million tokens "
 
 Name = Annotated[str, typer.Argument(metavar="POLICY", help="Its name or id.")]
@@ -192,11 +192,7 @@ _MARKS = {"passed": ("✓", "green"), "warned": ("!", "yellow"), "failed": ("✗
 
 def _tested(client: Client, name: str) -> dict[str, Any]:
     path = f"/policies/{policy_of(client, name)['id']}/test"
-    report: dict[str, Any] = client.post(path)
-    while report["is_waiting"]:
-        time.sleep(POLL_SECONDS)
-        report = client.get(path)
-    return report
+    return look_while(itemgetter("is_waiting"), client.post(path), lambda: client.get(path))
 
 
 def _base_url_of(client: Client, preset: str) -> str:

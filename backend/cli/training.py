@@ -12,9 +12,9 @@ from backend.cli.names import run_of, version_of
 from backend.cli.options import AsJson, RunName
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.starting import finish, nested
+from backend.cli.watching import POLL_SECONDS
 from backend.client import Client
 
-POLL_SECONDS = 0.5
 OVER = {"completed", "failed"}
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗", "red")}

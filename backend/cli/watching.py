@@ -1,8 +1,9 @@
-"""Waiting for a run with a progress bar: what is being done, the rate, the time left."""
+"""Waiting for what others do, with a progress bar: what is being done, the rate, the time left."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.progress import (
@@ -14,13 +15,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.progress import TaskID as Bar
 
 from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, OK, console
 from backend.client import Client
 
 POLL_SECONDS = 0.5
+"""Between looks at what is waited for."""
 FIGURES_SECONDS = 2.0
 """Between looks at the mean reward, which the server has to fold."""
 OVER = {"completed", "failed", "stopped", "paused"}
@@ -43,47 +44,59 @@ def progress_bars(*, quiet: bool = False) -> Iterator[Progress]:
         yield progress
 
 
-def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
-    """The run once it is over. Ctrl-C leaves it running and says how to come back."""
+@contextmanager
+def work_bar(name: str, told: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """What moves a bar of this name, as `Progress.update`. Ctrl-C leaves the work going on; `told` says how to come
+    back to it."""
     with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task(str(run["name"]), total=None, rate="")
+        bar = progress.add_task(name, total=None, rate="")
         try:
-            return follow(client, run["id"], progress, bar)
+            yield partial(progress.update, bar)
         except KeyboardInterrupt:
             progress.stop()
-            name = short(run["id"])
-            message = f"The run goes on. `proctor run watch {name}` shows it again, `proctor run stop {name}` stops it."
-            console(is_error=True).print(message, markup=False)
+            console(is_error=True).print(told, markup=False)
             raise SystemExit(OK) from None
 
 
-def follow(client: Client, run_id: str, progress: Progress, bar: Bar) -> dict[str, Any]:
-    """Move the bar until the run is over."""
-    name = str(progress.tasks[progress.task_ids.index(bar)].description)
-    reward, looked_at = "", float("-inf")
-    while True:
-        run: dict[str, Any] = client.get(f"/runs/{run_id}")
-        if run["progress"].get("done") and time.monotonic() - looked_at > FIGURES_SECONDS:
-            reward, looked_at = mean_reward(client, run_id), time.monotonic()
-        show(progress, bar, name, run, reward)
-        if run["status"] in OVER:
-            return run
+def look_while(
+    is_waiting: Callable[[dict[str, Any]], bool], found: dict[str, Any], look: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """What is found once it waits no more."""
+    while is_waiting(found):
         time.sleep(POLL_SECONDS)
+        found = look()
+    return found
 
 
-def mean_reward(client: Client, run_id: str) -> str:
+def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+    """The run once it is over. Ctrl-C leaves it running and says how to come back."""
+    name = short(run["id"])
+    told = f"The run goes on. `proctor run watch {name}` shows it again, `proctor run stop {name}` stops it."
+    reward, looked_at = "", float("-inf")
+    with work_bar(str(run["name"]), told, quiet=quiet) as move:
+        while True:
+            run = client.get(f"/runs/{run['id']}")
+            if run["progress"].get("done") and time.monotonic() - looked_at > FIGURES_SECONDS:
+                reward, looked_at = _mean_reward(client, run["id"]), time.monotonic()
+            move(**_shown(run, reward))
+            if run["status"] in OVER:
+                return run
+            time.sleep(POLL_SECONDS)
+
+
+def _mean_reward(client: Client, run_id: str) -> str:
     """As of now, for the progress bar."""
     mean = client.get(f"/runs/{run_id}/figures")["columns"][0]["mean"]
     return "" if mean is None else f"reward {mean:.3f}"
 
 
-def show(progress: Progress, bar: Bar, name: str, run: dict[str, Any], reward: str = "") -> None:
+def _shown(run: dict[str, Any], reward: str) -> dict[str, Any]:
     state = run["progress"]
-    total = state.get("total") or None
     what = state.get("message") or state.get("phase") or run["status"]
     rate = f"{state['rate']:.3g}/s" if state.get("rate") else ""
     told = " ".join(part for part in (rate, reward) if part)
-    progress.update(bar, description=f"{name}: {what}", total=total, completed=state.get("done", 0), rate=told)
+    total = state.get("total") or None
+    return {"description": f"{run['name']}: {what}", "total": total, "completed": state.get("done", 0), "rate": told}
 
 
 def status_of(run: dict[str, Any]) -> int:

@@ -16,9 +16,9 @@ from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
-from backend.judging.effort import service as effort
+from backend.judging.effort.service import SCORES
 from backend.judging.judges.service import start_named
-from backend.judging.onset.service import follow_evaluation
+from backend.judging.onset.service import SEARCHES
 from backend.queue import JUDGING_JOB, enqueue
 
 PAUSE_REQUESTED = "pause_requested"
@@ -77,8 +77,8 @@ def finish_run(
     tell_of_ending(session, run)
     _changed(session, run)
     if run.kind is RunKind.EVALUATION:
-        follow_evaluation(session, run.id)
-        effort.follow_evaluation(session, run.id)
+        SEARCHES.follow_evaluation(session, run.id)
+        SCORES.follow_evaluation(session, run.id)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
         start_named(session, run, run.configuration.get("judge_ids", ()))

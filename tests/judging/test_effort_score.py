@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Phase, Role, RunStatus
 from backend.evaluations.service import begin_run, finish_run
 from backend.judging.effort.forms import EffortRequest
 from backend.judging.effort.queries import get_run, get_score
-from backend.judging.effort.service import resume_score, start_score, stop_score
+from backend.judging.effort.service import SCORES, start_score
 from backend.queue import EFFORT_JOB
 from tests.factories import add_group, add_rollout, make_member, make_step
 from tests.judging.onset_world import PAID, make_training
@@ -99,11 +99,11 @@ def test_a_stopped_score_stops_its_evaluations_and_goes_on_with_them() -> None:
     next_side(score_id)
     with transaction() as session:
         author = make_member(session, Role.AUTHOR)
-        stop_score(session, author, get_score(session, run_id, score_id))
+        SCORES.stop(session, author, get_score(session, run_id, score_id))
     assert next_side(score_id) is None
     with transaction() as session:
         assert {session.get_one(Run, side.run_id).status for side in sides(score_id)} == {RunStatus.STOPPED}
-        resume_score(session, author, get_score(session, run_id, score_id))
+        SCORES.resume(session, author, get_score(session, run_id, score_id))
     next_side(score_id)
     with transaction() as session:
         assert {session.get_one(Run, side.run_id).status for side in sides(score_id)} == {RunStatus.QUEUED}

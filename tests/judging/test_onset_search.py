@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.judging.onset.forms import OnsetRequest
 from backend.judging.onset.queries import get_search, get_training
-from backend.judging.onset.service import resume_search, start_search, stop_search
+from backend.judging.onset.service import SEARCHES, start_search
 from tests.factories import make_environment_version, make_member, make_run
 from tests.judging.onset_world import (
     CLUSTER,
@@ -143,12 +143,12 @@ def test_a_stopped_search_stops_its_evaluation_and_resumes_it() -> None:
     assert waiting is not None
     with transaction() as session:
         actor = make_member(session, Role.AUTHOR)
-        stop_search(session, actor, get_search(session, run_id, search_id))
+        SEARCHES.stop(session, actor, get_search(session, run_id, search_id))
     BY_STEP.wake(search_id)
     (evaluation,) = evaluations(run_id)
     assert evaluation.status is RunStatus.STOPPED, "it was still queued"
     with transaction() as session:
-        resume_search(session, actor, get_search(session, run_id, search_id))
+        SEARCHES.resume(session, actor, get_search(session, run_id, search_id))
     found = BY_STEP.go_on(search_id)
     assert (found.status, found.hacking_step) == (RunStatus.COMPLETED, 50)
 

@@ -1,16 +1,13 @@
 """The job `judging.onset`: one move of a search for the checkpoint at which a pattern began.
 
-A move reads what the evaluation that ended says, and starts the next one. Nothing waits in between: the end of an
-evaluation wakes the search again, and whatever was interrupted goes on where the rows stand.
+A move reads what the evaluation that ended says, and starts the next one.
 """
 
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import structlog
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, OnsetSample, OnsetSearch, Run
@@ -18,25 +15,19 @@ from backend.db.session import transaction
 from backend.domain.notices import NoticeKind
 from backend.domain.onset import BASE, Shown, chance, conclude, exceeds, nearest, next_place, remarks
 from backend.domain.vocabulary import RunStatus
-from backend.errors import AppError
-from backend.evaluations.forms import EvaluationRequest
-from backend.evaluations.service import request_stop, resume_run
-from backend.evaluations.starting import start_evaluation
 from backend.events import announce, run_topic
-from backend.judging.onset.queries import checkpoints_until, found_words, pattern_name, samples_of, start_of
+from backend.judging.onset.queries import found_words, pattern_name, samples_of
+from backend.judging.onset.service import SEARCHES
+from backend.judging.studies.queries import checkpoints_until, start_of
 from backend.notifications import outbox
-from workers.jobs.asker import Asker
 from workers.jobs.judged_rows import judged_run, stored_steps
 from workers.jobs.registry import JobContext
+from workers.jobs.studies import CannotGoOn, end, fail, id_of, is_played, move, play
 from workers.judging.detectors.every import OF_ROLLOUTS
 
 logger = structlog.get_logger(__name__)
 
 DETECTORS = {each.id: each for each in OF_ROLLOUTS}
-
-
-class CannotGoOn(Exception):
-    """The search ends without an answer; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +39,22 @@ class _Play:
 
 
 def run(context: JobContext) -> None:
-    search_id = uuid.UUID(context.arguments["search_id"])
-    while play := _move(search_id):
-        shown = _look(search_id, play)
+    search_id = id_of(SEARCHES, context)
+    while to_look_at := move(SEARCHES, search_id, _next):
+        shown = _look(search_id, to_look_at)
         with transaction() as session:
-            sample = session.get_one(OnsetSample, play.sample_id)
+            sample = session.get_one(OnsetSample, to_look_at.sample_id)
             sample.rollouts, sample.flagged = shown.rollouts, shown.flagged
 
 
 def give_up(session: Session, context: JobContext, error: str) -> None:
-    """The worker failed and will not try again."""
-    search = session.get(OnsetSearch, uuid.UUID(context.arguments["search_id"]))
-    if search is not None and not search.status.is_over:
-        _end(session, search, RunStatus.FAILED, error)
+    fail(session, SEARCHES, context, error)
 
 
-def _move(search_id: uuid.UUID) -> _Play | None:
-    """Start the next evaluation, or say which one is to be looked at. None: the search waits or is over."""
-    with transaction() as session:
-        search = session.get(OnsetSearch, search_id, with_for_update=True)
-        if search is None:
-            return None
-        samples = samples_of(session, [search.id])[search.id]
-        if search.status.is_over:
-            _stop_evaluations(session, search, samples)
-            return None
-        is_taken_up, search.status = search.status is RunStatus.QUEUED, RunStatus.RUNNING
-        try:
-            return _next(session, search, samples, is_taken_up=is_taken_up)
-        except (CannotGoOn, AppError) as error:
-            _end(session, search, RunStatus.FAILED, str(error))
-        return None
-
-
-def _next(session: Session, search: OnsetSearch, samples: Sequence[OnsetSample], *, is_taken_up: bool) -> _Play | None:
-    """`is_taken_up`: somebody started or resumed it just now, so that an evaluation that was stopped goes on too."""
+def _next(session: Session, search: OnsetSearch, is_taken_up: bool) -> _Play | None:
+    """Start the next evaluation, or say which one is to be looked at."""
     training = session.get_one(Run, search.run_id)
+    samples = samples_of(session, [search.id])[search.id]
     for sample in samples:
         if sample.rollouts is None:
             return _ended(session, search, sample, is_taken_up=is_taken_up)
@@ -101,19 +72,12 @@ def _next(session: Session, search: OnsetSearch, samples: Sequence[OnsetSample],
 
 def _ended(session: Session, search: OnsetSearch, sample: OnsetSample, *, is_taken_up: bool) -> _Play | None:
     """What is to be looked at; None while it is played."""
-    evaluation = sample.run
-    if evaluation is None:
-        raise CannotGoOn("The evaluation of a sampled checkpoint was deleted. Start another search.")
-    if evaluation.status is RunStatus.COMPLETED:
-        if search.detector not in DETECTORS:
-            raise CannotGoOn(f"No detector {search.detector!r} can look at sampled rollouts by itself.")
-        return _Play(sample.id, evaluation.id)
-    if evaluation.status.is_over and is_taken_up:
-        resume_run(session, _asker(search), evaluation)
-    elif evaluation.status.is_over:
-        told = evaluation.reason or f"It is {evaluation.status}."
-        _end(session, search, RunStatus.STOPPED, f"The evaluation of step {sample.step} did not end: {told}")
-    return None
+    name = "the starting policy" if sample.is_base else f"step {sample.step}"
+    if not is_played(session, search, sample, name, is_taken_up=is_taken_up) or sample.run_id is None:
+        return None
+    if search.detector not in DETECTORS:
+        raise CannotGoOn(f"No detector {search.detector!r} can look at sampled rollouts by itself.")
+    return _Play(sample.id, sample.run_id)
 
 
 def _so_far(
@@ -143,7 +107,7 @@ def _sample(session: Session, search: OnsetSearch, training: Run, checkpoint: Ch
     sample = OnsetSample(
         search_id=search.id,
         checkpoint_id=played.id,
-        run=_evaluation(session, search, training, played),
+        run=_evaluation(session, search, played),
         is_base=checkpoint is None,
         step=0 if checkpoint is None else played.step,
     )
@@ -153,22 +117,10 @@ def _sample(session: Session, search: OnsetSearch, training: Run, checkpoint: Ch
     return sample
 
 
-def _evaluation(session: Session, search: OnsetSearch, training: Run, checkpoint: Checkpoint) -> Run:
-    """Searches of one run on the same tasks share what each checkpoint played."""
+def _evaluation(session: Session, search: OnsetSearch, checkpoint: Checkpoint) -> Run:
+    plan = {name: getattr(search, name) for name in ("tasks", "group_size", "temperature", "seed")}
     amount = f"{search.tasks}x{search.group_size} at {search.temperature} seed {search.seed}"
-    which = f"{checkpoint.stage} {checkpoint.step}" if checkpoint.stage != "grpo" else f"step {checkpoint.step}"
-    request = EvaluationRequest(
-        version_id=search.version_id,
-        policy_id=checkpoint.policy_id,
-        checkpoint_id=checkpoint.id,
-        tasks=search.tasks,
-        group_size=search.group_size,
-        temperature=search.temperature,
-        seed=search.seed,
-        name=f"Onset: {which} of {training.name}"[:200],
-        key=str(uuid.uuid5(search.version_id, f"onset {checkpoint.id} {amount}")),
-    )
-    return start_evaluation(session, _asker(search), request)
+    return play(session, search, checkpoint, plan, SEARCHES.word, amount)
 
 
 def _conclude(
@@ -189,7 +141,7 @@ def _conclude(
         search.hacking_id, search.hacking_step = hacking.id, hacking.step
         search.honest_id = honest.id if honest else start.id if start else None
         search.honest_step = honest.step if honest else 0
-    _end(session, search, RunStatus.COMPLETED, None)
+    end(session, search, RunStatus.COMPLETED)
     _tell(session, search)
     logger.info("onset", pattern=pattern_name(search.detector, search.cluster), found=found_words(search))
 
@@ -204,28 +156,6 @@ def _tell(session: Session, search: OnsetSearch) -> None:
         run_id=search.run_id,
         evidence={"search": str(search.id), "detector": search.detector, "cluster": search.cluster},
     )
-
-
-def _end(session: Session, search: OnsetSearch, status: RunStatus, reason: str | None) -> None:
-    search.status, search.reason, search.ended_at = status, reason, datetime.now(UTC)
-    session.flush()
-    announce(session, run_topic(search.run_id))
-
-
-def _stop_evaluations(session: Session, search: OnsetSearch, samples: Sequence[OnsetSample]) -> None:
-    """Of a search that was stopped: what it waits for is played for nobody any more, unless another search waits."""
-    for sample in samples:
-        if sample.rollouts is None and sample.run is not None and not sample.run.status.is_over:
-            others = select(OnsetSample.id).join(OnsetSearch, OnsetSearch.id == OnsetSample.search_id)
-            others = others.where(OnsetSample.run_id == sample.run_id, OnsetSearch.status == RunStatus.RUNNING)
-            if session.scalar(others.limit(1)) is None and sample.run.stop_requested_at is None:
-                request_stop(session, _asker(search), sample.run)
-
-
-def _asker(search: OnsetSearch) -> Asker:
-    if search.asked_by is None:
-        raise CannotGoOn("Who asked for it was removed: start another search.")
-    return Asker(search.asked_by)
 
 
 def _look(search_id: uuid.UUID, play: _Play) -> Shown:

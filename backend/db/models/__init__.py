@@ -32,6 +32,7 @@ from backend.db.models.policies import Checkpoint, Policy
 from backend.db.models.questions import Asking, Question, QuestionAnswer
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
+from backend.db.models.studies import StudiedCheckpoint, Study
 from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
 from backend.db.models.training import Alarm, Intervention, LessonFile, Preflight, SettingChange
 from backend.db.models.views import SavedView
@@ -89,6 +90,8 @@ __all__ = [
     "SettingChange",
     "SignInAttempt",
     "SignInLink",
+    "StudiedCheckpoint",
+    "Study",
     "Task",
     "VerdictRecord",
     "WebSession",

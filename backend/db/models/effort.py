@@ -1,31 +1,25 @@
 """Effort scores: whose replies were cut short, what each earned, and what the comparison with the base says."""
 
 import uuid
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
-from sqlalchemy.orm import Mapped, mapped_column, relationship
+from sqlalchemy.orm import Mapped, mapped_column
 
-from backend.db.models.base import Base, CreatedAt, Id, text_enum
-from backend.db.models.runs import Run
+from backend.db.models.base import Base, Id, text_enum
+from backend.db.models.studies import StudiedCheckpoint, Study
 from backend.domain.effort import EffortMeasure, EffortOutcome
-from backend.domain.vocabulary import RunStatus
 
 
-class EffortScore(Base):
-    """A checkpoint against the policy that its reinforcement began with. The sides say how far it is."""
+class EffortScore(Study):
+    """A checkpoint of a training run, or the one that played an evaluation, against the policy that its reinforcement
+    began with."""
 
     __tablename__ = "effort_scores"
     __table_args__ = (Index("ix_effort_scores_run_id_id", "run_id", "id"),)
+    noun = "effort score"
 
-    id: Mapped[Id]
-    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
-    """The training run or the evaluation at which it was asked for."""
-    version_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environment_versions.id", ondelete="RESTRICT"))
-    """Whose tasks are played, and which grades."""
-    status: Mapped[RunStatus] = mapped_column(text_enum(RunStatus), default=RunStatus.QUEUED)
     plan: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """What both sides play: fields of an `EvaluationRequest`."""
     cuts: Mapped[int]
@@ -46,27 +40,16 @@ class EffortScore(Base):
     """That both solved."""
     base_limit: Mapped[float | None] = mapped_column(DOUBLE_PRECISION)
     """The base's 95th percentile."""
-    reason: Mapped[str | None] = mapped_column(Text)
-    """Why it could not go on."""
-    asked_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
-    created_at: Mapped[CreatedAt]
-    ended_at: Mapped[datetime | None]
 
 
-class EffortSide(Base):
-    """The checkpoint or its base: the evaluation that it played, and how many of its replies can be cut."""
+class EffortSide(StudiedCheckpoint):
+    """The checkpoint or its base, and how many of its replies can be cut."""
 
     __tablename__ = "effort_sides"
     __table_args__ = (UniqueConstraint("score_id", "is_base"),)
 
-    id: Mapped[Id]
     score_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("effort_scores.id", ondelete="CASCADE"))
-    checkpoint_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("checkpoints.id", ondelete="SET NULL"))
-    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
-    """The evaluation."""
-    is_base: Mapped[bool]
     stage: Mapped[str] = mapped_column(String(16))
-    step: Mapped[int]
     played: Mapped[int | None]
     """Completed rollouts; null before they are looked at."""
     succeeded: Mapped[int | None]
@@ -75,9 +58,6 @@ class EffortSide(Base):
     chosen: Mapped[int | None]
     """Of these, how many are cut."""
     is_done: Mapped[bool] = mapped_column(default=False)
-    created_at: Mapped[CreatedAt]
-
-    run: Mapped[Run | None] = relationship(lazy="raise")
 
 
 class EffortReply(Base):

@@ -36,7 +36,7 @@ def get_score(run_id: uuid.UUID, score_id: uuid.UUID, session: SessionDep, _: Vi
 def stop_score(run_id: uuid.UUID, score_id: uuid.UUID, session: SessionDep, actor: Author) -> ScoreAnswer:
     """What was cut is kept."""
     score = queries.get_score(session, run_id, score_id)
-    service.stop_score(session, actor, score)
+    service.SCORES.stop(session, actor, score)
     return _answer(session, score)
 
 
@@ -44,7 +44,7 @@ def stop_score(run_id: uuid.UUID, score_id: uuid.UUID, session: SessionDep, acto
 def resume_score(run_id: uuid.UUID, score_id: uuid.UUID, session: SessionDep, actor: Author) -> ScoreAnswer:
     """Go on where it stopped."""
     score = queries.get_score(session, run_id, score_id)
-    service.resume_score(session, actor, score)
+    service.SCORES.resume(session, actor, score)
     return _answer(session, score)
 
 

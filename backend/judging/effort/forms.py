@@ -1,9 +1,9 @@
 """What is asked of an effort score: the same models read HTML forms and JSON bodies."""
 
 import uuid
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from backend.domain.effort import EffortMeasure
 
@@ -32,9 +32,3 @@ class EffortRequest(BaseModel):
     temperature: Annotated[float | None, Field(gt=0, le=5, allow_inf_nan=False)] = None
     """Of a training run; left out: the one that it begins with."""
     measure: EffortMeasure = EffortMeasure.SUCCESS
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: Any) -> Any:
-        """An empty field of the form is left out."""
-        return {name: value for name, value in values.items() if value != ""} if isinstance(values, dict) else values

@@ -5,24 +5,18 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EffortReply, EffortScore, EffortSide, EnvironmentVersion, Run
+from backend.db.models import Checkpoint, EffortReply, EffortScore, EffortSide, Run
 from backend.domain.effort import obstacle
 from backend.domain.manifest import Manifest
-from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
-from backend.errors import NotFound
-from backend.judging.onset.queries import checkpoints_until, start_of
+from backend.judging.studies import queries as studies
+from backend.judging.studies.queries import checkpoints_until, start_of
 
 
 def get_run(session: Session, run_id: uuid.UUID) -> Run:
-    """A training run or an evaluation, with its environment and policy. Raises NotFound for other kinds."""
-    loaded = joinedload(Run.version).joinedload(EnvironmentVersion.environment), joinedload(Run.policy)
-    run = session.scalars(select(Run).options(*loaded).where(Run.id == run_id)).one_or_none()
-    if run is None or run.kind not in (RunKind.TRAINING, RunKind.EVALUATION):
-        raise NotFound("There is no such training run or evaluation.")
-    return run
+    return studies.get_run(session, run_id, RunKind.TRAINING, RunKind.EVALUATION)
 
 
 def obstacle_to(session: Session, run: Run) -> str:
@@ -71,30 +65,18 @@ def base_of(session: Session, run: Run, own: Checkpoint) -> Checkpoint | None:
     return session.scalars(statement.order_by(Checkpoint.created_at).limit(1)).first()
 
 
-def checkpoint_name(stage: str, step: int) -> str:
-    return f"step {step}" if stage == Stage.GRPO else f"{stage} {step}".strip()
-
-
 def scores_of(session: Session, run_id: uuid.UUID) -> Sequence[EffortScore]:
     """Newest first."""
-    statement = select(EffortScore).where(EffortScore.run_id == run_id)
-    return session.scalars(statement.order_by(EffortScore.id.desc())).all()
+    return studies.studies_of(session, EffortScore, run_id)
 
 
 def get_score(session: Session, run_id: uuid.UUID, score_id: uuid.UUID) -> EffortScore:
-    score = session.get(EffortScore, score_id)
-    if score is None or score.run_id != run_id:
-        raise NotFound("This run has no such effort score.")
-    return score
+    return studies.get_study(session, EffortScore, run_id, score_id)
 
 
 def sides_of(session: Session, score_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, list[EffortSide]]:
     """By score, the base first; each with its evaluation."""
-    statement = select(EffortSide).options(joinedload(EffortSide.run)).where(EffortSide.score_id.in_(score_ids))
-    found: defaultdict[uuid.UUID, list[EffortSide]] = defaultdict(list)
-    for side in session.scalars(statement.order_by(EffortSide.is_base.desc())):
-        found[side.score_id].append(side)
-    return found
+    return studies.studied_by(session, EffortSide, EffortSide.score_id, score_ids)
 
 
 def replies_of(session: Session, side_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, list[EffortReply]]:

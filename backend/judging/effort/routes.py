@@ -17,8 +17,8 @@ from backend.judging.effort.forms import EffortRequest
 from backend.judging.effort.view import EffortAnswer, ScoreAnswer, effort_of, told
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.pages import page, render_block, see_other
-from backend.web.streams import END, live
+from backend.web.pages import page, see_other
+from backend.web.streams import live_blocks
 
 router = APIRouter(prefix="/runs/{run_id}/effort")
 TEMPLATE = "effort/effort.html"
@@ -31,7 +31,10 @@ class EffortPage:
     defaults: EffortRequest
     tasks: int
     """That a side plays, unless said otherwise."""
-    is_open: bool
+
+    @property
+    def is_over(self) -> bool:
+        return not self.effort.is_open
 
 
 @router.get("", response_class=HTMLResponse)
@@ -41,12 +44,10 @@ def show_effort(request: Request, session: SessionDep, _: Viewer, run_id: uuid.U
 
 @router.get("/events", response_class=EventSourceResponse)
 async def effort_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
-    def render(session: Session) -> dict[str, str]:
-        context = _context(session, run_id)
-        blocks = {"effort_scores": render_block(request, TEMPLATE, "effort_scores", context)}
-        return blocks if context.is_open else blocks | {END: ""}
+    def read(session: Session) -> EffortPage:
+        return _context(session, run_id)
 
-    async for event in live(request, (run_topic(run_id), RUNS), render):
+    async for event in live_blocks(request, (run_topic(run_id), RUNS), TEMPLATE, ["effort_scores"], read):
         yield event
 
 
@@ -80,17 +81,16 @@ def start(
 
 @router.post("/{score_id}/stop", response_class=HTMLResponse)
 def stop(session: SessionDep, actor: Author, run_id: uuid.UUID, score_id: uuid.UUID) -> Response:
-    service.stop_score(session, actor, queries.get_score(session, run_id, score_id))
+    service.SCORES.stop(session, actor, queries.get_score(session, run_id, score_id))
     return see_other(f"/runs/{run_id}/effort", "Stopped. What was cut is kept.")
 
 
 @router.post("/{score_id}/resume", response_class=HTMLResponse)
 def resume(session: SessionDep, actor: Author, run_id: uuid.UUID, score_id: uuid.UUID) -> Response:
-    service.resume_score(session, actor, queries.get_score(session, run_id, score_id))
+    service.SCORES.resume(session, actor, queries.get_score(session, run_id, score_id))
     return see_other(f"/runs/{run_id}/effort", "It goes on where it stopped.")
 
 
 def _context(session: Session, run_id: uuid.UUID) -> EffortPage:
     run = queries.get_run(session, run_id)
-    found = effort_of(session, run)
-    return EffortPage(run, found, EffortRequest(), service.TASKS, is_open=any(each.is_open for each in found.scores))
+    return EffortPage(run, effort_of(session, run), EffortRequest(), service.TASKS)

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
+from statistics import fmean
 
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
@@ -12,6 +13,7 @@ from backend.domain.effort import EffortMeasure, EffortOutcome, Scored, cut_poin
 from backend.domain.statistics import estimate_mean
 from backend.domain.vocabulary import RunStatus
 from backend.judging.effort import queries
+from backend.judging.studies.queries import checkpoint_name
 
 
 class ReplyAnswer(BaseModel):
@@ -129,6 +131,10 @@ class EffortAnswer(BaseModel):
     scores: list[ScoreAnswer]
     """Newest first."""
 
+    @property
+    def is_open(self) -> bool:
+        return any(each.is_open for each in self.scores)
+
 
 def effort_of(session: Session, run: Run) -> EffortAnswer:
     obstacle = queries.obstacle_to(session, run)
@@ -137,8 +143,7 @@ def effort_of(session: Session, run: Run) -> EffortAnswer:
         run_id=run.id,
         obstacle=obstacle,
         checkpoints=[
-            CheckpointAnswer(id=each.id, name=queries.checkpoint_name(each.stage, each.step))
-            for each in reversed(offered)
+            CheckpointAnswer(id=each.id, name=checkpoint_name(each.stage, each.step)) for each in reversed(offered)
         ],
         scores=told(session, queries.scores_of(session, run.id)),
     )
@@ -172,7 +177,7 @@ def _side(side: EffortSide, replies: Sequence[EffortReply]) -> SideAnswer:
     names = ("is_base", "checkpoint_id", "run_id", "played", "succeeded", "reasoned", "chosen")
     return SideAnswer(
         **{name: getattr(side, name) for name in names},
-        name=queries.checkpoint_name(side.stage, side.step),
+        name=checkpoint_name(side.stage, side.step),
         note=_note(side),
         score=estimate.mean if estimate else None,
         low=max(0.0, estimate.low) if estimate else None,
@@ -198,17 +203,16 @@ def _by_task(sides: Sequence[SideAnswer]) -> list[TaskAnswer]:
     for side in sides:
         for reply in side.replies:
             found.setdefault(reply.task, {}).setdefault(side.is_base, []).append(reply.score)
-    rows = [TaskAnswer(task=task, own=_mean(by.get(False)), base=_mean(by.get(True))) for task, by in found.items()]
+    rows = []
+    for task, by in found.items():
+        means = {is_base: fmean(scores) for is_base, scores in by.items()}
+        rows.append(TaskAnswer(task=task, own=means.get(False), base=means.get(True)))
     return sorted(rows, key=lambda row: (row.own is None or row.base is None, (row.base or 0) - (row.own or 0)))
-
-
-def _mean(values: Sequence[float] | None) -> float | None:
-    return sum(values) / len(values) if values else None
 
 
 def _progress(sides: Sequence[tuple[EffortSide, list[EffortReply]]]) -> EffortProgress:
     for side, _ in sides:
-        name = queries.checkpoint_name(side.stage, side.step)
+        name = checkpoint_name(side.stage, side.step)
         if side.run is None:
             return EffortProgress(doing=f"{name} is to play its tasks", run_id=None, done=0, total=0)
         if side.run.status is not RunStatus.COMPLETED:
@@ -221,7 +225,7 @@ def _progress(sides: Sequence[tuple[EffortSide, list[EffortReply]]]) -> EffortPr
             )
     for side, replies in sides:
         if not side.is_done:
-            name = queries.checkpoint_name(side.stage, side.step)
+            name = checkpoint_name(side.stage, side.step)
             return EffortProgress(
                 doing=f"replies of {name} are cut", run_id=None, done=len(replies), total=side.chosen or 0
             )

@@ -39,7 +39,7 @@ def stop_search(run_id: uuid.UUID, search_id: uuid.UUID, session: SessionDep, ac
     """What was sampled is kept."""
     run = queries.get_training(session, run_id)
     search = queries.get_search(session, run_id, search_id)
-    service.stop_search(session, actor, search)
+    service.SEARCHES.stop(session, actor, search)
     return _answer(session, run, search)
 
 
@@ -48,7 +48,7 @@ def resume_search(run_id: uuid.UUID, search_id: uuid.UUID, session: SessionDep, 
     """Go on where it stopped."""
     run = queries.get_training(session, run_id)
     search = queries.get_search(session, run_id, search_id)
-    service.resume_search(session, actor, search)
+    service.SEARCHES.resume(session, actor, search)
     return _answer(session, run, search)
 
 

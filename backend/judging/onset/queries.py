@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session, joinedload
+from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Flag, Group, OnsetSample, OnsetSearch, Rollout, Run, Task
+from backend.db.models import Checkpoint, Flag, Group, OnsetSample, OnsetSearch, Rollout, Run, Task
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Need, Subject
 from backend.domain.onset import Outcome
-from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import Phase, RunKind, Verdict
-from backend.errors import NotFound
 from backend.judging.consequences.episodes import judgements_of
+from backend.judging.studies import queries as studies
+from backend.judging.studies.queries import checkpoints_until, start_of
 
 RIGHT = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
 """Verdicts that confirm a pattern."""
-BRANCH = "branch"
-"""Key of a branch's configuration; its `start_id` is the checkpoint that reinforcement began with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +69,8 @@ class _Seen:
 
 
 def get_training(session: Session, run_id: uuid.UUID) -> Run:
-    """The training run with its environment. Raises NotFound for other kinds: they have no checkpoints."""
-    with_version = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
-    run = session.scalars(select(Run).options(with_version).where(Run.id == run_id)).one_or_none()
-    if run is None or run.kind is not RunKind.TRAINING:
-        raise NotFound("There is no such training run.")
-    return run
+    """Raises NotFound for other kinds: they have no checkpoints."""
+    return studies.get_run(session, run_id, RunKind.TRAINING)
 
 
 def patterns_of(session: Session, run: Run) -> list[Pattern]:
@@ -153,46 +147,16 @@ def find_pattern(session: Session, run: Run, detector: str, cluster: str | None)
 
 def searches_of(session: Session, run_id: uuid.UUID) -> Sequence[OnsetSearch]:
     """Newest first."""
-    statement = select(OnsetSearch).where(OnsetSearch.run_id == run_id)
-    return session.scalars(statement.order_by(OnsetSearch.id.desc())).all()
+    return studies.studies_of(session, OnsetSearch, run_id)
 
 
 def get_search(session: Session, run_id: uuid.UUID, search_id: uuid.UUID) -> OnsetSearch:
-    search = session.get(OnsetSearch, search_id)
-    if search is None or search.run_id != run_id:
-        raise NotFound("This run has no such search for an onset.")
-    return search
+    return studies.get_study(session, OnsetSearch, run_id, search_id)
 
 
 def samples_of(session: Session, search_ids: Collection[uuid.UUID]) -> Mapping[uuid.UUID, list[OnsetSample]]:
     """By search, in the order of training, the starting policy first; each with its evaluation."""
-    statement = select(OnsetSample).options(joinedload(OnsetSample.run)).where(OnsetSample.search_id.in_(search_ids))
-    found: defaultdict[uuid.UUID, list[OnsetSample]] = defaultdict(list)
-    for sample in session.scalars(statement.order_by(OnsetSample.is_base.desc(), OnsetSample.step)):
-        found[sample.search_id].append(sample)
-    return found
-
-
-def start_of(session: Session, run: Run) -> Checkpoint | None:
-    """The policy that reinforcement began with, of a branch that of the run it goes back to. None without weights."""
-    if start_id := (run.configuration.get(BRANCH) or {}).get("start_id"):
-        found = session.get(Checkpoint, uuid.UUID(start_id))
-    else:
-        stage = Stage.SFT if TrainingConfiguration.of_run(run.configuration).recipe.has_sft else Stage.UNTRAINED
-        statement = select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.stage == stage)
-        found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
-    return found if found is not None and found.pruned_at is None else None
-
-
-def checkpoints_until(
-    session: Session, run_id: uuid.UUID, last_step: int | None = None, *, sampled: Collection[uuid.UUID] = ()
-) -> list[Checkpoint]:
-    """Of reinforcement, in the order of training: those that have weights or were sampled while they had."""
-    statement = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.stage == Stage.GRPO)
-    if last_step is not None:
-        statement = statement.where(Checkpoint.step <= last_step)
-    rows = session.scalars(statement.order_by(Checkpoint.step))
-    return [row for row in rows if row.pruned_at is None or row.id in sampled]
+    return studies.studied_by(session, OnsetSample, OnsetSample.search_id, search_ids)
 
 
 def known_onsets(session: Session, run_id: uuid.UUID) -> list[OnsetSearch]:

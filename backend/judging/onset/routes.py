@@ -30,12 +30,10 @@ class OnsetPage:
     onset: OnsetAnswer
     rollouts: int
     """That each checkpoint plays, unless said otherwise."""
-    is_open: bool
-    """Something is searched for."""
 
     @property
     def is_over(self) -> bool:
-        return not self.is_open
+        return not self.onset.is_open
 
 
 @router.get("", response_class=HTMLResponse)
@@ -65,17 +63,16 @@ def start(
 
 @router.post("/{search_id}/stop", response_class=HTMLResponse)
 def stop(session: SessionDep, actor: Author, run_id: uuid.UUID, search_id: uuid.UUID) -> Response:
-    service.stop_search(session, actor, queries.get_search(session, run_id, search_id))
+    service.SEARCHES.stop(session, actor, queries.get_search(session, run_id, search_id))
     return see_other(f"/runs/{run_id}/onset", "Stopped. What was sampled is kept.")
 
 
 @router.post("/{search_id}/resume", response_class=HTMLResponse)
 def resume(session: SessionDep, actor: Author, run_id: uuid.UUID, search_id: uuid.UUID) -> Response:
-    service.resume_search(session, actor, queries.get_search(session, run_id, search_id))
+    service.SEARCHES.resume(session, actor, queries.get_search(session, run_id, search_id))
     return see_other(f"/runs/{run_id}/onset", "It goes on where it stopped.")
 
 
 def _context(session: Session, run_id: uuid.UUID) -> OnsetPage:
     run = queries.get_training(session, run_id)
-    found = onset_of(session, run)
-    return OnsetPage(run, found, service.ROLLOUTS, is_open=any(each.is_open for each in found.searches))
+    return OnsetPage(run, onset_of(session, run), service.ROLLOUTS)

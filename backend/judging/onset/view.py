@@ -12,6 +12,7 @@ from backend.db.models import Checkpoint, EnvironmentVersion, OnsetSample, Onset
 from backend.domain.onset import Outcome, Shown, most_places
 from backend.domain.vocabulary import CheckStatus, RunStatus
 from backend.judging.onset import queries
+from backend.judging.studies.queries import checkpoints_until
 
 
 class PatternAnswer(BaseModel):
@@ -121,11 +122,15 @@ class OnsetAnswer(BaseModel):
     last_honest: RollBackAnswer | None
     """Before every known or judged sign; null: nothing was confirmed."""
 
+    @property
+    def is_open(self) -> bool:
+        return any(each.is_open for each in self.searches)
+
 
 def onset_of(session: Session, run: Run) -> OnsetAnswer:
     searches = queries.searches_of(session, run.id)
     samples = queries.samples_of(session, [each.id for each in searches])
-    checkpoints = queries.checkpoints_until(session, run.id)
+    checkpoints = checkpoints_until(session, run.id)
     patterns = queries.patterns_of(session, run)
     has_signs = bool(patterns) or any(search.hacking_step is not None for search in searches)
     honest = queries.last_honest_checkpoint(session, run) if has_signs else None
@@ -167,7 +172,7 @@ def _sample(sample: OnsetSample) -> SampleAnswer:
 def _progress(session: Session, search: OnsetSearch, samples: Sequence[OnsetSample]) -> ProgressAnswer:
     playing = next((each.run for each in samples if each.rollouts is None), None)
     sampled = {each.checkpoint_id for each in samples if each.checkpoint_id}
-    places = len(queries.checkpoints_until(session, search.run_id, search.last_step, sampled=sampled))
+    places = len(checkpoints_until(session, search.run_id, search.last_step, sampled=sampled))
     return ProgressAnswer(
         sampled=sum(each.rollouts is not None for each in samples),
         at_most=max(1 + most_places(places), len(samples)),
