@@ -1,6 +1,5 @@
 """What verdicts lead to, in the terminal: judged fixtures, a run's safeguards, how detectors do, scores by a draft."""
 
-import time
 from typing import Annotated, Any
 
 import typer
@@ -9,9 +8,9 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
+from backend.cli.watching import look_while
 
 Environment = Annotated[str, typer.Option(help="Only of this environment.")]
-_POLL_SECONDS = 1.0
 
 
 def register(review: typer.Typer, run: typer.Typer, env: typer.Typer) -> None:
@@ -110,6 +109,10 @@ def safeguards(
             "verdicts": ", ".join(f"{count} {verdict}" for verdict, count in found["verdicts"].items()) or "none",
             "blind sample": f"{audit['hacks']} hacks in {audit['looked_at']} of {audit['drawn']} drawn",
             "as judged": f"{reward['judged']:.4g}, {reward['trained']:.4g} as trained" if reward else "nobody judged",
+            "effort scores": ", ".join(
+                f"{each['checkpoint']} {each['outcome'] or each['status']}" for each in found["efforts"]
+            )
+            or "none",
             "stepped in": ", ".join(f"{each['name']} at {each['step']}" for each in found["interventions"]) or "none",
             "changes": ", ".join(each["name"] for each in found["changes"]) or "none",
         }
@@ -122,10 +125,8 @@ def score_draft(
 ) -> None:
     """What the draft's reward gives this rollout, others of its pattern and the history, before it is published."""
     client = connect()
-    found: dict[str, Any] = client.post(f"/rollouts/{rollout}/draft-score")
-    while found["answer"] is None:
-        time.sleep(_POLL_SECONDS)
-        found = client.get(f"/draft-scores/{found['id']}")
+    asked = client.post(f"/rollouts/{rollout}/draft-score")
+    found = look_while(lambda each: each["answer"] is None, asked, lambda: client.get(f"/draft-scores/{asked['id']}"))
     if as_json:
         write_json(found)
         return

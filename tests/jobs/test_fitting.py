@@ -6,14 +6,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
-from backend.db.models import Export, Job, Preflight, Run, Worker
+from backend.db.models import Checkpoint, EffortScore, Export, Job, Preflight, Run, Worker
 from backend.db.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.vocabulary import ExportForm, ExportStatus, JobStatus, Queue, RunKind, RunStatus
-from backend.queue import enqueue
-from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+from backend.domain.vocabulary import ExportForm, ExportStatus, JobStatus, Queue, Role, RunKind, RunStatus
+from backend.judging.effort.forms import EffortRequest
+from backend.judging.effort.queries import get_run
+from backend.judging.effort.service import start_score
+from backend.queue import EFFORT_JOB, enqueue
+from tests.factories import make_checkpoint, make_environment_version, make_member, make_policy, make_run
 from tests.jobs.conftest import job_of, run_of
+from tests.judging.onset_world import make_training
+from workers.jobs.effort import next_side
 from workers.jobs.execute import execute
 from workers.jobs.fitting import PATIENCE, SINCE, is_passed_over
 from workers.jobs.registry import BODIES, Entry
@@ -145,3 +151,24 @@ def test_a_look_and_an_evaluation_of_a_4_bit_policy_wait_too(report: Report) -> 
     with transaction() as session:
         assert "gpu@four-bit" in session.get_one(Preflight, preflight.id).progress["phase"]
         assert "gpu@four-bit" in session.get_one(Run, run.id).progress["phase"]
+
+
+def test_an_effort_score_waits_for_a_worker_that_can_load_both_sides(report: Report) -> None:
+    report("gpu@plain", PLAIN)
+    report("gpu@four-bit", FOUR_BIT)
+    with transaction() as session:
+        training = get_run(session, make_training(session, (10,)).id)
+        score = start_score(session, make_member(session, Role.AUTHOR), training, EffortRequest(tasks=4))
+        job = session.scalars(select(Job).where(Job.name == EFFORT_JOB)).one()
+    assert not is_passed_over(job.id, "gpu@plain"), "whole weights"
+    with transaction() as session:
+        base = select(Checkpoint).where(Checkpoint.run_id == training.id, Checkpoint.stage == "sft")
+        session.scalars(base).one().adapter = BESIDE_4_BIT
+    assert [is_passed_over(job.id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
+    with transaction() as session:
+        assert session.get_one(EffortScore, score.id).reason == (
+            "waiting for gpu@four-bit: gpu@plain has no bitsandbytes"
+        )
+    next_side(score.id)
+    with transaction() as session:
+        assert session.get_one(EffortScore, score.id).reason is None

@@ -11,10 +11,12 @@ from backend.db.models import Checkpoint, EffortReply, EffortScore, EffortSide, 
 from backend.domain.effort import EffortMeasure, EffortOutcome
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
+from backend.judging.reports.safeguards import safeguards_of
 from backend.queue import EFFORT_JOB
 from tests.factories import make_environment_version, make_policy, make_run
 from tests.judging.onset_world import make_training
 from tests.web_fixtures import ClientFor
+from workers.training.exporting.safeguards import safeguards
 
 
 @pytest.fixture
@@ -36,6 +38,8 @@ def found(session: Session, run: Run, task: str = "heldout/3") -> EffortScore:
         outcome=EffortOutcome.SUSPICIOUS,
         sentence="On the 6 tasks that both solved, its area is +0.44 against the base.",
         difference=0.44,
+        low=0.31,
+        high=0.57,
     )
     session.add(score)
     session.flush()
@@ -95,6 +99,18 @@ def test_what_was_found_stands_on_the_page_and_in_the_curve(client_for: ClientFo
         ("base: sft 300", [0, 0.5, 1]),
         ("step 20", [1, 1, 1]),
     ]
+    (reported,) = viewer.get(f"/api/v1/runs/{run.id}/safeguards").json()["efforts"]
+    assert [reported[name] for name in ("checkpoint", "base", "outcome", "low")] == [
+        "step 20",
+        "sft 300",
+        "suspicious",
+        0.31,
+    ]
+    printed = viewer.get(f"/runs/{run.id}/safeguards").text
+    assert "On the 6 tasks that both solved" in printed
+    assert "0.310 to 0.570" in printed
+    card = "\n".join(safeguards(safeguards_of(session, run.id), 0))
+    assert "| effort scores | step 20: suspicious, area +0.440 (0.310 to 0.570) against sft 300, " in card
     news = viewer.get(f"/runs/{run.id}/effort/events").text
     assert "event: effort_scores" in news
     assert "event: end" in news

@@ -8,13 +8,14 @@ import structlog
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Checkpoint, Export, Job, Preflight, Run, Worker
+from backend.db.models import Checkpoint, EffortScore, EffortSide, Export, Job, Preflight, Run, Worker
 from backend.db.session import transaction
 from backend.domain.capabilities import Capabilities, Offer
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.requirements import Requirement, able, lacking, of_export, of_training, of_weights
 from backend.domain.vocabulary import JobStatus, RunStatus
 from backend.events import RUNS, announce, preflight_topic, run_topic
+from backend.queue import EFFORT_JOB
 from backend.training.workers import offers
 from workers.jobs.leases import give_up
 
@@ -59,6 +60,11 @@ def _requirements(session: Session, job: Job) -> list[Requirement]:
         statement = select(Checkpoint).join(Run, Run.checkpoint_id == Checkpoint.id).where(Run.id == job.run_id)
         checkpoint = session.scalars(statement).one_or_none()
         return of_weights(checkpoint.adapter) if checkpoint else []
+    if job.name == EFFORT_JOB:  # one worker cuts the replies of both sides
+        of_score = EffortSide.score_id == uuid.UUID(job.arguments["score_id"])
+        sides = select(Checkpoint).join(EffortSide, EffortSide.checkpoint_id == Checkpoint.id).where(of_score)
+        needed = {each.words: each for side in session.scalars(sides) for each in of_weights(side.adapter)}
+        return list(needed.values())
     return []
 
 
@@ -85,7 +91,7 @@ def _forget_since(job: Job) -> None:
 
 
 def _say(session: Session, job: Job, words: str) -> None:
-    """On the run, the pre-flight or the export, for those who wait."""
+    """On the run, the pre-flight, the export or the effort score, for those who wait."""
     if "preflight_id" in job.arguments:
         preflight = session.get_one(Preflight, uuid.UUID(job.arguments["preflight_id"]))
         preflight.progress = {**preflight.progress, "phase": words}
@@ -94,6 +100,10 @@ def _say(session: Session, job: Job, words: str) -> None:
         export = session.get_one(Export, uuid.UUID(job.arguments["export_id"]))
         export.progress = {**export.progress, "phase": words}
         announce(session, f"export:{export.id}")
+    elif job.name == EFFORT_JOB:
+        score = session.get_one(EffortScore, uuid.UUID(job.arguments["score_id"]))
+        score.reason = words
+        announce(session, run_topic(score.run_id))
     elif job.run_id:
         run = session.get_one(Run, job.run_id)
         if run.status is RunStatus.QUEUED or job.name == "training.run":  # else other jobs may be at work on it

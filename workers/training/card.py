@@ -1,8 +1,7 @@
 """The model card of an export: what it was trained on, what that brought, and who looked at it."""
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from backend.domain.training.adapter import AdapterRecord, public_name
@@ -10,9 +9,10 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.exports import REPOSITORY
 from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import ExportForm, Phase
-from backend.judging.reports.safeguards import AuditTold, RewardTold
 from workers.training.exporting.facts import CardFacts
 from workers.training.exporting.manifest import About
+from workers.training.exporting.markdown import table
+from workers.training.exporting.safeguards import safeguards
 
 _WHAT = {
     ExportForm.FULL: "A causal language model",
@@ -21,10 +21,6 @@ _WHAT = {
     ExportForm.MERGED_DEQUANTISED: "A causal language model",
     ExportForm.GGUF: "A causal language model as GGUF,",
 }
-_SAFEGUARDS = [
-    "What was done so that the reward means what it says. Detectors look at every step of training; a flag is a",
-    "suspicion, a verdict is a person's word. None of it shows what the policy does outside of this environment.",
-]
 _FOLDER = "`AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` load the folder."
 _LOADING = {
     ExportForm.FULL: _FOLDER,
@@ -51,7 +47,7 @@ def write_card(facts: CardFacts, about: About, passport: Mapping[str, Any]) -> s
             *_use(facts, about),
             *_training(facts),
             *_results(facts),
-            *_safeguards(facts),
+            *safeguards(facts.safeguards, sum(facts.rollouts.values())),
             *_passport(passport),
             "",
         ]
@@ -91,7 +87,7 @@ def _weights(facts: CardFacts, about: About) -> list[str]:
     if about.written.label:
         rows.append(("note", about.written.label))
     rows.append(("licence", about.licence or "not given: ask whoever trained it, and mind the base's"))
-    return ["## Weights", "", *_table(("", ""), rows), ""]
+    return ["## Weights", "", *table(("", ""), rows), ""]
 
 
 def _public_base(facts: CardFacts) -> str | None:
@@ -140,7 +136,7 @@ def _training(facts: CardFacts) -> list[str]:
         told = f"{grpo.steps} steps planned, {played.get(Phase.TRAIN, 0):,} episodes, loss {grpo.loss_type}"
         rows.append(("reinforcement data", told))
     columns = ", ".join(f"{column.name} × {column.weight:g}" for column in facts.manifest.columns)
-    return ["## Training", "", *_table(("", ""), [*rows, ("reward", columns)]), ""]
+    return ["## Training", "", *table(("", ""), [*rows, ("reward", columns)]), ""]
 
 
 def _imitated(sft: SftChoice) -> str:
@@ -184,52 +180,12 @@ def _results(facts: CardFacts) -> list[str]:
     lines = ["## Results", ""]
     if rows:
         lines += [f"On {count.get('count', 0)} held-out tasks, the same for every row:", ""]
-        lines += [*_table(("checkpoint", "reward (95 %)", *columns), rows), ""]
+        lines += [*table(("checkpoint", "reward (95 %)", *columns), rows), ""]
     if facts.evaluations:
         told = [(name, str(reward["count"]), _interval(reward)) for name, reward in facts.evaluations]
         lines += ["Evaluations on the same environment version, newest first:", ""]
-        lines += [*_table(("policy", "tasks", "reward (95 %)"), told), ""]
+        lines += [*table(("policy", "tasks", "reward (95 %)"), told), ""]
     return lines
-
-
-def _safeguards(facts: CardFacts) -> list[str]:
-    """The run's safeguards report, in short."""
-    report = facts.safeguards
-    certificate = report.certificate
-    if certificate is None:
-        told = "none: the environment's reward was never checked"
-    else:
-        told = f"{certificate.status} ({certificate.passed} of {certificate.total} checks passed)"
-    if report.without_certificate:
-        told += f"; trained without a passing one: {report.without_certificate}"
-    rows = [
-        ("environment certificate", told),
-        ("judged episodes it replays", f"{report.fixtures_hack} hacks, {report.fixtures_honest} honest"),
-        ("detectors that watched", ", ".join(sorted(report.watching)) or "none"),
-        ("flags by detectors", _counted({each.id: each.flags for each in report.detectors})),
-        ("flags that people confirmed", _counted({e.id: e.confirmed for e in report.detectors if e.confirmed})),
-        ("verdicts by people", _counted(report.verdicts)),
-        ("looked at by people", f"{sum(report.verdicts.values()):,} of {sum(facts.rollouts.values()):,} episodes"),
-        ("blind sample of unflagged episodes", _audit(report.audit)),
-        ("training reward as judged", _as_judged(report.reward)),
-        ("interventions", _counted(Counter(f"{each.name} ({each.action})" for each in report.interventions))),
-        ("changed while it trained", ", ".join(each.name for each in report.changes) or "nothing"),
-    ]
-    return ["## Safeguards", "", *_SAFEGUARDS, "", *_table(("", ""), rows), ""]
-
-
-def _audit(audit: AuditTold) -> str:
-    if not audit.looked_at:
-        return f"{audit.drawn:,} drawn, none looked at: what was missed is unknown"
-    rate = f"{audit.rate_low:.1%} to {audit.rate_high:.1%}"
-    return f"{audit.hacks:,} hacks in {audit.looked_at:,} of {audit.unflagged:,} (95 %: {rate})"
-
-
-def _as_judged(reward: RewardTold | None) -> str:
-    if reward is None:
-        return "nobody judged an episode"
-    limits = "no interval" if reward.low is None else f"{reward.low:.3f} to {reward.high:.3f}"
-    return f"{reward.judged:.3f} ({limits}) at step {reward.step}, {reward.trained:.3f} as trained"
 
 
 def _passport(passport: Mapping[str, Any]) -> list[str]:
@@ -252,7 +208,7 @@ def _passport(passport: Mapping[str, Any]) -> list[str]:
         "These files were loaded again in a fresh process, compared with the checkpoint and examined again "
         f"({passport['issued_at']}). SHA-256 of each file: `manifest.json`.",
         "",
-        *_table(("", ""), rows),
+        *table(("", ""), rows),
     ]
 
 
@@ -260,12 +216,3 @@ def _interval(estimate: Mapping[str, Any] | None) -> str:
     if not estimate:
         return "–"
     return f"{estimate['mean']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(counts.items())) or "none"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

@@ -26,6 +26,7 @@ from backend.db.models import (
 from backend.domain.detector_record import Audit, least_recall
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
+from backend.domain.effort import EffortMeasure, EffortOutcome
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RolloutStatus, RunKind, RunStatus
 from backend.errors import NotFound
 from backend.judging.consequences.curves import curve_of, has_verdicts
@@ -33,7 +34,9 @@ from backend.judging.consequences.episodes import judgements_of
 from backend.judging.detectors import queries
 from backend.judging.detectors.asked import asked_detectors, is_asked
 from backend.judging.detectors.queries import Scope
+from backend.judging.effort import queries as effort_queries
 from backend.judging.onset import queries as onset_queries
+from backend.judging.studies.queries import checkpoint_name
 
 
 class CertificateTold(BaseModel):
@@ -123,6 +126,28 @@ class OnsetTold(BaseModel):
     remarks: list[str]
 
 
+class EffortTold(BaseModel):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    """Empty: there is none."""
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    """null: not known yet."""
+    found: str
+    """In words."""
+    difference: float | None
+    """Of the areas, checkpoint less base, over the tasks that both solved."""
+    low: float | None
+    high: float | None
+    """95 %."""
+    tasks: int | None
+    asked_at: datetime
+    ended_at: datetime | None
+
+
 class Safeguards(BaseModel):
     """All of the report."""
 
@@ -155,6 +180,8 @@ class Safeguards(BaseModel):
     interventions: list[Intervened]
     changes: list[Change]
     onsets: list[OnsetTold]
+    """Newest first."""
+    efforts: list[EffortTold]
     """Newest first."""
     best: BestTold | None
 
@@ -198,6 +225,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         interventions=[*_screened(session, run.id), *_interventions(session, run.id)],
         changes=[*_branching(session, run), *_changes(session, run.id)],
         onsets=_onsets(session, run.id),
+        efforts=_efforts(session, run.id),
         best=_best(session, run.id),
     )
 
@@ -360,6 +388,31 @@ def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
         )
         for each in searches
     ]
+
+
+def _efforts(session: Session, run_id: uuid.UUID) -> list[EffortTold]:
+    scores = effort_queries.scores_of(session, run_id)
+    sides = effort_queries.sides_of(session, [each.id for each in scores]) if scores else {}
+    told = []
+    for score in scores:
+        names = {side.is_base: checkpoint_name(side.stage, side.step) for side in sides.get(score.id, ())}
+        told.append(
+            EffortTold(
+                checkpoint=names[False],
+                base=names.get(True, ""),
+                measure=score.measure,
+                status=score.status,
+                outcome=score.outcome,
+                found=score.sentence or score.reason or "",
+                difference=score.difference,
+                low=score.low,
+                high=score.high,
+                tasks=score.tasks,
+                asked_at=score.created_at,
+                ended_at=score.ended_at,
+            )
+        )
+    return told
 
 
 def _best(session: Session, run_id: uuid.UUID) -> BestTold | None:
