@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
@@ -35,12 +36,22 @@ def second_database_url(database_url: str) -> str:
 
 
 @pytest.fixture
-def committed_database(second_database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setenv("DATABASE_URL", second_database_url)
-    forget_settings()
-    yield second_database_url
-    with transaction() as session:
-        session.execute(text(EMPTY))
+def committed_database(second_database_url: str) -> Iterator[str]:
+    with committing_to(second_database_url):
+        yield second_database_url
+
+
+@contextmanager
+def committing_to(url: str, **variables: str) -> Iterator[None]:
+    """`transaction()`, in this process and in those that it starts, goes to this database, which is emptied in the end;
+    `variables`: further settings until then."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**variables, "DATABASE_URL": url}.items():
+            patch.setenv(name, value)
+        forget_settings()
+        yield
+        with transaction() as session:
+            session.execute(text(EMPTY))
     forget_settings()
 
 

@@ -9,12 +9,20 @@ SHARED: Mapping[str, str] = {
     "tests/importing/test_group_rewards.py": "verifiers",
     "tests/importing/test_verifiers_v0.py": "verifiers",
     "tests/importing/test_verifiers_v1.py": "verifiers",
+    "tests/judging/test_certify_a_version.py": "a certificate",
     "tests/ops/test_cli_lessons.py": "a whole Proctor",
     "tests/ops/test_cli_of_runs.py": "a whole Proctor",
     "tests/ops/test_cli_steering.py": "a whole Proctor",
     "tests/ops/test_serve_a_stored_checkpoint.py": "a whole Proctor",
-    "tests/ops/test_up.py": "a Proctor that is killed in part",
+    "tests/ops/test_supervised.py": "a Proctor that loses its processes",
     "tests/proof/test_kill.py": "a Proctor that loses its processes",
+    "tests/training/test_evaluate_checkpoint.py": "a process that forks trainings",
+    "tests/training/test_export.py": "an export",
+    "tests/training/test_grpo_losses.py": "a step of each loss",
+    "tests/training/test_run.py": "a training run",
+    "tests/training/test_run_resumed.py": "a process that forks trainings",
+    "tests/training/test_steering.py": "a process that forks trainings",
+    "tests/training/test_warm_up_sources.py": "a process that forks trainings",
 }
 """By file, what its tests share: an installed package that would be waited for, a fixture of the session."""
 

@@ -1,8 +1,10 @@
 """Training commits for real: a database of its own on the tests' server, a real env host, real child processes."""
 
+import re
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess
 from tests.factories import make_environment, make_package_version, make_policy
-from tests.installation import forget_settings
+from tests.installation import committing_to
 from tests.training.forked import Child
 from workers.training.run import train
 
@@ -35,51 +37,73 @@ SMALL: dict[str, Any] = {
 """A whole training run in some seconds."""
 
 
+REPLY_TOKENS = {"tictactoe": 6, "arithmetic_ladder": 12}
+"""What a reply needs, and a little more. An untrained policy writes until it is cut: no time goes into that."""
+
+
+def at_home(database: str, host: HostProcess, data: Path) -> AbstractContextManager[None]:
+    """This process and those that it starts use this database, this env host and this data folder."""
+    return committing_to(database, PROCTOR_ENVHOST_URL=host.address, PROCTOR_DATA=str(data))
+
+
 @pytest.fixture
-def installation(found_host: HostProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process and those that it starts use this database, this env host and a data folder of their own."""
-    monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
-    forget_settings()
+def installation(second_database_url: str, host_process: HostProcess, tmp_path: Path) -> Iterator[None]:
+    with at_home(second_database_url, host_process, tmp_path):
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared_installation(
+    second_database_url: str, host_process: HostProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """One for all tests of a module, which look at the same runs. Such a module has `installation` mean this one."""
+    with at_home(second_database_url, host_process, tmp_path_factory.mktemp("data")):
+        yield
 
 
 def built_in(name: str) -> dict[str, str]:
+    """The files of an environment of the library, with replies that are cut soon where these are known."""
     folder = PROJECT_ROOT / "workers" / "library" / name
     paths = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    return {str(path.relative_to(folder)): path.read_text() for path in paths}
+    files = {str(path.relative_to(folder)): path.read_text() for path in paths}
+    if limit := REPLY_TOKENS.get(name):
+        manifest = re.sub(r"max_tokens_per_turn: \d+", f"max_tokens_per_turn: {limit}", files["openenv.yaml"])
+        files["openenv.yaml"] = manifest
+    return files
 
 
 @pytest.fixture
 def new_run(installation: None) -> Callable[..., uuid.UUID]:
-    """A committed training run on tic-tac-toe that a worker has taken up."""
+    return make_run
 
-    def make(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
-        files = files or built_in("tictactoe")
-        manifest = read_manifest(files["openenv.yaml"])
-        merged = {
-            name: ({**SMALL.get(name, {}), **value} if isinstance(value, dict) else value)
-            for name, value in choices.items()
-        }
-        configuration = TrainingConfiguration.model_validate({**SMALL, **merged})
-        with transaction() as session:
-            version = stored_version(session, files)
-            run = Run(
-                kind=RunKind.TRAINING,
-                name="training",
-                status=RunStatus.RUNNING,
-                version_id=version.id,
-                policy_id=make_policy(session, kind=PolicyKind.LOCAL).id,
-                checkpoint_id=configuration.model.checkpoint,
-                configuration=configuration.resolved(),
-                seed=configuration.seed,
-                columns=manifest.column_names,
-                weights=[column.weight for column in manifest.columns],
-                attempt=1,
-            )
-            session.add(run)
-            session.flush()
-            return run.id
 
-    return make
+def make_run(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
+    """A committed training run, on tic-tac-toe unless files are given, that a worker has taken up."""
+    files = files or built_in("tictactoe")
+    manifest = read_manifest(files["openenv.yaml"])
+    merged = {
+        name: ({**SMALL.get(name, {}), **value} if isinstance(value, dict) else value)
+        for name, value in choices.items()
+    }
+    configuration = TrainingConfiguration.model_validate({**SMALL, **merged})
+    with transaction() as session:
+        version = stored_version(session, files)
+        run = Run(
+            kind=RunKind.TRAINING,
+            name="training",
+            status=RunStatus.RUNNING,
+            version_id=version.id,
+            policy_id=make_policy(session, kind=PolicyKind.LOCAL).id,
+            checkpoint_id=configuration.model.checkpoint,
+            configuration=configuration.resolved(),
+            seed=configuration.seed,
+            columns=manifest.column_names,
+            weights=[column.weight for column in manifest.columns],
+            attempt=1,
+        )
+        session.add(run)
+        session.flush()
+        return run.id
 
 
 def stored_version(session: Session, files: dict[str, str], name: str = "") -> EnvironmentVersion:

@@ -11,7 +11,9 @@ from backend.db.models import Checkpoint, Group, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, run_of
+from tests.training.forked import Child
 from workers.jobs import evaluation
 from workers.jobs.registry import JobContext
 from workers.training.run import train
@@ -39,13 +41,22 @@ def ask_for_evaluation(checkpoint: Checkpoint, concurrency: int) -> uuid.UUID:
         return run.id
 
 
+def play_as_the_job_does(run_id: uuid.UUID) -> None:
+    evaluation.run(JobContext(new_id(), run_id, {}, 1))
+
+
+def play_in_a_fork(run_id: uuid.UUID) -> None:
+    """The same process, without the seconds for which it would import."""
+    assert Child(evaluation.LOCAL_MODULE, str(run_id), log=get_settings().data / "evaluation.log").wait(300) == 0
+
+
 def test_a_checkpoint_is_evaluated_the_same_way_twice(new_run: Callable[..., uuid.UUID]) -> None:
     trained = new_run(recipe="sft")
     train(trained)
     played = []
-    for concurrency in (12, 5):
+    for concurrency, play in ((12, play_as_the_job_does), (5, play_in_a_fork)):
         run_id = ask_for_evaluation(checkpoints_of(trained)["sft", 12], concurrency)
-        evaluation.run(JobContext(new_id(), run_id, {}, 1))
+        play(run_id)
         assert run_of(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
         with transaction() as session:
             rows = session.scalars(

@@ -4,8 +4,9 @@ import hashlib
 import json
 import uuid
 import zipfile
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -15,8 +16,8 @@ from backend.artifacts import get_folder, open_file
 from backend.db.models import Checkpoint, Export, Rollout
 from backend.db.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import ExportForm, ExportStatus, Phase
-from tests.training.conftest import checkpoints_of
+from backend.domain.vocabulary import ExportForm, ExportStatus, Phase, RunStatus
+from tests.training.conftest import checkpoints_of, make_run, run_of
 from workers.jobs import exports
 from workers.jobs.registry import JobContext
 from workers.models.load import load_folder
@@ -28,15 +29,38 @@ from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
-NewRun = Callable[..., uuid.UUID]
+
+class Made(NamedTuple):
+    """An export that was handed out, and its files."""
+
+    row: Export
+    folder: Path
 
 
-@pytest.fixture
-def checkpoint(new_run: NewRun) -> Checkpoint:
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """All tests export the same checkpoint."""
+
+
+@pytest.fixture(scope="module")
+def checkpoint(installation: None) -> Checkpoint:
     """The warm-up's checkpoint of a small run, examined."""
-    run_id = new_run(recipe="sft")
-    train(run_id)
+    run_id = make_run(recipe="sft")
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     return checkpoints_of(run_id)["sft", 12]
+
+
+@pytest.fixture(scope="module")
+def made(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    export_id = ask_for_export(checkpoint)
+    exports.run(JobContext(new_id(), None, {"export_id": str(export_id)}, 1))
+    row = export_of(export_id)
+    assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
+    assert row.artifact is not None
+    folder = tmp_path_factory.mktemp("unpacked")
+    with open_file(row.artifact) as stream, zipfile.ZipFile(stream) as archive:
+        archive.extractall(folder)
+    return Made(row, folder)
 
 
 def ask_for_export(checkpoint: Checkpoint) -> uuid.UUID:
@@ -58,16 +82,8 @@ def passport_request(checkpoint: Checkpoint, folder: Path) -> PassportRequest:
     return PassportRequest(str(folder / "made"), str(original), str(checkpoint.id), digests(folder / "made"))
 
 
-def test_the_zip_is_whole_proven_and_loads(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    export_id = ask_for_export(checkpoint)
-    exports.run(JobContext(new_id(), None, {"export_id": str(export_id)}, 1))
-    row = export_of(export_id)
-    assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
-    assert row.artifact is not None
-    with open_file(row.artifact) as stream, zipfile.ZipFile(stream) as archive:
-        archive.extractall(tmp_path / "unpacked")
-    unpacked = tmp_path / "unpacked"
-    manifest = json.loads((unpacked / "manifest.json").read_text())
+def test_the_zip_is_whole_proven_and_loads(made: Made) -> None:
+    manifest = json.loads((made.folder / "manifest.json").read_text())
     assert set(manifest["files"]) >= {
         "model.safetensors",
         "config.json",
@@ -77,15 +93,13 @@ def test_the_zip_is_whole_proven_and_loads(checkpoint: Checkpoint, tmp_path: Pat
         "inference.py",
     }
     for name, digest in manifest["files"].items():
-        assert hashlib.sha256((unpacked / name).read_bytes()).hexdigest() == digest
-    _, tokenizer = load_folder(unpacked)
+        assert hashlib.sha256((made.folder / name).read_bytes()).hexdigest() == digest
+    _, tokenizer = load_folder(made.folder)
     assert tokenizer.chat_template
 
 
-def test_the_passport_says_what_was_compared(checkpoint: Checkpoint) -> None:
-    export_id = ask_for_export(checkpoint)
-    export(export_id)
-    passport = export_of(export_id).passport
+def test_the_passport_says_what_was_compared(made: Made) -> None:
+    passport = made.row.passport
     assert passport["passed"] is True
     assert passport["likeness"]["max_logit_difference"] == 0.0
     assert passport["likeness"]["tokens"] > 100
@@ -93,10 +107,8 @@ def test_the_passport_says_what_was_compared(checkpoint: Checkpoint) -> None:
     assert passport["heldout"]["difference"]["mean"] == pytest.approx(0, abs=1e-6)
 
 
-def test_the_card_says_data_results_and_safeguards(checkpoint: Checkpoint) -> None:
-    export_id = ask_for_export(checkpoint)
-    export(export_id)
-    card = export_of(export_id).card
+def test_the_card_says_data_results_and_safeguards(made: Made) -> None:
+    card = made.row.card
     assert card.startswith("---\nlibrary_name: transformers")
     for text in ("script `teacher`, 48 episodes", "On 9 held-out tasks", "untrained 0", "sft 12 (this one)"):
         assert text in card
@@ -134,13 +146,20 @@ def test_another_tokenizer_is_refused(checkpoint: Checkpoint, tmp_path: Path) ->
     assert passport.reason == "the exported tokenizer is not the checkpoint's"
 
 
-def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
+@pytest.fixture
+def other_rewards(checkpoint: Checkpoint) -> Iterator[None]:
     """Files and model agree, but the stored held-out rewards are those of another policy."""
+    of_examination = update(Rollout).where(Rollout.run_id == checkpoint.run_id, Rollout.phase == Phase.HELDOUT)
     with transaction() as session:
-        of_examination = Rollout.run_id == checkpoint.run_id, Rollout.phase == Phase.HELDOUT
-        session.execute(update(Rollout).where(*of_examination).values(reward=Rollout.reward + 0.3))
+        session.execute(of_examination.values(reward=Rollout.reward + 0.3))
+    yield
+    with transaction() as session:
+        session.execute(of_examination.values(reward=Rollout.reward - 0.3))
+
+
+def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
+    checkpoint: Checkpoint, other_rewards: None
+) -> None:
     export_id = ask_for_export(checkpoint)
     assert export(export_id) is ExportStatus.REFUSED
     row = export_of(export_id)

@@ -1,7 +1,6 @@
-"""Whole training runs on tic-tac-toe: what they leave behind, stopped, killed and resumed."""
+"""Whole training runs on tic-tac-toe: what they leave behind, stopped and resumed."""
 
 import math
-import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,10 +16,9 @@ from tests.training.conftest import (
     built_in,
     checkpoints_of,
     counts_of,
-    kill,
+    make_run,
     points_of,
     run_of,
-    start_child,
     take_up_again,
     wait_for_step,
     weights_of,
@@ -40,9 +38,21 @@ EVERYTHING = {
 NewRun = Callable[..., uuid.UUID]
 
 
-def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(new_run: NewRun) -> None:
-    run_id = new_run()
-    assert train(run_id).status is RunStatus.COMPLETED
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """Several tests look at the same run."""
+
+
+@pytest.fixture(scope="module")
+def whole(installation: None) -> uuid.UUID:
+    """A run that nobody cut."""
+    run_id = make_run()
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    return run_id
+
+
+def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(whole: uuid.UUID) -> None:
+    run_id = whole
     run, checkpoints, curves = run_of(run_id), checkpoints_of(run_id), points_of(run_id)
     assert list(checkpoints) == [("untrained", 0), ("sft", 12), ("grpo", 2), ("grpo", 4)]
     assert counts_of(run_id) == EVERYTHING
@@ -61,9 +71,8 @@ def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(new_run: NewRun) -
     assert not (get_settings().data / "training" / str(run_id)).exists()
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun) -> None:
-    whole, cut = new_run(), new_run()
-    train(whole)
+def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
+    cut = new_run()
 
     def ask_to_stop() -> None:
         wait_for_step(cut, 2)
@@ -80,31 +89,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun) -> None:
     assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
     assert counts_of(cut) == EVERYTHING
     assert weights_of(checkpoints_of(cut)["grpo", 4]) == weights_of(checkpoints_of(whole)["grpo", 4])
-
-
-def test_a_killed_process_is_taken_up_without_loss_or_doubles(new_run: NewRun) -> None:
-    """Once in the warm-up and once in reinforcement."""
-    longer = {"grpo": {"steps": 8}, "sft": {"steps": 40}}
-    whole, cut = new_run(**longer), new_run(**longer)
-    train(whole)
-    child = start_child(cut)
-    while "sft/loss" not in points_of(cut):
-        assert child.poll() is None
-        time.sleep(0.02)
-    kill(child)
-    take_up_again(cut)
-    child = start_child(cut)
-    wait_for_step(cut, 3)
-    kill(child)
-    stored = counts_of(cut)
-    take_up_again(cut)
-    again = start_child(cut)
-    assert again.wait(300) == 0
-    assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
-    assert counts_of(cut) == counts_of(whole)
-    assert all(counts_of(cut)[key] >= count for key, count in stored.items())
-    for key, row in checkpoints_of(whole).items():
-        assert weights_of(checkpoints_of(cut)[key]) == weights_of(row)
 
 
 def test_a_closed_gate_pauses_with_advice_and_opens_to_who_resumes(new_run: NewRun) -> None:

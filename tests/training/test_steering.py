@@ -4,12 +4,13 @@ import shutil
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
-from backend.db.models import Alarm, Run, RunLogLine, SettingChange
+from backend.db.models import Alarm, Checkpoint, Run, RunLogLine, SettingChange
 from backend.db.session import transaction
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import resume_run
@@ -22,6 +23,7 @@ from tests.training.conftest import (
     checkpoints_of,
     counts_of,
     kill,
+    make_run,
     points_of,
     run_of,
     start_child,
@@ -34,6 +36,24 @@ from workers.training.run import train
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
 
 NewRun = Callable[..., uuid.UUID]
+
+
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """All runs go on from the same warm-up."""
+
+
+@pytest.fixture(scope="module")
+def warmed_up(installation: None) -> Checkpoint:
+    run_id = make_run(recipe="sft")
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    return checkpoints_of(run_id)["sft", 12]
+
+
+@pytest.fixture
+def new_run(warmed_up: Checkpoint) -> NewRun:
+    """A run of reinforcement alone."""
+    return partial(make_run, recipe="grpo", model={"source": "checkpoint", "checkpoint": warmed_up.id})
 
 
 def change(run_id: uuid.UUID, name: str, before: Any, after: Any, step: int | None = None) -> None:
@@ -59,13 +79,13 @@ def log_of(run_id: uuid.UUID) -> str:
 
 def test_a_changed_setting_is_used_from_its_step_on_and_survives_a_kill(new_run: NewRun) -> None:
     """The killed run goes on to the weights of one that was never cut and had the same changes at the same steps."""
-    longer = {"grpo": {"steps": 9}, "heldout": {"every": 9}, "checkpoints": {"every": 2}}
+    longer = {"grpo": {"steps": 8}, "heldout": {"every": 8}, "checkpoints": {"every": 2}}
     cut = new_run(**longer)
     child = start_child(cut)
     wait_for_step(cut, 2)
     change(cut, "grpo.learning_rate", 5e-4, 1e-4)
     change(cut, "grpo.temperature", 1.0, 0.9)
-    change(cut, "heldout.every", 9, 3)
+    change(cut, "heldout.every", 8, 3)
     wait_for_step(cut, 5)
     kill(child)
     take_up_again(cut)
@@ -80,11 +100,11 @@ def test_a_changed_setting_is_used_from_its_step_on_and_survives_a_kill(new_run:
     for row in rows:
         change(whole, row.name, row.before, row.after, row.step)
     assert train(whole).status is RunStatus.COMPLETED
-    assert weights_of(checkpoints_of(cut)["grpo", 9]) == weights_of(checkpoints_of(whole)["grpo", 9])
+    assert weights_of(checkpoints_of(cut)["grpo", 8]) == weights_of(checkpoints_of(whole)["grpo", 8])
     factors = points_of(cut)["lr_factor"]
-    assert [factors[step] for step in range(1, 10)] == pytest.approx([1.0] * (first - 1) + [0.2] * (10 - first))
+    assert [factors[step] for step in range(1, 9)] == pytest.approx([1.0] * (first - 1) + [0.2] * (9 - first))
     examined = [step for stage, step in checkpoints_of(whole) if stage == "grpo"]
-    assert examined == [step for step in (3, 6, 9) if step >= first - 1]
+    assert examined == [step for step in (3, 6, 8) if step >= first - 1]
     assert "grpo.learning_rate: 0.0005 → 0.0001 from step" in log_of(cut)
 
 
@@ -104,7 +124,7 @@ def paused_at(new_run: NewRun, **choices: Any) -> tuple[uuid.UUID, int]:
 def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_with_the_weights_alone(
     new_run: NewRun,
 ) -> None:
-    longer = {"grpo": {"steps": 8}, "heldout": {"every": 8}}
+    longer = {"grpo": {"steps": 6}, "heldout": {"every": 6}}
     whole = new_run(**longer)
     train(whole)
     source, step = paused_at(new_run, **longer)
@@ -113,16 +133,16 @@ def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_wit
 
     exact, anew = branch(source, step), branch(source, step, {"grpo.learning_rate": 1e-4})
     assert train(exact).status is RunStatus.COMPLETED, run_of(exact).reason
-    assert weights_of(checkpoints_of(exact)["grpo", 8]) == weights_of(checkpoints_of(whole)["grpo", 8])
-    assert sorted(points_of(exact)["reward"]) == list(range(step + 1, 9))
-    assert points_of(exact)["divergence"][8] == points_of(whole)["divergence"][8]
+    assert weights_of(checkpoints_of(exact)["grpo", 6]) == weights_of(checkpoints_of(whole)["grpo", 6])
+    assert sorted(points_of(exact)["reward"]) == list(range(step + 1, 7))
+    assert points_of(exact)["divergence"][6] == points_of(whole)["divergence"][6]
     assert "the trainer's whole state" in log_of(exact)
 
     shutil.rmtree(get_settings().data / "training" / str(source) / "grpo")
     assert train(anew).status is RunStatus.COMPLETED, run_of(anew).reason
     assert "the optimiser begins anew" in log_of(anew)
     rates, planned = points_of(anew)["learning_rate"], points_of(whole)["learning_rate"]
-    assert sorted(rates) == list(range(step + 1, 9))
+    assert sorted(rates) == list(range(step + 1, 7))
     for at, rate in rates.items():
         assert rate == pytest.approx((planned[at] or 0) / 5), "the schedule goes on where it was, times the factor"
     assert points_of(anew)["divergence"][step + 1] != pytest.approx(0, abs=1e-7), "measured from before GRPO"
@@ -171,7 +191,7 @@ def test_an_alarm_that_rolls_back_stops_the_run_and_starts_a_branch_with_a_lower
 
 def test_an_alarm_that_lowers_the_rate_does_it_once_and_a_pause_is_resumed_past_it(new_run: NewRun) -> None:
     alarms = {**LOUD, "divergence": "lower_rate"}
-    run_id = new_run(model={"context": 256}, grpo={"steps": 13}, heldout={"every": 13}, alarms=alarms)
+    run_id = new_run(grpo={"steps": 13}, heldout={"every": 13}, alarms=alarms)
     assert train(run_id).status is RunStatus.COMPLETED
     factors = points_of(run_id)["lr_factor"]
     assert [factors[step] for step in range(1, 14)] == [1.0] * 10 + [0.5] * 3
@@ -181,7 +201,7 @@ def test_an_alarm_that_lowers_the_rate_does_it_once_and_a_pause_is_resumed_past_
     assert (row.alarm_id, row.step, row.asked_by) == (alarm.id, 11, None)
 
     alarms = {**LOUD, "divergence": "pause"}
-    paused = new_run(model={"context": 256}, grpo={"steps": 12}, heldout={"every": 13}, alarms=alarms)
+    paused = new_run(grpo={"steps": 12}, heldout={"every": 13}, alarms=alarms)
     assert train(paused).status is RunStatus.PAUSED
     assert ("grpo", 10) in checkpoints_of(paused)
     with transaction() as session:
@@ -192,8 +212,8 @@ def test_an_alarm_that_lowers_the_rate_does_it_once_and_a_pause_is_resumed_past_
     assert alarm_of(paused, "divergence").step == 10
 
 
-def test_a_warm_up_that_does_not_learn_pauses_the_run(new_run: NewRun) -> None:
-    run_id = new_run(sft={"steps": 60, "learning_rate": 1.0, "batch": 8}, alarms={"warm_up_flat": "pause"})
+def test_a_warm_up_that_does_not_learn_pauses_the_run(installation: None) -> None:
+    run_id = make_run(sft={"steps": 60, "learning_rate": 1.0, "batch": 8}, alarms={"warm_up_flat": "pause"})
     assert train(run_id).status is RunStatus.PAUSED
     assert alarm_of(run_id, "warm_up_flat").step < 60
     assert list(checkpoints_of(run_id)) == [("untrained", 0)]

@@ -1,4 +1,4 @@
-"""Warm-ups from stored rollouts and uploaded files, killed and resumed; further attempts; the best on the way."""
+"""Warm-ups from stored rollouts and uploaded files, killed and resumed; further attempts."""
 
 import time
 import uuid
@@ -20,6 +20,7 @@ from tests.training.conftest import (
     checkpoints_of,
     counts_of,
     kill_and_go_on,
+    make_run,
     points_of,
     run_of,
     start_child,
@@ -32,15 +33,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarn
 NewRun = Callable[..., uuid.UUID]
 
 
-@pytest.fixture
-def played(new_run: NewRun) -> uuid.UUID:
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """All tests learn from the same stored episodes."""
+
+
+@pytest.fixture(scope="module")
+def played(installation: None) -> uuid.UUID:
     """A run whose warm-up left 48 scripted episodes on training tasks."""
-    run_id = new_run(recipe="sft", sft={"steps": 1})
+    run_id = make_run(recipe="sft", sft={"steps": 1})
     assert train(run_id).status is RunStatus.COMPLETED
     return run_id
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def file_id(played: uuid.UUID) -> uuid.UUID:
     """The same episodes as an uploaded file."""
     file_id = new_id()
@@ -71,28 +77,22 @@ def source(request: pytest.FixtureRequest, played: uuid.UUID, file_id: uuid.UUID
     return {"source": "rollouts", "runs": [played], "where": "phase = warm_up"}
 
 
-def wait_for_loss(run_id: uuid.UUID, child: Any) -> None:
-    while "sft/loss" not in points_of(run_id):
+def test_a_model_from_scratch_learns_from_what_is_stored_and_killed_goes_on_to_the_same_weights(
+    new_run: NewRun, source: dict[str, Any]
+) -> None:
+    choices: dict[str, Any] = {"recipe": "sft", "sft": {**source, "steps": 24}}
+    whole, cut = new_run(**choices), new_run(**choices)
+    assert train(whole).status is RunStatus.COMPLETED, run_of(whole).reason
+    assert run_of(whole).summary["lessons"] == {source["source"]: {"lessons": 48, "too_long": 0, "silent": 0}}
+    assert (Phase.WARM_UP, None) not in counts_of(whole)  # the script did not play
+    assert points_of(whole)["sft/loss"]
+
+    child = start_child(cut)
+    while "sft/loss" not in points_of(cut):
         assert child.poll() is None
         time.sleep(0.02)
-
-
-def test_a_model_from_scratch_learns_from_what_is_stored(new_run: NewRun, source: dict[str, Any]) -> None:
-    run_id = new_run(recipe="sft", sft=source)
-    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
-    assert run_of(run_id).summary["lessons"] == {source["source"]: {"lessons": 48, "too_long": 0, "silent": 0}}
-    assert (Phase.WARM_UP, None) not in counts_of(run_id)  # the script did not play
-    assert points_of(run_id)["sft/loss"]
-
-
-def test_killed_in_the_middle_it_goes_on_to_the_same_weights(new_run: NewRun, source: dict[str, Any]) -> None:
-    longer = {**source, "steps": 40}
-    whole, cut = new_run(recipe="sft", sft=longer), new_run(recipe="sft", sft=longer)
-    train(whole)
-    child = start_child(cut)
-    wait_for_loss(cut, child)
     kill_and_go_on(cut, child)
-    assert weights_of(checkpoints_of(cut)["sft", 40]) == weights_of(checkpoints_of(whole)["sft", 40])
+    assert weights_of(checkpoints_of(cut)["sft", 24]) == weights_of(checkpoints_of(whole)["sft", 24])
     assert run_of(cut).summary["lessons"] == run_of(whole).summary["lessons"]
 
 
@@ -149,21 +149,3 @@ def test_a_first_attempt_that_passes_is_the_only_one(new_run: NewRun) -> None:
     run_id = new_run(gate={"retries": 3}, grpo={"steps": 1})
     assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
     assert [key for key in checkpoints_of(run_id) if key[0] == "sft"] == [("sft", 12)]
-
-
-def test_the_best_on_the_way_goes_on_also_after_a_kill(new_run: NewRun) -> None:
-    choices: dict[str, Any] = {"sft": {"steps": 40, "examine_every": 8}, "grpo": {"steps": 1}}
-    whole, cut = new_run(**choices), new_run(**choices)
-    train(whole)
-    child = start_child(cut)
-    while ("sft", 16) not in checkpoints_of(cut):
-        assert child.poll() is None
-        time.sleep(0.02)
-    kill_and_go_on(cut, child)
-    kept = [key for key in checkpoints_of(cut) if key[0] == "sft"]
-    assert sorted(kept) == [("sft", step) for step in (8, 16, 24, 32, 40)]
-    for key, row in checkpoints_of(whole).items():
-        assert weights_of(checkpoints_of(cut)[key]) == weights_of(row)
-    assert sorted(points_of(cut)["sft/heldout/reward"]) == [8, 16, 24, 32, 40]
-    assert run_of(cut).summary["warm_up"] == run_of(whole).summary["warm_up"]
-    assert counts_of(cut)[Phase.HELDOUT, 0] == 9
