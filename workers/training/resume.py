@@ -3,9 +3,17 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 _MARK = "complete"
 _NAME = re.compile(r"^checkpoint-(\d+)$")
+
+
+class WithoutCard:
+    """Of a trainer of TRL: its states are for a resume alone, and no card to publish them is rendered at each save."""
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        return
 
 
 def mark_complete(folder: Path) -> None:

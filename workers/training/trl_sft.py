@@ -17,7 +17,7 @@ from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.ranks.ranks import ALONE, Ranks
 from workers.training.ranks.weights import check_same
-from workers.training.resume import mark_complete, newest_complete
+from workers.training.resume import WithoutCard, mark_complete, newest_complete
 
 LOG_EVERY = 5
 """Steps."""
@@ -44,12 +44,16 @@ class SftRun:
     ranks: Ranks = ALONE
 
 
+class _Trainer(WithoutCard, SFTTrainer):  # type: ignore[misc]
+    """TRL's."""
+
+
 def train_sft(run: SftRun) -> None:
     """Train until the last step or until `on_step` says stop; goes on from the newest complete state in the folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with unrounded(run.model):
-            trainer = SFTTrainer(
+            trainer = _Trainer(
                 model=run.model,
                 args=_arguments(run),
                 train_dataset=_dataset(run),

@@ -11,6 +11,7 @@ from trl import GRPOTrainer
 
 from workers.training.grpo.clock import Clock
 from workers.training.grpo.positions import count_without_padding
+from workers.training.resume import WithoutCard
 
 _HIGHEST_LOG_RATIO = 20.0
 AdvantagesOfTokens = Callable[[], list[list[float]] | None]
@@ -19,7 +20,7 @@ Counted = tuple[float, float, float]
 """Sum of ratios, number of tokens, highest ratio."""
 
 
-class Trainer(GRPOTrainer):  # type: ignore[misc]
+class Trainer(WithoutCard, GRPOTrainer):  # type: ignore[misc]
     """Lets tokens of one episode have different advantages, and tells what it did."""
 
     temperature: float
