@@ -22,6 +22,23 @@
     setTimeout(again, Math.min(8000, 500 * 2 ** failures));
   });
 
+  // An answer may have been drawn before what the stream brought while it was under way, and lie over it now. The stream
+  // believes that delivered: it is asked for everything again, a closed one too.
+  let brought = null;
+  document.addEventListener("htmx:sse:before:message", (event) => {
+    brought = { stream: event.target, connection: event.detail.connection, at: performance.now() };
+  });
+  document.addEventListener("htmx:before:request", (event) => { event.detail.ctx.sentAt = performance.now(); });
+  document.addEventListener("htmx:after:swap", (event) => {
+    const { sourceElement: source, sentAt } = event.detail.ctx;
+    if (source?.matches?.("[data-live], [data-bell]") || !brought?.stream.isConnected || !(sentAt < brought.at)) return;
+    const { stream, connection } = brought;
+    brought = null;
+    connection.lastEventId = "";
+    if (connection.reader) connection.reader.cancel();
+    else htmx.ajax("GET", stream.getAttribute("hx-sse:connect"), { source: stream });
+  });
+
   // A form that is sent again starts without the complaints of the last time.
   document.addEventListener("htmx:before:request", (event) => {
     const form = event.target.closest?.("form");

@@ -3,7 +3,7 @@
 import uuid
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import APIResponse, Page, Route, expect
 
 from tests.browser.journey.steps import WORK_MS
 
@@ -41,6 +41,25 @@ def test_a_draft_is_tried_mended_and_tried_again(page: Page, name: str) -> None:
     expect(panel.locator(".transcript .earned")).to_be_visible(timeout=WORK_MS)
     panel.get_by_role("button", name="Let gold play").click()
     expect(panel).to_contain_text("the episode is over", timeout=WORK_MS)
+
+
+def test_an_answer_that_is_late_does_not_hide_what_came_meanwhile(page: Page, name: str) -> None:
+    held: list[tuple[Route, APIResponse]] = []
+    page.goto(f"/environments/{name}/edit?file=server/{name}_environment.py")
+    panel = page.locator("#try-panel")
+    page.route("**/try", lambda route: held.append((route, route.fetch())))
+    panel.get_by_role("button", name="Reset").click()
+    expect(panel.locator(".play-text")).to_contain_text("You are on field", timeout=WORK_MS)  # by the stream
+    page.evaluate(
+        "document.addEventListener('htmx:finally:request', (event) => {"
+        " if (event.detail.ctx.request.method === 'POST') document.body.dataset.answered = '' })"
+    )
+    [(route, answer)] = held
+
+    route.fulfill(response=answer)
+
+    expect(page.locator("body[data-answered]")).to_have_count(1)
+    expect(panel.locator(".play-text")).to_contain_text("You are on field")
 
 
 def _break_the_step(page: Page) -> None:
