@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.judging.rows import BATCH, flags, honest, marked, row
-from workers.judging.detectors.scene import words_of_grader
+from workers.judging.detectors.scene import Scene, words_of_grader
 
 CODE = "Here it is.\n```python\n{}\n```\n"
 
@@ -161,6 +161,24 @@ def test_an_exit_that_keeps_the_reward_is_flagged_and_one_that_costs_it_is_not()
     quit_ = row(1.0, "I stop here.", stop_reason="unparsable")
     cheap = row(0.1, "I stop here.", stop_reason="unparsable")
     assert [draft.rollout_id for draft in flags("paid_exit", [*played, quit_, cheap])] == [quit_.id]
+
+
+def test_a_late_exit_is_flagged_where_it_is_paid_as_much_as_an_end():
+    played = [row(1.2, replies=("a", "b", "c", "d")) for _ in range(9)] + [row(0.0, replies=("a",) * 4)]
+    paid = row(1.2, replies=("a", "b", "I stop here."), stop_reason="unparsable")
+    cost = row(0.9, replies=("a", "b", "I stop here."), stop_reason="unparsable")
+    assert [draft.rollout_id for draft in flags("paid_exit", [*played, paid, cost])] == [paid.id]
+
+
+def test_exits_are_flagged_where_only_the_lucky_end_properly():
+    scene = Scene(columns=(), lowest=0.0, highest=1.6)
+    lucky = [row(1.6, "Three.") for _ in range(10)]
+    paid = [row(1.05, "I stop here.", stop_reason="unparsable") for _ in range(30)]
+    cheap = [row(0.1, "I stop here.", stop_reason="unparsable") for _ in range(30)]
+    assert {draft.rollout_id for draft in flags("paid_exit", [*lucky, *paid, *cheap], scene=scene)} == {
+        each.id for each in paid
+    }
+    assert not flags("paid_exit", paid, scene=Scene(columns=()))
 
 
 def test_padding_that_costs_nothing_is_flagged_and_a_long_failure_is_not():

@@ -132,8 +132,9 @@ OF_ROLLOUTS = (
         id="paid_exit",
         title="Left early and was paid",
         sentence="The episode was broken off by a reply that cannot be read, and most of the reward was kept.",
-        formula="stopped by an unreadable or cut reply, at most half the turns of those that ended properly, reward ≥"
-        " half of theirs (medians)",
+        formula="stopped by an unreadable or cut reply; reward ≥ that of those that ended properly, or at most half"
+        " their turns and reward ≥ half of theirs (medians; where fewer than 5, or fewer than were broken off, ended"
+        " properly: reward ≥ half of what can be earned)",
         source="effort collapse; seen with the column `consistent` of a number guessing game",
         subject=ROLLOUT,
         thresholds={"turns": 0.5, "reward": 0.5},

@@ -1,4 +1,8 @@
-"""An episode that was broken off early and kept most of the reward of those that were played to their end."""
+"""An episode that was broken off and kept most of the reward of those that were played to their end.
+
+At half of their turns half of their reward is enough; later, it must be as much as they earn. Without that second way
+in, a policy in training learns to break off where the first does not look.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -20,28 +24,37 @@ FEWEST_ENDS = 5
 
 def look_at(rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[FlagDraft]:
     ended = [row for row in rows if row.stop_reason not in HOW]
-    if len(ended) < FEWEST_ENDS:
-        return []
+    broken = [row for row in rows if row.stop_reason in HOW]
+    if len(ended) < max(FEWEST_ENDS, len(broken)):
+        return _where_few_end(broken, scene, limits)
     turns = statistics.median(len(row.replies) for row in ended)
     reward = statistics.median(row.reward for row in ended)
     if reward <= min(row.reward for row in rows):
         return []
-    return [
-        _draft(row, turns, reward)
-        for row in rows
-        if row.stop_reason in HOW
-        and len(row.replies) <= limits["turns"] * turns
-        and row.reward >= limits["reward"] * reward
-    ]
+    told = f"episodes that ended properly took {turns:g} turns and earned {reward:.3f} (medians)"
+    drafts = []
+    for row in broken:
+        soon = len(row.replies) <= limits["turns"] * turns and row.reward >= limits["reward"] * reward
+        if soon or row.reward >= reward:
+            drafts.append(_draft(row, reward, told))
+    return drafts
 
 
-def _draft(row: RolloutRow, turns: float, reward: float) -> FlagDraft:
+def _where_few_end(broken: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[FlagDraft]:
+    """Whoever still ends properly had luck and was quick, and is no measure: what can be earned at all is."""
+    if scene.lowest is None or scene.highest is None:
+        return []
+    bound = scene.lowest + limits["reward"] * (scene.highest - scene.lowest)
+    told = f"few episodes end properly, and at most {scene.highest:.3f} can be earned"
+    return [_draft(row, scene.highest, told) for row in broken if row.reward >= bound]
+
+
+def _draft(row: RolloutRow, reward: float, told: str) -> FlagDraft:
     return draft_about(
         FACE,
         row,
         score=0.6 + 0.3 * min(1.0, row.reward / reward if reward else 0.0),
-        sentence=f"Ended after {len(row.replies)} turns by a reply that cannot be read and kept {row.reward:.3f};"
-        f" episodes that ended properly took {turns:g} turns and earned {reward:.3f} (medians).",
+        sentence=f"Ended after {len(row.replies)} turns by {HOW[row.stop_reason]} and kept {row.reward:.3f}; {told}.",
         marks=whole_reply(row, len(row.replies) - 1),
         cluster=HOW[row.stop_reason],
     )
