@@ -213,6 +213,8 @@ class Pool:
                 lease.package, lease.resources, self._start_seconds, hash_seed=lease.hash_seed
             )
         server.hash_seed = lease.hash_seed
+        if server.uncompiled:
+            self._spawn(self._runtimes.environments.compile(lease.package, server.uncompiled))
         return server
 
     def _spawn(self, work: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -71,6 +71,8 @@ class RunningServer:
     sessions: int = 0
     action_schema: dict[str, Any] | None = None
     observation_schema: dict[str, Any] | None = None
+    uncompiled: list[str] = field(default_factory=list)
+    """What it imported without bytecode from its package's own virtual environment; relative to that."""
     idle_since: float = 0.0
     resident_at_start: int = 0
     """Bytes; the warm interpreter's, which all servers share."""
@@ -236,6 +238,8 @@ async def _introduce(server: RunningServer) -> None:
     server.action_schema = dict(schema.get("action") or {})
     server.observation_schema = dict(schema.get("observation") or {})
     server.sessions = max(1, min(int(capacity["sessions"]), server.resources.sessions))
+    uncompiled = capacity.get("uncompiled")
+    server.uncompiled = [str(name) for name in uncompiled] if isinstance(uncompiled, list) else []
 
 
 def _said_at_end(code: int | None) -> str:
@@ -255,13 +259,23 @@ def _why_no_start(server: RunningServer, asked: "asyncio.Task[None]", seconds: f
     return f"{told}\n{server.log.last_lines()}".strip()
 
 
+async def _whole(content: aiohttp.StreamReader) -> bytes:
+    """A single read would give what has arrived by then. Raises SandboxError for what is too much."""
+    body = bytearray()
+    async for part in content.iter_any():
+        body += part
+        if len(body) > _MAX_ANSWER_BYTES:
+            raise SandboxError(f"it answers with more than {_MAX_ANSWER_BYTES:,} bytes")
+    return bytes(body)
+
+
 async def _get(path: Path, url: str) -> dict[str, Any]:
     try:
         async with (
             aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
             http.get(f"http://server{url}", timeout=aiohttp.ClientTimeout(total=None)) as response,
         ):
-            body = await response.content.read(_MAX_ANSWER_BYTES)
+            body = await _whole(response.content)
             if response.status != 200:
                 raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
             answer = orjson.loads(body)

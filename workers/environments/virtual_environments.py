@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from backend.domain.errors import SandboxError
+from workers.environments.bytecode import compile_files
 from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 from workers.environments.packages import StoredPackage
 from workers.environments.pip import LOG_CHARACTERS, Pip, append
@@ -58,6 +59,7 @@ class VirtualEnvironments:
         self._pip, self._runtime, self._folder, self._sources = pip, pip.python, folder, sources
         self._uv = Uv(pip)
         self._building: dict[str, asyncio.Lock] = {}
+        self._compiling: set[str] = set()
         self._provided: dict[str, Version] | None = None
 
     def plan(self, package: StoredPackage) -> Plan:
@@ -127,6 +129,18 @@ class VirtualEnvironments:
                 return False
             await self._build(package)
             return True
+
+    async def compile(self, package: StoredPackage, names: Sequence[str]) -> None:
+        """Bytecode for files of the package's own virtual environment, for the servers to come."""
+        key = self.key_of(package)
+        if not key or key in self._compiling:
+            return
+        self._compiling.add(key)
+        try:
+            home = self._folder / key
+            await compile_files(self._runtime, home, names, home.with_suffix(".log"))
+        finally:
+            self._compiling.remove(key)
 
     async def tidy(self, in_use: set[str]) -> None:
         """Keep the bound; `in_use` are keys. What is being built is in use too."""

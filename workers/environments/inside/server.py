@@ -15,9 +15,11 @@ from typing import Any
 
 from backend.domain.packages import file_as_bytes
 from workers.environments.inside.import_styles import import_app
+from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 
 _STACK_BYTES = 1 << 20
 """Of each thread; every session has one, and RLIMIT_AS counts them."""
+_MOST_UNCOMPILED = 8_000
 CAPACITY_PATH = "/_proctor/capacity"
 
 Scope = MutableMapping[str, Any]
@@ -92,7 +94,8 @@ class _WithCapacity:
 
     def __init__(self, app: Any, assumed: int) -> None:
         self._app = app
-        self._body = json.dumps({"sessions": _declared_sessions() or assumed}).encode()
+        told = {"sessions": _declared_sessions() or assumed, "uncompiled": _uncompiled()}
+        self._body = json.dumps(told).encode()
 
     async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
         if scope["type"] == "http" and scope["path"] == CAPACITY_PATH:
@@ -114,3 +117,24 @@ def _declared_sessions() -> int | None:
     servers = [thing for thing in gc.get_objects() if issubclass(type(thing), HTTPEnvServer)]
     tells = bool(servers) and hasattr(servers[-1], "get_capacity_status")
     return int(servers[-1].get_capacity_status().max_sessions) if tells else None
+
+
+def _uncompiled() -> list[str]:
+    """Modules of the package's own virtual environment, where it has one, that were imported without bytecode."""
+    if not os.path.isdir(f"{ENVIRONMENTS_FOLDER}/1"):
+        return []
+    own, found = f"{ENVIRONMENTS_FOLDER}/0/", []
+    for module in list(sys.modules.values()):
+        try:  # past what a lazy module does when it is asked
+            spec = object.__getattribute__(module, "__dict__").get("__spec__")
+        except AttributeError:
+            continue
+        origin, cached = getattr(spec, "origin", None), getattr(spec, "cached", None)
+        if (
+            isinstance(origin, str)
+            and isinstance(cached, str)
+            and origin.startswith(own)
+            and not os.path.exists(cached)
+        ):
+            found.append(origin.removeprefix(own))
+    return found[:_MOST_UNCOMPILED]
