@@ -42,7 +42,9 @@ class EnvSession:
 
     async def _note(self, error: RolloutError) -> RolloutError:
         """Keep a failure for the end of the session; say why the server is gone, where the host knows."""
-        self.failure = error
+        was_late, self.failure = isinstance(self.failure, DeadlinePassed), error
+        if was_late:  # that is why this session is over: the server may live
+            return error
         if isinstance(error, ServerIsGone) and (why := await self._process.fate()):
             return ServerIsGone(f"{error}; {why}")
         return error
