@@ -32,10 +32,18 @@ def mark(guess: str, word: str) -> str:
     return "".join(signs)
 
 
-@lru_cache(maxsize=len(WORDS))
-def _marks(guess: str) -> dict[str, str]:
-    """The signs of a guess against every word of the list."""
-    return {word: mark(guess, word) for word in WORDS}
+class _Marks(dict[str, str]):
+    """The signs of a guess by the word that it is held against, found when they are first asked for."""
+
+    def __init__(self, guess: str) -> None:
+        self._guess = guess
+
+    def __missing__(self, word: str) -> str:
+        signs = self[word] = mark(self._guess, word)
+        return signs
+
+
+_marks = lru_cache(maxsize=len(WORDS))(_Marks)
 
 
 def in_words(guess: str, signs: str) -> str:
