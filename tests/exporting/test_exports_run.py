@@ -49,7 +49,7 @@ def first_free(messages: list[dict[str, Any]]) -> str:
     return f"<move>{min(set(range(1, 10)) - taken)}</move>"
 
 
-def test_it_is_served_and_passes_openenvs_validation(tmp_path: Path) -> None:
+def test_it_passes_openenvs_validation_is_served_and_played_by_a_model(tmp_path: Path, endpoint: Endpoint) -> None:
     folder = export("tictactoe", tmp_path)
     checked = run(folder, "openenv", "validate", ".", "--json")
     report = json.loads(checked.stdout[checked.stdout.index("{") :])
@@ -57,14 +57,10 @@ def test_it_is_served_and_passes_openenvs_validation(tmp_path: Path) -> None:
     assert (checked.returncode, failed) == (0, [])
     with serving(folder) as url:
         live = run(folder, "openenv", "validate", "--url", url)
-    assert live.returncode == 0, live.stdout
-
-
-def test_a_model_plays_it_through_the_openai_client(tmp_path: Path, endpoint: Endpoint) -> None:
-    folder = export("tictactoe", tmp_path)
-    endpoint.answer = first_free
-    told = {"API_BASE_URL": endpoint.url, "API_KEY": "sk-secret", "MODEL_NAME": "some-model"}
-    played = run(folder, "python", "inference.py", "--tasks", "3", "--json", **told)
+        assert live.returncode == 0, live.stdout
+        endpoint.answer = first_free
+        told = {"API_BASE_URL": endpoint.url, "API_KEY": "sk-secret", "MODEL_NAME": "some-model", "ENV_URL": url}
+        played = run(folder, "python", "inference.py", "--tasks", "3", "--json", **told)
     assert played.returncode == 0, played.stderr
     results = [json.loads(line) for line in played.stdout.splitlines()]
     assert [result["task"]["seed"] for result in results] == [10_000_000, 10_000_001, 10_000_002]
@@ -80,15 +76,23 @@ def test_a_model_plays_it_through_the_openai_client(tmp_path: Path, endpoint: En
     assert "sk-secret" not in played.stdout + played.stderr
 
 
-def test_it_plays_on_a_server_that_is_there_and_says_how_it_went(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_it_says_how_it_went_and_a_policy_reads_the_last_turns_where_the_manifest_says_so(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
     folder = export("number_guess", tmp_path)
+    manifest = folder / "openenv.yaml"
+    manifest.write_text(
+        manifest.read_text().replace("  agent:\n", "  agent:\n    context: {kind: last, turns: 1}\n", 1)
+    )
     endpoint.answer = lambda messages: "no idea"
-    with serving(folder) as url:
-        told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m", "ENV_URL": url}
-        played = run(folder, "python", "inference.py", "--tasks", "1", "--split", "train", **told)
+    told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m"}
+    played = run(folder, "python", "inference.py", "--tasks", "1", "--split", "train", **told)
     assert played.returncode == 0, played.stderr
     assert "train 0 level 0: reward" in played.stdout
     assert "mean reward" in played.stdout
+    first, *later = [body["messages"] for body in endpoint.asked]
+    assert max(len(messages) for messages in later) == len(first) + 2
+    assert later[-1][: len(first)] == first
 
 
 def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
@@ -97,45 +101,37 @@ def test_without_a_model_it_says_what_to_set(tmp_path: Path) -> None:
     assert "MODEL_NAME" in answer.stderr
 
 
-def test_tools_are_called_by_the_endpoints_own_means(tmp_path: Path, endpoint: Endpoint) -> None:
-    folder = export("flight_desk", tmp_path)
-    endpoint.answer = lambda messages: {"name": "close_case", "arguments": {"summary": "done", "result": "done"}}
-    told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m"}
-    played = run(folder, "python", "inference.py", "--tasks", "1", "--json", **told)
-    assert played.returncode == 0, played.stderr
-    [result] = [json.loads(line) for line in played.stdout.splitlines()]
-    offered = {tool["function"]["name"] for tool in endpoint.asked[0]["tools"]}
-    assert "close_case" in offered
-    assert "{{ tools }}" not in endpoint.asked[0]["messages"][0]["content"]
-    assert result["messages"][-1]["content"].startswith('<tool_call>{"name": "close_case"')
-
-
-def test_several_calls_of_a_reply_are_made_in_their_order(tmp_path: Path, endpoint: Endpoint) -> None:
+def test_tools_are_called_by_the_endpoints_own_means_several_of_a_reply_in_their_order(
+    tmp_path: Path, endpoint: Endpoint
+) -> None:
+    """Two tasks: the first is closed at once, the second after several calls in each reply."""
     look = {"name": "get_booking", "arguments": {"reference": "AAAAAA"}}
     unknown = {"name": "jump", "arguments": {}}
     close = {"name": "close_case", "arguments": {"outcome": "refused", "message": "No."}}
-    endpoint.answer = lambda messages: [look, unknown] if len(messages) < 3 else [look, close, look]
+
+    def answer(messages: list[dict[str, Any]]) -> dict[str, Any] | list[dict[str, Any]]:
+        match len(endpoint.asked):
+            case 1:
+                return {"name": "close_case", "arguments": {"summary": "done", "result": "done"}}
+            case 2:
+                return close
+            case 3:
+                return [look, unknown]
+            case _:
+                return [look, close, look]
+
+    endpoint.answer = answer
     folder = export("flight_desk", tmp_path)
     told = {"API_BASE_URL": endpoint.url, "MODEL_NAME": "m"}
-    played = run(folder, "python", "inference.py", "--tasks", "1", "--json", **told)
+    played = run(folder, "python", "inference.py", "--tasks", "2", "--json", **told)
     assert played.returncode == 0, played.stderr
-    [result] = [json.loads(line) for line in played.stdout.splitlines()]
-    assert (result["turns"], result["ended"], result["columns"].get("format", 0.0)) == (2, "done", 0.0)
-    asked, *answers = endpoint.asked[1]["messages"][2:]
+    first, second = [json.loads(line) for line in played.stdout.splitlines()]
+    offered = {tool["function"]["name"] for tool in endpoint.asked[0]["tools"]}
+    assert "close_case" in offered
+    assert "{{ tools }}" not in endpoint.asked[0]["messages"][0]["content"]
+    assert first["messages"][-1]["content"].startswith('<tool_call>{"name": "close_case"')
+    assert (second["turns"], second["ended"], second["columns"].get("format", 0.0)) == (2, "done", 0.0)
+    asked, *answers = endpoint.asked[3]["messages"][2:]
     assert [call["function"]["name"] for call in asked["tool_calls"]] == ["get_booking", "jump"]
     assert [answer["tool_call_id"] for answer in answers] == [call["id"] for call in asked["tool_calls"]]
     assert "There is no tool 'jump'" in answers[1]["content"]
-
-
-def test_a_policy_reads_the_last_turns_where_the_manifest_says_so(tmp_path: Path, endpoint: Endpoint) -> None:
-    folder = export("number_guess", tmp_path)
-    manifest = folder / "openenv.yaml"
-    manifest.write_text(
-        manifest.read_text().replace("  agent:\n", "  agent:\n    context: {kind: last, turns: 1}\n", 1)
-    )
-    endpoint.answer = lambda messages: "no idea"
-    played = run(folder, "python", "inference.py", "--tasks", "1", API_BASE_URL=endpoint.url, MODEL_NAME="m")
-    assert played.returncode == 0, played.stderr
-    first, *later = [body["messages"] for body in endpoint.asked]
-    assert max(len(messages) for messages in later) == len(first) + 2
-    assert later[-1][: len(first)] == first

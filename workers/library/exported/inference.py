@@ -24,9 +24,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from openai import OpenAI
-from openenv import GenericEnvClient
-
 import inference_words as words
 from inference_words import ACTION, AGENT, MANIFEST, PROCTOR, Unreadable
 
@@ -44,11 +41,13 @@ class Model:
     """Asks the endpoint. Tools, where this environment has some, are given by the endpoint's own means."""
 
     def __init__(self) -> None:
-        key = os.environ.get("API_KEY") or os.environ.get("HF_TOKEN") or os.environ.get("OPENAI_API_KEY")
-        self.client = OpenAI(base_url=os.environ.get("API_BASE_URL") or None, api_key=key or "none", max_retries=4)
         self.name = os.environ.get("MODEL_NAME", "")
         if not self.name:
             sys.exit("set MODEL_NAME to the model that is to play")
+        from openai import OpenAI
+
+        key = os.environ.get("API_KEY") or os.environ.get("HF_TOKEN") or os.environ.get("OPENAI_API_KEY")
+        self.client = OpenAI(base_url=os.environ.get("API_BASE_URL") or None, api_key=key or "none", max_retries=4)
 
     def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
         """`content`, with each call in the words of a call, `reasoning`, and whether it `is_cut`."""
@@ -238,11 +237,19 @@ def server() -> Iterator[str]:
     command = [sys.executable, "-m", "uvicorn", app, "--port", str(port), "--log-level", "warning"]
     process = subprocess.Popen(command, cwd=HERE)
     try:
+        client_class()  # meanwhile
         wait_until_healthy(f"http://127.0.0.1:{port}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)
+
+
+def client_class() -> Any:
+    """Importing it takes seconds."""
+    from openenv import GenericEnvClient
+
+    return GenericEnvClient
 
 
 def wait_until_healthy(url: str, process: "subprocess.Popen[bytes]") -> None:
@@ -264,7 +271,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line, with the transcript")
     options = parser.parse_args()
     model, results = Model(), []
-    with server() as url, GenericEnvClient(base_url=url).sync() as env:
+    with server() as url, client_class()(base_url=url).sync() as env:
         for index in range(options.first, options.first + options.tasks):
             seed = index + (HELDOUT_SEED_BASE if options.split == "heldout" else 0)
             level = index % TASKS["levels"]
