@@ -102,10 +102,9 @@ CLOSE = """\
 
 
 def dawdling() -> dict[str, str]:
-    """Each step takes a third of what it is allowed."""
-    files = bent_text(
-        "self._answer = action.text\n", 'self._answer = action.text\n        __import__("time").sleep(0.2)\n'
-    )
+    """Each step of every eighth task takes a third of what it is allowed."""
+    pause = '__import__("time").sleep(0 if self._seed % 8 else 0.2)'
+    files = bent_text("self._answer = action.text\n", f"self._answer = action.text\n        {pause}\n")
     return bent_again(files, "openenv.yaml", "step_timeout_seconds: 10", "step_timeout_seconds: 0.6")
 
 
@@ -248,3 +247,5 @@ WARNINGS = {
 
 FIRST = set(list(FAULTS)[:15])
 """Faults that are met by their own check before any other."""
+SEEN_BY_ALL = {"long texts that break it"}
+"""Faults that show in what all other checks have played."""

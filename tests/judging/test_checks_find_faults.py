@@ -1,5 +1,7 @@
 """Each check fails for the fault that it is there for, and says what is wrong."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from backend.domain.checks import CheckResult, certificate_status
@@ -7,22 +9,28 @@ from backend.domain.manifest import read_manifest
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package
-from tests.judging.bent import FAULTS, FIRST, WARNINGS, bent, bent_game
+from tests.judging.bent import FAULTS, FIRST, SEEN_BY_ALL, WARNINGS, bent, bent_game
 from tests.library.conftest import Serve
-from workers.judging.checks.examine import CHECKS, does_not_start, examine
+from workers.judging.checks.base import Check
+from workers.judging.checks.examine import CHECKS, does_not_start, examine, needed_for
 from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
 
 pytestmark = pytest.mark.slow
 
 
-async def look_at(serve: Serve, files: dict[str, str], until: str = "", **subject) -> dict[str, CheckResult]:
+async def look_at(
+    serve: Serve, files: dict[str, str], until: str = "", checks: Sequence[Check] = CHECKS, **subject
+) -> dict[str, CheckResult]:
     """The results by check; of all checks, or of those up to one."""
     found: dict[str, CheckResult] = {}
     async with serve(files) as server:
         twin = {"twin": lambda: serve(files, TWIN_HASH_SEED), "should_stop": lambda: until in found}
         examined = Subject(read_manifest(files["openenv.yaml"]), server, files=files, **(twin | subject))
         await examine(
-            examined, on_begin=lambda check: None, on_result=lambda result: found.update({result.check: result})
+            examined,
+            on_begin=lambda check: None,
+            on_result=lambda result: found.update({result.check: result}),
+            checks=checks,
         )
     return found
 
@@ -30,7 +38,8 @@ async def look_at(serve: Serve, files: dict[str, str], until: str = "", **subjec
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_the_right_check_fails(serve: Serve, fault: str):
     files, check = FAULTS[fault]
-    results = await look_at(serve, files, until=check)
+    are_all_looked_at = fault in FIRST or fault in SEEN_BY_ALL
+    results = await look_at(serve, files, until=check, checks=CHECKS if are_all_looked_at else needed_for(check))
     failed = [result.check for result in results.values() if result.status is CheckStatus.FAILED]
     told = {name: result.evidence for name, result in results.items()}
     assert check in (failed[:1] if fault in FIRST else failed), told

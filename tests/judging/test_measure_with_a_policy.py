@@ -1,5 +1,7 @@
 """The tasks of a version, measured with a policy that somebody chose."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from backend.domain.checks import CheckResult
@@ -9,7 +11,8 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package
 from tests.judging.bent import bent_guess
 from tests.library.conftest import Serve
-from workers.judging.checks.examine import examine
+from workers.judging.checks.base import Check
+from workers.judging.checks.examine import CHECKS, examine, needed_for
 from workers.judging.checks.policies import errs, says
 from workers.judging.checks.subject import Reference, Subject
 from workers.policies.base import Policy, Turn
@@ -18,12 +21,17 @@ from workers.policies.scripted import ScriptedPolicy
 pytestmark = pytest.mark.slow
 
 
-async def measured(serve: Serve, policy: Policy, files: dict[str, str] | None = None) -> dict[str, CheckResult]:
+MEASURING = needed_for("success_mixed", "error_rate")
+
+
+async def measured(
+    serve: Serve, policy: Policy, files: dict[str, str] | None = None, checks: Sequence[Check] = MEASURING
+) -> dict[str, CheckResult]:
     files = files or load_package("number_guess")
     async with serve(files) as server:
         manifest = read_manifest(files["openenv.yaml"])
         subject = Subject(manifest, server, files=files, reference=Reference("mind", policy))
-        results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
+        results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
     return {result.check: result for result in results}
 
 
@@ -37,7 +45,7 @@ async def test_a_policy_that_sometimes_succeeds_passes_and_is_named(serve: Serve
 
 @pytest.mark.parametrize(("script", "told"), [("empty", "never happens"), ("gold", "is certain")])
 async def test_a_policy_too_weak_or_too_strong_warns_and_fails_nothing(serve: Serve, script: str, told: str):
-    results = await measured(serve, ScriptedPolicy(script))
+    results = await measured(serve, ScriptedPolicy(script), checks=CHECKS)
     assert results["success_mixed"].status is CheckStatus.WARNED
     assert told in results["success_mixed"].evidence
     assert CheckStatus.FAILED not in {result.status for result in results.values()}

@@ -1,5 +1,7 @@
 """What the certificate says of the packages that come with Proctor, and of the templates as they are."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from backend.domain.checks import CheckResult, certificate_status
@@ -7,17 +9,18 @@ from backend.domain.manifest import read_manifest
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.library.conftest import Serve
-from workers.judging.checks.examine import examine
+from workers.judging.checks.base import Check
+from workers.judging.checks.examine import CHECKS, examine, needed_for
 from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
 
 pytestmark = pytest.mark.slow
 
 
-async def certify(serve: Serve, files: dict[str, str]):
+async def certify(serve: Serve, files: dict[str, str], checks: Sequence[Check] = CHECKS):
     manifest = read_manifest(files["openenv.yaml"])
     async with serve(files) as server:
         subject = Subject(manifest, server, files=files, twin=lambda: serve(files, TWIN_HASH_SEED))
-        return await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
+        return await examine(subject, on_begin=lambda check: None, on_result=lambda result: None, checks=checks)
 
 
 def not_passed(results: list[CheckResult]) -> dict[str, CheckResult]:
@@ -71,7 +74,7 @@ async def test_a_hidden_reward_fails_because_doing_what_is_asked_does_not_reach_
 
 
 async def test_gold_plays_as_well_as_is_declared(serve: Serve):
-    results = {result.check: result for result in await certify(serve, load_package("tictactoe"))}
-    levels = results["gold_reaches_bound"].details["levels"]
+    *_, gold = await certify(serve, load_package("tictactoe"), needed_for("gold_reaches_bound"))
+    levels = gold.details["levels"]
     assert levels[2]["mean"] == pytest.approx(0.7)
     assert levels[0]["mean"] > levels[1]["mean"] > levels[2]["mean"]

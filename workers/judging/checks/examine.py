@@ -1,7 +1,7 @@
 """All checks one after the other: what is asked for a certificate."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from backend.domain.checks import CheckResult
@@ -57,17 +57,27 @@ THEMES: dict[str, tuple[Check, ...]] = {
 CHECKS: tuple[Check, ...] = tuple(replace(check, theme=theme) for theme, checks in THEMES.items() for check in checks)
 
 
+def needed_for(*names: str) -> tuple[Check, ...]:
+    """These checks and those without which they have no meaning, in their order."""
+    wanted = set(names)
+    for check in reversed(CHECKS):
+        if check.id in wanted:
+            wanted.update(check.needs)
+    return tuple(check for check in CHECKS if check.id in wanted)
+
+
 async def examine(
     subject: Subject,
     *,
     on_begin: Callable[[Check], None],
     on_result: Callable[[CheckResult], None],
     rollout_id: Callable[[Rollout], object] = lambda rollout: f"{rollout.group}/{rollout.member}",
+    checks: Sequence[Check] = CHECKS,
 ) -> list[CheckResult]:
     """Every check in order; those that a failure leaves without meaning are skipped. Ends early when told to stop."""
     results: list[CheckResult] = []
     blocked: set[str] = set()
-    for check in CHECKS:
+    for check in checks:
         if subject.should_stop():
             break
         on_begin(check)
