@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
 from tests.envhost_fixture import HostProcess, package_files, prepared
 from workers.environments.client import EnvHost, HostRefused
-from workers.environments.granted_leases import TTL_SECONDS
 
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
 SECONDS = 10.0
@@ -83,15 +81,3 @@ async def test_a_lease_that_was_given_back_is_over(env_host: EnvHost) -> None:
     await env_host.ask("DELETE", f"/leases/{lease['id']}")
     with pytest.raises(HostRefused, match="over"):
         await env_host.hold(f"/leases/{lease['id']}")
-
-
-@pytest.mark.slow
-async def test_a_client_that_computes_for_long_keeps_its_servers(env_host: EnvHost) -> None:
-    hash_ = await prepared(env_host, package_files())
-    async with env_host.lease(hash_, RESOURCES) as server:
-        async with server.session() as session:
-            first = session._process.id
-        time.sleep(TTL_SECONDS + 4)
-        async with server.session() as session:
-            assert session._process.id == first
-            assert not (await session.reset({}, timeout=SECONDS)).done

@@ -244,25 +244,27 @@ def elsewhere(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_somebody_else_runs_is_played_like_any_other(folder: Path, elsewhere: str) -> None:
-    for launcher in ("remote", ""):
-        host = await asyncio.to_thread(start_host, folder / f"data{launcher}", PROCTOR_LAUNCHER=launcher)
-        try:
-            async with EnvHost(host.address) as client:
-                if launcher:
-                    with pytest.raises(SandboxError, match="only reaches servers that somebody else runs"):
-                        await prepared(client, package_files())
-                files = package_files("faraway")
-                files["openenv.yaml"] = files["openenv.yaml"].replace(
-                    "sessions: 64", f"sessions: 8, remote: '{elsewhere}'"
-                )
-                hash_ = await prepared(client, files)
-                resources = ResourcesSpec(sessions=8, remote=elsewhere)
-                async with client.lease(hash_, resources) as server, server.session() as session:
-                    await session.reset({}, timeout=SECONDS)
-                    assert (await session.step({"amount": 3}, timeout=SECONDS)).fields["total"] == 3
-        finally:
-            host.stop()
+async def test_a_server_that_somebody_else_runs_is_played_like_any_other(
+    folder: Path, elsewhere: str, env_host: EnvHost
+) -> None:
+    files = package_files("faraway")
+    files["openenv.yaml"] = files["openenv.yaml"].replace("sessions: 64", f"sessions: 8, remote: '{elsewhere}'")
+    await _played_elsewhere(env_host, files, elsewhere)
+    host = await asyncio.to_thread(start_host, folder / "data", PROCTOR_LAUNCHER="remote")
+    try:
+        async with EnvHost(host.address) as client:
+            with pytest.raises(SandboxError, match="only reaches servers that somebody else runs"):
+                await prepared(client, package_files())
+            await _played_elsewhere(client, files, elsewhere)
+    finally:
+        host.stop()
+
+
+async def _played_elsewhere(client: EnvHost, files: dict[str, str], address: str) -> None:
+    hash_ = await prepared(client, files)
+    async with client.lease(hash_, ResourcesSpec(sessions=8, remote=address)) as server, server.session() as session:
+        await session.reset({}, timeout=SECONDS)
+        assert (await session.step({"amount": 3}, timeout=SECONDS)).fields["total"] == 3
 
 
 @pytest.mark.slow

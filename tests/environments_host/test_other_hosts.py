@@ -8,6 +8,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,9 @@ from backend.domain.manifest import ResourcesSpec
 from backend.settings import get_settings
 from proctor_sandbox import linux
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
+from workers.environments.bytecode import own_files
 from workers.environments.client import EnvHost, EnvServer
+from workers.environments.granted_leases import TTL_SECONDS
 
 pytestmark = pytest.mark.slow
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
@@ -95,18 +98,35 @@ async def _lease_and_play(client: EnvHost, hash_: str) -> int:
         return await _play(server)
 
 
-async def test_a_client_that_vanishes_frees_its_place(folder: Path) -> None:
-    host = start_host(folder, "--max-servers", "1")
+async def test_a_client_that_vanishes_frees_its_place_and_one_that_computes_for_long_keeps_its_own(
+    folder: Path,
+) -> None:
+    host = start_host(folder, "--max-servers", "2")
     try:
         async with EnvHost(host.address) as client:
             hash_ = await prepared(client, package_files())
-            order = {"hash": hash_, "resources": RESOURCES.model_dump()}
-            abandoned = await client.ask("POST", "/servers", json=order)
-            begun = time.monotonic()
-            assert await _lease_and_play(client, hash_) == 3
-            assert time.monotonic() - begun < abandoned["ttl_seconds"] + 10
+            async with client.lease(hash_, RESOURCES) as server:
+                async with server.session() as session:
+                    first = session._process.id
+                order = {"hash": hash_, "resources": RESOURCES.model_dump()}
+                abandoned = await client.ask("POST", "/servers", json=order)
+                assert abandoned["ttl_seconds"] == TTL_SECONDS
+                with ThreadPoolExecutor(1) as elsewhere:
+                    waiting = elsewhere.submit(asyncio.run, _seconds_until_it_plays(host.address, hash_))
+                    time.sleep(TTL_SECONDS + 4)  # so that nothing of this client moves
+                    assert waiting.result() < TTL_SECONDS + 10
+                async with server.session() as session:
+                    assert session._process.id == first
+                    assert not (await session.reset({}, timeout=SECONDS)).done
     finally:
         host.stop()
+
+
+async def _seconds_until_it_plays(address: str, hash_: str) -> float:
+    begun = time.monotonic()
+    async with EnvHost(address) as client:
+        assert await _lease_and_play(client, hash_) == 3
+    return time.monotonic() - begun
 
 
 async def test_without_a_sandbox_foreign_code_is_refused_unless_it_is_allowed(folder: Path) -> None:
@@ -127,7 +147,9 @@ async def test_without_a_sandbox_foreign_code_is_refused_unless_it_is_allowed(fo
         host.stop()
 
 
-async def test_a_run_goes_on_when_the_host_was_started_again(folder: Path) -> None:
+async def test_a_host_that_is_killed_leaves_nothing_behind_and_a_run_goes_on_when_it_was_started_again(
+    folder: Path,
+) -> None:
     host = start_host(folder)
     try:
         async with EnvHost(host.address) as client:
@@ -135,6 +157,7 @@ async def test_a_run_goes_on_when_the_host_was_started_again(folder: Path) -> No
             async with lease as server:
                 assert await _play(server) == 3
                 left = _descendants(host.process.pid)
+                assert len(left) >= 4
                 host.stop(signal.SIGKILL)
                 await _wait_for_the_end_of(left)
                 with pytest.raises(SandboxError):
@@ -148,8 +171,7 @@ async def test_a_run_goes_on_when_the_host_was_started_again(folder: Path) -> No
         host.stop()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-async def test_a_host_that_ends_leaves_nothing_behind(folder: Path, number: signal.Signals) -> None:
+async def test_a_host_that_ends_leaves_nothing_behind(folder: Path) -> None:
     host = start_host(folder)
     async with EnvHost(host.address) as client:
         lease = client.lease(await prepared(client, package_files()), RESOURCES, servers=2)
@@ -157,7 +179,7 @@ async def test_a_host_that_ends_leaves_nothing_behind(folder: Path, number: sign
         assert await _play(server) == 3
         left = _descendants(host.process.pid)
         assert len(left) >= 4
-        host.stop(number)
+        host.stop()
         await _wait_for_the_end_of(left)
         with pytest.raises(SandboxError):
             await _play(server)
@@ -263,14 +285,15 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
             files = package_files(
                 "needy",
                 dependencies=("openenv>=0.10", "tinydependency==1.0"),
+                before_app="import tinydependency",
                 in_step="import tinydependency\nobservation.text = tinydependency.WORD",
             )
             hash_ = await prepared(client, files)
             async with client.lease(hash_, RESOURCES) as server, server.session() as session:
                 await session.reset({}, timeout=SECONDS)
                 assert (await session.step({"amount": 1}, timeout=SECONDS)).fields["text"] == "found"
-            built = list((folder / "data" / "environments").glob("*/pyvenv.cfg"))
-            assert len(built) == 1
+            [built] = (folder / "data" / "environments").glob("*/pyvenv.cfg")
+            await _wait_for_bytecode(built.parent, "tinydependency")
             missing = package_files("lost", dependencies=("openenv>=0.10", "lost-in-the-woods==1.0"))
             with pytest.raises(SandboxError, match=r"could not be built:\n(.|\n)*lost-in-the-woods"):
                 await prepared(client, missing)
@@ -279,6 +302,25 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
                 await prepared(client, fetched)
     finally:
         host.stop()
+
+
+async def _wait_for_bytecode(home: Path, module: str) -> None:
+    """Compiled for the servers to come; it does not tell where the environment lies."""
+    deadline = time.monotonic() + 20
+    while not (found := list(home.glob(f"lib/python*/site-packages/__pycache__/{module}.*.pyc"))):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    assert str(home).encode() not in found[0].read_bytes()
+
+
+def test_only_files_of_the_environment_are_compiled(folder: Path) -> None:
+    home = folder / "home"
+    home.mkdir()
+    for path in (home / "mine.py", home / "notes.txt", folder / "other.py"):
+        path.touch()
+    (home / "link.py").symlink_to(folder / "other.py")
+    names = ["mine.py", "notes.txt", "link.py", "missing.py", "../other.py", str(folder / "other.py"), "x\nmine.py"]
+    assert own_files(home, names) == [home / "mine.py"]
 
 
 def _make_wheel(folder: Path) -> Path:

@@ -18,7 +18,8 @@ from tests.envhost_fixture import HostProcess, prepared_once
 from tests.exchange.test_round_trip import exported
 from tests.importing.packages import python_with, v0_zoo, v1_zoo
 from workers.environments.client import EnvHost
-from workers.environments.pip import WHEELS_ONLY
+from workers.environments.pip import Pip
+from workers.environments.uv import Uv
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Ask = Callable[[str, str], Callable[[Path], Any]]
@@ -85,11 +86,7 @@ def ask_library(host_process: HostProcess, tmp_path: Path) -> Ask:
         if distribution in ZOOS:
             asyncio.run(_built(host_process, ZOOS[distribution]("single")))
             return python_with(host_process.data, distribution)
-        home, runtime = tmp_path / "library", str(get_settings().runtime_python)
-        subprocess.run([runtime, "-m", "venv", "--without-pip", home], check=True, timeout=60)
-        install = [runtime, "-m", "pip", "--python", home / "bin" / "python", "install", "-q", *WHEELS_ONLY]
-        subprocess.run([*install, distribution.replace("-0", "==0")], check=True, capture_output=True, timeout=600)
-        return home / "bin" / "python"
+        return asyncio.run(_installed(tmp_path / "library", distribution.replace("-0", "==0")))
 
     def ask(distribution: str, code: str) -> Callable[[Path], Any]:
         def look(path: Path) -> Any:
@@ -107,6 +104,14 @@ def ask_library(host_process: HostProcess, tmp_path: Path) -> Ask:
 async def _built(process: HostProcess, files: dict[str, str]) -> None:
     async with EnvHost(process.address) as host:
         await prepared_once(host, process, files)
+
+
+async def _installed(home: Path, requirement: str) -> Path:
+    """An interpreter with that distribution alone."""
+    pip, log = Pip(get_settings().runtime_python), home.with_suffix(".log")
+    await pip.make_environment(home, log)
+    assert await Uv(pip).install(home, log, [requirement]), log.read_text()
+    return home / "bin" / "python"
 
 
 def test_verifiers_0_3_reads_its_results(api: TestClient, rich_run: Run, ask_library: Ask, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import subprocess
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from workers.environments.client import EnvHost, EnvServer
 from workers.environments.packages import resources_of
 
 ROWS = 6
+KINDS = ("single", "turns", "tools")
 Reply = str | dict[str, Any]
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -50,21 +53,21 @@ async def _through_the_adapter(server: EnvServer, kind: str, row: int) -> dict[s
         return {**(await session.state(timeout=30))["result"], "sent": observation.rewards}
 
 
-def _by_the_library(host: HostProcess, kind: str) -> list[dict[str, Any]]:
-    """Its own run, in the same virtual environment."""
-    python = python_with(host.data, "verifiers-0.4.0")
-    replies = {_question(row): _replies(kind, row) for row in range(ROWS)}
+@cache
+def _by_the_library(python: Path, home: Path) -> dict[str, list[dict[str, Any]]]:
+    """Its own runs, by kind, in the same virtual environment; all in one process, because it takes long to import."""
+    asked = [{"kind": kind, "replies": {_question(row): _replies(kind, row) for row in range(ROWS)}} for kind in KINDS]
     done = subprocess.run(
         [str(python), str(FOREIGN / "evaluate_v1.py")],
-        input=json.dumps({"kind": kind, "replies": replies}),
-        env={"PYTHONPATH": str(FOREIGN / "v1_zoo"), "HOME": str(host.data), "PATH": "/usr/bin:/bin"},
+        input=json.dumps(asked),
+        env={"PYTHONPATH": str(FOREIGN / "v1_zoo"), "HOME": str(home), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    rows: list[dict[str, Any]] = json.loads(done.stdout.strip().splitlines()[-1])
-    assert [row["errors"] for row in rows] == [[]] * ROWS
+    rows: dict[str, list[dict[str, Any]]] = json.loads(done.stdout.strip().splitlines()[-1])
+    assert [row["errors"] for kind in KINDS for row in rows[kind]] == [[]] * ROWS * len(KINDS)
     return rows
 
 
@@ -78,7 +81,7 @@ def _plain(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-@pytest.mark.parametrize("kind", ["single", "turns", "tools"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_rewards_metrics_stops_and_messages_are_the_librarys_own(
     kind: str, env_host: EnvHost, host_process: HostProcess
 ):
@@ -88,7 +91,8 @@ async def test_rewards_metrics_stops_and_messages_are_the_librarys_own(
         ours = [await _through_the_adapter(server, kind, row) for row in range(ROWS)]
         async with server.session() as session:
             adapter = (await session.state(timeout=60))["adapter"]
-    for row, theirs in enumerate(_by_the_library(host_process, kind)):
+    theirs_by_kind = _by_the_library(python_with(host_process.data, "verifiers-0.4.0"), host_process.data)
+    for row, theirs in enumerate(theirs_by_kind[kind]):
         scores = {name: reward["score"] for name, reward in theirs["rewards"].items()}
         assert ours[row]["reward"] == pytest.approx(theirs["reward"], abs=1e-12), row
         assert ours[row]["metrics"] == theirs["metrics"] | scores, row

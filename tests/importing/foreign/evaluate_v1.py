@@ -1,4 +1,4 @@
-"""The library's own evaluation: reads {kind, replies} and writes its rows, as JSON.
+"""The library's own evaluations: reads a list of {kind, replies} and writes their rows by kind, as JSON.
 
 Environment, interception server, tool servers, trace and scoring are the library's; its chat program, which would be
 started by `uv`, is the same loop in this process, speaking to the interception server over HTTP.
@@ -19,14 +19,14 @@ from verifiers.v1.runtimes import ProgramResult
 from verifiers.v1.types import Sampling
 from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
-asked = json.load(sys.stdin)
+replies = {asked["kind"]: asked["replies"] for asked in json.load(sys.stdin)}
 
 
 async def answer(request: web.Request) -> web.Response:
     messages = (await request.json())["messages"]
     question = next(message["content"] for message in messages if message["role"] == "user")
     turn = sum(message["role"] == "assistant" for message in messages)
-    reply = asked["replies"][question][turn]
+    reply = replies[request.match_info["kind"]][question][turn]
     message = {"role": "assistant", "content": reply}
     if isinstance(reply, dict):
         function = {"name": reply["name"], "arguments": json.dumps(reply["arguments"])}
@@ -74,30 +74,36 @@ async def launch(harness, ctx, trace, runtime, endpoint, secret, mcp_urls, data,
                 messages.append(bound_tool_message({**told, "content": content}))
 
 
+async def evaluate(kind: str, port: int) -> list[dict]:
+    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}, "model": "m"}
+    taskset = {"id": "v1_zoo", "task": {"kind": kind}}
+    environment = load_environment(resolve_env_config({"taskset": taskset, "agent": agent}))
+    context = ModelContext("m", EvalClientConfig(base_url=f"http://127.0.0.1:{port}/{kind}/v1"), Sampling())
+    tasks = list(environment.taskset)
+    async with environment.serving():
+        # beside one another: each that has tools starts a process for them and waits for it
+        episodes = await asyncio.gather(*(environment.run_episode(task, context) for task in tasks))
+    return [row_of(task, episode) for task, episode in zip(tasks, episodes, strict=True)]
+
+
+def row_of(task, episode) -> dict:
+    [trace] = episode.traces
+    row = trace.model_dump(mode="json")
+    row["completion"] = [message.model_dump(mode="json", exclude_none=True) for message in trace.messages]
+    row["is_truncated"] = trace.is_truncated
+    row["reward"], row["errors"] = trace.reward, [str(error) for error in [*episode.errors, *trace.errors]]
+    kept = ("reward", "rewards", "metrics", "stop_condition", "completion", "errors", "is_truncated")
+    return {"idx": task.data.idx, **{key: row[key] for key in kept}}
+
+
 async def main() -> None:
     NullHarness.setup, NullHarness.launch = nothing, launch
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
+    app.router.add_post("/{kind}/v1/chat/completions", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    port = runner.addresses[0][1]
-    agent = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}, "model": "m"}
-    taskset = {"id": "v1_zoo", "task": {"kind": asked["kind"]}}
-    environment = load_environment(resolve_env_config({"taskset": taskset, "agent": agent}))
-    context = ModelContext("m", EvalClientConfig(base_url=f"http://127.0.0.1:{port}/v1"), Sampling())
-    rows = []
-    async with environment.serving():
-        for task in environment.taskset:
-            episode = await environment.run_episode(task, context)
-            [trace] = episode.traces
-            row = trace.model_dump(mode="json")
-            row["completion"] = [message.model_dump(mode="json", exclude_none=True) for message in trace.messages]
-            row["is_truncated"] = trace.is_truncated
-            row["reward"], row["errors"] = trace.reward, [str(error) for error in [*episode.errors, *trace.errors]]
-            kept = ("reward", "rewards", "metrics", "stop_condition", "completion", "errors", "is_truncated")
-            rows.append({"idx": task.data.idx, **{key: row[key] for key in kept}})
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    rows = {kind: await evaluate(kind, runner.addresses[0][1]) for kind in replies}
     await runner.cleanup()
     sys.stdout.write("\n" + json.dumps(rows) + "\n")
 
