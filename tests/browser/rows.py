@@ -24,6 +24,7 @@ from backend.training.planning import findings_at_once
 from backend.web.identity import hash_secret, new_secret
 from tests import factories
 from tests.browser.installation import cookie_for
+from tests.browser.judging_rows import make_judging_rows
 
 
 def make_rows(session: Session) -> dict[str, str]:
@@ -78,7 +79,7 @@ def make_rows(session: Session) -> dict[str, str]:
         "rollout": str(rollouts[0].id),
         "policy": str(policy.id),
         "link": link,
-    }
+    } | make_judging_rows(session)
 
 
 def _training(session: Session, version: factories.EnvironmentVersion, policy: factories.Policy) -> factories.Run:

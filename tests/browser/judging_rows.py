@@ -1,0 +1,134 @@
+"""Made-up rows for looking at pages: judges, questions, a search for an onset, effort scores."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.db.models import Asking, Checkpoint, EffortReply, EffortScore, EffortSide, Rollout, Run
+from backend.domain.effort import EffortMeasure, Scored, area, concluded, cut_points
+from backend.domain.ids import new_id
+from backend.domain.judges import Criterion, Scale
+from backend.domain.judging_record import JudgingRecord
+from backend.domain.questions import QuestionKind
+from backend.domain.vocabulary import RunStatus
+from backend.judging.judges.queries import RECORDS
+from tests import factories
+from tests.judges.conftest import make_judge, make_judgement
+from tests.judging.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
+from tests.judging.onset_world import judged, make_training
+from tests.judging_pages.test_onset_page import found
+
+FRACTIONS = cut_points(11)
+
+
+def make_judging_rows(session: Session) -> dict[str, str]:
+    """`{scored}` has effort scores, `{onset}` a search, `{asked}` the work of `{judge}` and `{question}`."""
+    onset = make_training(session)
+    judged(session, onset, (55, 70))
+    factories.make_points(session, onset, "reward", {step: step / 100 for step in range(1, 81)})
+    found(session, onset)
+    asked = make_asked_run(session, [GAVE_UP, STAYED, None, STAYED, STAYED, GAVE_UP])
+    return {"scored": str(_scored(session).id), "onset": str(onset.id), "asked": str(asked.id)} | _asked(session, asked)
+
+
+def _scored(session: Session) -> Run:
+    """Three scores: one under way, one suspicious, one that was stopped."""
+    run = make_training(session, (10, 20, 40), name="grid-mini: GRPO with reasoning")
+    stopped = _score(session, run, 10, status=RunStatus.STOPPED, reason="Stopped on request.")
+    stopped.ended_at = datetime.now(UTC)
+    done = _score(session, run, 40, status=RunStatus.COMPLETED, ended_at=datetime.now(UTC))
+    base, own = [_replies(session, side, early) for side, early in zip(_sides(session, done), (0.1, 0.8), strict=True)]
+    verdict = concluded(own, base)
+    assert verdict.difference is not None
+    done.outcome, done.sentence, done.tasks = verdict.outcome, verdict.sentence, verdict.difference.count
+    done.difference, done.low, done.high = verdict.difference.mean, verdict.difference.low, verdict.difference.high
+    under_way = _score(session, run, 20, status=RunStatus.RUNNING)
+    for side in _sides(session, under_way):
+        side.chosen = 32
+    _replies(session, _sides(session, under_way)[0], 0.1)
+    session.flush()
+    return run
+
+
+def _score(session: Session, run: Run, step: int, **fields: object) -> EffortScore:
+    values = {"plan": {}, "cuts": len(FRACTIONS), "samples": 4, "replies": 32, "measure": EffortMeasure.SUCCESS}
+    score = EffortScore(run_id=run.id, version_id=run.version_id, **values, **fields)
+    session.add(score)
+    session.flush()
+    for stage, at in (("sft", 300), ("grpo", step)):
+        of_step = Checkpoint.run_id == run.id, Checkpoint.stage == stage, Checkpoint.step == at
+        checkpoint = session.scalars(select(Checkpoint).where(*of_step)).one()
+        counts = {"played": 64, "succeeded": 41, "reasoned": 38, "chosen": 16}
+        played = factories.make_run(
+            session, run.version, run.policy, name=f"Effort: {stage} {at}", checkpoint_id=checkpoint.id
+        )
+        side = EffortSide(
+            score_id=score.id, checkpoint_id=checkpoint.id, run_id=played.id, stage=stage, step=at, **counts
+        )
+        side.is_base = stage == "sft"
+        session.add(side)
+    session.flush()
+    return score
+
+
+def _sides(session: Session, score: EffortScore) -> Sequence[EffortSide]:
+    of_score = select(EffortSide).where(EffortSide.score_id == score.id)
+    return session.scalars(of_score.order_by(EffortSide.is_base.desc())).all()
+
+
+def _replies(session: Session, side: EffortSide, early: float) -> list[Scored]:
+    """`early`: what an answer is worth without any reasoning."""
+    dice = random.Random(side.step)
+    made = []
+    for index in range(16):
+        values = [
+            min(1.0, max(0.0, round(4 * (early + (1 - early) * f**2 + dice.gauss(0, 0.1))) / 4)) for f in FRACTIONS
+        ]
+        row = Scored(f"heldout/{index}", tuple(values), area(FRACTIONS, values))
+        made.append(row)
+        session.add(
+            EffortReply(
+                side_id=side.id, rollout_id=new_id(), task=row.task, characters=340, values=values, score=row.score
+            )
+        )
+    side.is_done = True
+    session.flush()
+    return made
+
+
+def _asked(session: Session, run: Run) -> dict[str, str]:
+    criteria = (Criterion(name="correct", weight=3, description="Is the result right?"),)
+    strict = make_judge(session, name="strict")
+    judges = [strict, make_judge(session, name="by_rubric", scale=Scale.RUBRIC, criteria=criteria, repeats=3)]
+    gave_up = make_question(session, flags=("yes",))
+    questions = [gave_up, make_question(session, name="thoughts", kind=QuestionKind.MONITOR)]
+    rollouts = session.scalars(select(Rollout).where(Rollout.run_id == run.id).order_by(Rollout.seq)).all()
+    for number, rollout in enumerate(rollouts):
+        if rollout.reward is None:
+            continue
+        has_answer = number != 3
+        make_judgement(session, strict, rollout, number / 6 if has_answer else None, cost=0.0004)
+        quotes = [cited(rollout, str(rollout.messages[1]["content"]))]
+        make_answer(
+            session,
+            gave_up,
+            rollout,
+            ("yes" if number in (0, 5) else "no") if has_answer else None,
+            citations=quotes,
+            cost=0.0003,
+        )
+    record = JudgingRecord(job_id="", status=RunStatus.COMPLETED, total=5)
+    waiting = JudgingRecord(job_id="", status=RunStatus.RUNNING, total=5)
+    run.summary = {
+        **run.summary,
+        RECORDS: {
+            str(judge.id): each.model_dump(mode="json") for judge, each in zip(judges, (record, waiting), strict=True)
+        },
+    }
+    for question, status in zip(questions, (RunStatus.COMPLETED, RunStatus.QUEUED), strict=True):
+        session.add(Asking(id=new_id(), question_id=question.id, run_id=run.id, status=status, total=5))
+    session.flush()
+    return {"judge": str(strict.id), "question": str(gave_up.id)}
