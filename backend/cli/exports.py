@@ -13,7 +13,7 @@ from backend.cli.hub_upload import dry_run, upload
 from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
-from backend.cli.watching import POLL_SECONDS, progress_bars
+from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.client import Client
 from backend.domain.vocabulary import ExportForm
 
@@ -82,13 +82,12 @@ def best_checkpoint(client: Client, run: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_for_export(client: Client, export: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task("export", total=None, rate="")
+    """Ctrl-C leaves it going on and says where it can be fetched."""
+    with work_bar("export", f"The export goes on: {client.url}/exports/{export['id']}", quiet=quiet) as move:
         while export["status"] not in _OVER:
             state = export["progress"]
             what = state.get("message") or state.get("phase") or export["status"]
-            total = state.get("total") or None
-            progress.update(bar, description=f"export: {what}", completed=state.get("done", 0), total=total)
+            move(description=f"export: {what}", completed=state.get("done", 0), total=state.get("total") or None)
             time.sleep(POLL_SECONDS)
             export = client.get(f"/exports/{export['id']}")
     return export

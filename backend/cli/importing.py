@@ -12,7 +12,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
-from backend.cli.watching import POLL_SECONDS, progress_bars
+from backend.cli.watching import POLL_SECONDS, work_bar
 from backend.client import Client
 
 OVER = {"completed", "failed", "stopped"}
@@ -107,11 +107,11 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 def _wait(client: Client, import_id: str, *, quiet: bool) -> dict[str, Any]:
-    with progress_bars(quiet=quiet) as progress:
-        bar = progress.add_task("import", total=None, rate="")
+    """Ctrl-C leaves it going on and says where it is shown."""
+    with work_bar("import", f"The import goes on: {client.url}/imports/{import_id}", quiet=quiet) as move:
         while True:
             found: dict[str, Any] = client.get(f"/imports/{import_id}")
-            progress.update(bar, description=f"{found['name']}: {found['phase']}")
+            move(description=f"{found['name']}: {found['phase']}")
             if found["status"] in OVER:
                 return found
             time.sleep(POLL_SECONDS)

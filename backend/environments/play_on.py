@@ -91,13 +91,6 @@ def mark_demonstration(
     return rollout
 
 
-def demonstrations(session: Session, version: EnvironmentVersion) -> int:
-    """How many episodes of this version the SFT warm-up may take."""
-    of_version = select(Rollout.id).join(Rollout.group).join(Group.task).where(Task.version_id == version.id)
-    statement = of_version.where(Rollout.is_demonstration)
-    return len(session.scalars(statement).all())
-
-
 def rollout_of(
     session: Session, environment: Environment, rollout_id: uuid.UUID, *, with_messages: bool = False
 ) -> Rollout:

@@ -3,7 +3,6 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select
@@ -196,11 +195,6 @@ def recent_runs(session: Session, environment: Environment, *, limit: int = 10) 
 
 def person_name(session: Session, person_id: uuid.UUID | None) -> str | None:
     return session.scalar(select(Person.name).where(Person.id == person_id)) if person_id else None
-
-
-def updated_at(session: Session, environment: Environment) -> datetime | None:
-    statement = select(EnvironmentDraft.updated_at).where(EnvironmentDraft.environment_id == environment.id)
-    return session.scalar(statement)
 
 
 def _versions_of(environment: Environment) -> Select[EnvironmentVersion]:

@@ -21,6 +21,7 @@ from backend.db.models import (
     Task,
 )
 from backend.db.session import transaction
+from backend.domain.ids import new_id
 from backend.domain.judge_prompts import Facts
 from backend.domain.prices import sum_of_costs
 from backend.domain.vocabulary import JudgementStatus, PolicyKind
@@ -54,6 +55,12 @@ class Spender(Protocol):
     tokens_in: int
     tokens_out: int
     cost: float | None
+
+
+class Said(Spender, Protocol):
+    """What became of one request."""
+
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,20 @@ async def read_cases(ids: Sequence[uuid.UUID]) -> AsyncIterator[Case]:
     for start in range(0, len(ids), CHUNK):
         for case in await asyncio.to_thread(facts_of, ids[start : start + CHUNK]):
             yield case
+
+
+def row_of(run_id: uuid.UUID, rollout_id: uuid.UUID, said: Said, *, has_answer: bool) -> dict[str, Any]:
+    """What a judgement and an answer have in common."""
+    return {
+        "id": new_id(),
+        "run_id": run_id,
+        "rollout_id": rollout_id,
+        "status": JudgementStatus.COMPLETED if has_answer else JudgementStatus.FAILED,
+        "error_message": said.error or None,
+        "tokens_in": said.tokens_in,
+        "tokens_out": said.tokens_out,
+        "cost": said.cost,
+    }
 
 
 def store_said(

@@ -9,9 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Judge, Judgement, Run
 from backend.db.session import transaction
-from backend.domain.ids import new_id
 from backend.domain.judges import JudgeConfiguration
-from backend.domain.vocabulary import JudgementStatus
 from backend.errors import Conflict
 from backend.evaluations.inquired_rollouts import completed_rollouts, count_of, still_without
 from workers.jobs import inquiry_rows
@@ -43,18 +41,9 @@ def store(run_id: uuid.UUID, judge_id: uuid.UUID, batch: Iterable[tuple[uuid.UUI
 
 
 def _row(run_id: uuid.UUID, judge_id: uuid.UUID, rollout_id: uuid.UUID, judged: Judged) -> dict[str, Any]:
-    status = JudgementStatus.FAILED if judged.score is None else JudgementStatus.COMPLETED
-    return {
-        "id": new_id(),
+    return inquiry_rows.row_of(run_id, rollout_id, judged, has_answer=judged.score is not None) | {
         "judge_id": judge_id,
-        "run_id": run_id,
-        "rollout_id": rollout_id,
-        "status": status,
         "score": judged.score,
         "spread": judged.spread,
         "verdicts": orjson.loads(json_text(judged.verdicts)),
-        "error_message": judged.error or None,
-        "tokens_in": judged.tokens_in,
-        "tokens_out": judged.tokens_out,
-        "cost": judged.cost,
     }

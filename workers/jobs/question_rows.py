@@ -10,10 +10,8 @@ import orjson
 from backend.db.models import Question, QuestionAnswer
 from backend.db.session import transaction
 from backend.domain.citations import Found
-from backend.domain.ids import new_id
 from backend.domain.questions import QuestionConfiguration
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import JudgementStatus
 from backend.errors import Conflict
 from backend.judging.questions.flagging import raise_flags
 from workers.jobs import inquiry_rows
@@ -50,21 +48,13 @@ def stored(found: Sequence[Found]) -> list[dict[str, Any]]:
 def _row(run_id: uuid.UUID, question_id: uuid.UUID, rollout_id: uuid.UUID, answered: Answered) -> dict[str, Any]:
     answer = answered.answer
     replies = answered.exchange.replies if answered.exchange else []
-    return {
-        "id": new_id(),
+    return inquiry_rows.row_of(run_id, rollout_id, answered, has_answer=answer is not None) | {
         "question_id": question_id,
-        "run_id": run_id,
-        "rollout_id": rollout_id,
-        "status": JudgementStatus.FAILED if answer is None else JudgementStatus.COMPLETED,
         "answer": answer.answer if answer else None,
         "value": answer.value if answer else None,
         "confidence": answer.confidence if answer else None,
         "reason": answer.reason if answer else "",
         "citations": orjson.loads(json_text(stored(answered.found))),
         "dropped": answered.dropped,
-        "error_message": answered.error or None,
         "raw": plain_text(replies[-1])[:MAX_RAW] if answer is None and replies else None,
-        "tokens_in": answered.tokens_in,
-        "tokens_out": answered.tokens_out,
-        "cost": answered.cost,
     }

@@ -15,10 +15,10 @@ from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import JudgingRecord
 from backend.domain.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus, Verdict
-from backend.errors import NotFound
+from backend.domain.vocabulary import JudgementStatus, Verdict
 from backend.judging.agreement import Agreement, Opinion, agreement
 from backend.judging.inquiries.queries import MAX_OPINIONS, Try, get_inquiry, get_try, in_use, newest_verdicts
+from backend.judging.queries import count_completed
 from backend.queue import ASK_JOB
 
 RECORDS = "judges"
@@ -84,13 +84,6 @@ def count_judgements(session: Session, judge_ids: Sequence[uuid.UUID]) -> dict[u
     return {key[0]: figures for key, figures in _figures(session, Judgement.judge_id.in_(judge_ids), ()).items()}
 
 
-def get_run(session: Session, run_id: uuid.UUID) -> Run:
-    run = session.get(Run, run_id)
-    if run is None:
-        raise NotFound("There is no such run.")
-    return run
-
-
 def record_of(run: Run, judge_id: uuid.UUID) -> JudgingRecord | None:
     stored = run.summary.get(RECORDS, {}).get(str(judge_id))
     try:
@@ -134,13 +127,6 @@ def judging_of_run(session: Session, run: Run) -> list[JudgedRun]:
         for judge in known
         if (record := record_of(run, judge.id))
     ]
-
-
-def count_completed(session: Session, run_id: uuid.UUID) -> int:
-    statement = select(func.count(Rollout.id)).where(
-        Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
-    )
-    return session.scalar(statement) or 0
 
 
 def judgements_of_rollout(session: Session, rollout_id: uuid.UUID) -> list[tuple[Judge, Judgement]]:

@@ -18,7 +18,6 @@ from backend.db.models import (
     Fixture,
     Intervention,
     Person,
-    Rollout,
     Run,
     SettingChange,
     VerdictRecord,
@@ -27,7 +26,7 @@ from backend.domain.detector_record import Audit, least_recall
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
 from backend.domain.effort import EffortMeasure, EffortOutcome
-from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
 from backend.errors import NotFound
 from backend.judging.consequences.curves import curve_of, has_verdicts
 from backend.judging.consequences.episodes import judgements_of
@@ -36,6 +35,7 @@ from backend.judging.detectors.asked import asked_detectors, is_asked
 from backend.judging.detectors.queries import Scope
 from backend.judging.effort import queries as effort_queries
 from backend.judging.onset import queries as onset_queries
+from backend.judging.queries import count_completed
 from backend.judging.studies.queries import checkpoint_name
 
 
@@ -206,7 +206,7 @@ def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
         without_certificate=str(run.configuration.get("without_certificate") or ""),
         fixtures_hack=fixtures[False],
         fixtures_honest=fixtures[True],
-        rollouts=_completed(session, run.id),
+        rollouts=count_completed(session, run.id),
         watching=wanted,
         switched_off=unwanted,
         detectors=_detectors(session, run.id, audit),
@@ -248,11 +248,6 @@ def _certificate(session: Session, version_id: uuid.UUID) -> CertificateTold | N
 def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
     statement = select(Fixture).where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
     return Counter(fixture.is_positive for fixture in session.scalars(statement))
-
-
-def _completed(session: Session, run_id: uuid.UUID) -> int:
-    statement = select(func.count()).where(Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED)
-    return session.scalar(statement) or 0
 
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -104,13 +104,3 @@ class History:
         """Did the reward rise in the last twenty steps?"""
         now, then = self.present("reward"), self.before("reward", 2 * WINDOW)
         return now is not None and then is not None and now.mean > then.mean + max(now.error, then.error)
-
-
-def history_of(
-    points: Mapping[int, Mapping[str, float]], weights: Mapping[str, float], episodes: int, steps: Sequence[int] = ()
-) -> History:
-    """A history from stored points by step; of all steps or of some."""
-    history = History(weights, episodes)
-    for step in sorted(steps or points):
-        history.add(step, points[step])
-    return history
