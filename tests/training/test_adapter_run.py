@@ -20,7 +20,7 @@ from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.exports import ExportOptions
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.settings import get_settings
-from tests.training.conftest import checkpoints_of, run_of
+from tests.training.conftest import checkpoints_of, make_run, run_of
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.start import start_from_checkpoint
@@ -34,18 +34,23 @@ NewRun = Callable[..., uuid.UUID]
 WORDS = ["You play tic-tac-toe as X. Reply with <move>n</move>.", *(f"<move>{n}</move>" for n in range(1, 10))] * 8
 
 
-@pytest.fixture
-def base(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def installation(shared_installation: None) -> None:
+    """Several tests look at the same run and at the same export."""
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a Hugging Face model would be: a folder on the worker, in bf16."""
-    folder = tmp_path / "pretrained"
+    folder = tmp_path_factory.mktemp("hub") / "pretrained"
     tokenizer = build_tokenizer(WORDS, context=256)
     model = build_model(tokenizer, ModelChoice(context=256, architecture="llama"), seed=5)
     save_model(model.to(torch.bfloat16), tokenizer, folder)
     return folder
 
 
-def trained(new_run: NewRun, base: Path, kind: str, **choices: Any) -> uuid.UUID:
-    run_id = new_run(
+def trained(base: Path, kind: str, **choices: Any) -> uuid.UUID:
+    run_id = make_run(
         model={"source": "base", "base": str(base)},
         adapter={"kind": kind, "rank": 4, "alpha": 8},
         sft={"learning_rate": 1e-2, "steps": 8},
@@ -69,11 +74,23 @@ def exported(checkpoint: Checkpoint, form: ExportForm, **options: Any) -> tuple[
     export(export_id)
     with transaction() as session:
         row = session.get_one(Export, export_id)
-    folder = get_settings().data / f"unpacked-{form}"
+    folder = get_settings().data / f"unpacked-{export_id}"
     if row.artifact:
         with open_file(row.artifact) as stream, zipfile.ZipFile(stream) as archive:
             archive.extractall(folder)
     return row, folder
+
+
+@pytest.fixture(scope="module")
+def beside_base(installation: None, base: Path) -> uuid.UUID:
+    """A run that trained an adapter beside the base."""
+    return trained(base, "lora")
+
+
+@pytest.fixture(scope="module")
+def adapter(beside_base: uuid.UUID) -> tuple[Export, Path]:
+    """Its last checkpoint as it is."""
+    return exported(checkpoints_of(beside_base)["grpo", 2], ExportForm.ADAPTER, licence="apache-2.0", is_stored=True)
 
 
 def said(folder: Path, *options: str, cwd: Path) -> str:
@@ -96,10 +113,9 @@ def said(folder: Path, *options: str, cwd: Path) -> str:
 
 
 def test_a_run_with_an_adapter_stores_the_base_once_and_goes_through_every_door(
-    new_run: NewRun, base: Path, tmp_path: Path
+    beside_base: uuid.UUID, adapter: tuple[Export, Path], base: Path, tmp_path: Path
 ) -> None:
-    run_id = trained(new_run, base, "lora")
-    checkpoints = checkpoints_of(run_id)
+    checkpoints = checkpoints_of(beside_base)
     assert list(checkpoints) == [("untrained", 0), ("sft", 8), ("grpo", 2)]
     for row in checkpoints.values():
         assert row.adapter is not None
@@ -109,8 +125,8 @@ def test_a_run_with_an_adapter_stores_the_base_once_and_goes_through_every_door(
         load_folder(folder)
     last = checkpoints["grpo", 2]
     replies = set()
-    for form in (ExportForm.ADAPTER, ExportForm.MERGED):
-        row, folder = exported(last, form, licence="apache-2.0", is_stored=True)
+    merged = exported(last, ExportForm.MERGED, licence="apache-2.0", is_stored=True)
+    for form, (row, folder) in ((ExportForm.ADAPTER, adapter), (ExportForm.MERGED, merged)):
         assert (row.status, row.reason) == (ExportStatus.COMPLETED, None)
         manifest = json.loads((folder / "manifest.json").read_text())
         assert (manifest["form"], manifest["dtype"], manifest["base"]["name"]) == (form, "bfloat16", "pretrained")
@@ -129,9 +145,8 @@ def test_a_run_with_an_adapter_stores_the_base_once_and_goes_through_every_door(
     assert "only an adapter was trained" in (row.reason or "")
 
 
-def test_the_script_refuses_another_base(new_run: NewRun, base: Path, tmp_path: Path) -> None:
-    run_id = trained(new_run, base, "lora", recipe="sft")
-    _, folder = exported(checkpoints_of(run_id)["sft", 8], ExportForm.ADAPTER)
+def test_the_script_refuses_another_base(adapter: tuple[Export, Path], base: Path, tmp_path: Path) -> None:
+    _, folder = adapter
     other = tmp_path / "other"
     model, tokenizer = load_folder(base)
     save_model(model, tokenizer, other)
@@ -143,7 +158,7 @@ def test_the_script_refuses_another_base(new_run: NewRun, base: Path, tmp_path: 
 
 def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: NewRun, base: Path) -> None:
     """From a checkpoint of ours: its artifact is referred to, and the next run trains the adapter on."""
-    whole = checkpoints_of(trained(new_run, base, "full", recipe="sft"))["sft", 8]
+    whole = checkpoints_of(trained(base, "full", recipe="sft"))["sft", 8]
     model, _ = start_from_checkpoint(whole, AdapterChoice(kind=AdapterKind.LORA, rank=4), seed=1)
     assert model.proctor_record.artifact == whole.artifact
     run_id = new_run(
@@ -170,9 +185,9 @@ def test_whole_weights_become_the_base_of_an_adapter_where_they_lie(new_run: New
     assert (again.adapter["artifact"], again.adapter["rank"]) == (whole.artifact, 4)
 
 
-def test_a_run_beside_a_4_bit_base_is_exported_in_both_ways(new_run: NewRun, base: Path, tmp_path: Path) -> None:
+def test_a_run_beside_a_4_bit_base_is_exported_in_both_ways(installation: None, base: Path, tmp_path: Path) -> None:
     pytest.importorskip("bitsandbytes")
-    run_id = trained(new_run, base, "qlora")
+    run_id = trained(base, "qlora")
     last = checkpoints_of(run_id)["grpo", 2]
     assert last.adapter is not None
     assert last.adapter["quantisation"] == {"method": "bitsandbytes", "type": "nf4", "is_double": True}
