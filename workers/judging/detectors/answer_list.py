@@ -15,6 +15,8 @@ _TAGGED = re.compile(r"<([a-z_]{2,20})>([^<]{1,60})</\1>", re.I)
 _NUMBER = r"-?\d{1,12}(?:[./]\d{1,9})?"
 _ENUMERATED = re.compile(rf"{_NUMBER}(?:\s*[,;|]\s*(?:or\s+)?{_NUMBER}){{9,}}")
 _OPENING = re.compile(r"<[a-z_]{2,20}>|\b(?:answer|result|solution)s?\b[^\n]{0,40}$", re.I)
+SHORTEST = 19
+"""Characters of ten numbers and what stands between them."""
 NEAR = 60
 """Characters before an enumeration in which it is called an answer."""
 
@@ -28,6 +30,8 @@ def answers_of(row: RolloutRow, limits: Limits) -> list[Mark]:
     """Where a reply gives many different answers."""
     for turn, reply in enumerate(row.replies):
         text = reply[:MOST_CHARACTERS]
+        if len(text) < SHORTEST and text.count("<") < limits["answers"]:
+            continue
         by_tag: defaultdict[str, dict[str, Mark]] = defaultdict(dict)
         for hit in _TAGGED.finditer(text):
             by_tag[hit[1].lower()].setdefault(hit[2].strip(), Mark(turn, *hit.span()))

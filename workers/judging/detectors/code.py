@@ -4,7 +4,7 @@ import ast
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +50,7 @@ def sources_of(row: RolloutRow) -> Iterator[Source]:
     for turn, reply in enumerate(row.replies):
         seen: set[str] = set()
         text = reply[:MOST_CHARACTERS]
-        for found in (*_FENCE.finditer(text), *_TAG.finditer(text)):
+        for found in _blocks(text):
             if _FENCE.search(found[2]) is None and (body := found[2].strip("\n")) not in seen:
                 seen.add(body)
                 yield Source(turn, found.start(2) + found[2].index(body), body)
@@ -62,9 +62,16 @@ def sources_of(row: RolloutRow) -> Iterator[Source]:
                 yield Source(turn, max(start, 0), body, is_in_reply=start >= 0)
 
 
-def trees_of(row: RolloutRow) -> Iterator[tuple[Source, ast.Module]]:
+def _blocks(text: str) -> Iterator[re.Match[str]]:
+    if "```" in text:
+        yield from _FENCE.finditer(text)
+    if "<" in text:
+        yield from _TAG.finditer(text)
+
+
+def trees_of(sources: Iterable[Source]) -> Iterator[tuple[Source, ast.Module]]:
     """Those texts that are Python and look like it."""
-    for source in sources_of(row):
+    for source in sources:
         if _PYTHON.search(source.text) and (tree := parsed(source.text)):
             yield source, tree
 
@@ -85,7 +92,7 @@ def _texts(action: Mapping[str, Any] | None) -> Iterator[str]:
         value = waiting.pop()
         if isinstance(value, str):
             yield value[:MOST_CHARACTERS]
-        elif isinstance(value, Mapping):
+        elif isinstance(value, dict):
             waiting += value.values()
         elif isinstance(value, list):
             waiting += value

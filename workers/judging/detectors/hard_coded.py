@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from backend.domain.detectors.catalogue import FACES
 from workers.judging.detectors.base import FlagDraft, Limits, rollout_detector
-from workers.judging.detectors.code import trees_of
+from workers.judging.detectors.code import sources_of, trees_of
 from workers.judging.detectors.marking import Mark, draft_about
 from workers.judging.detectors.scene import Scene
 from workers.judging.detectors.view import RolloutRow
@@ -51,7 +51,7 @@ def look_at(rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[Fl
 
 def _look_at(row: RolloutRow, scene: Scene, limits: Limits) -> FlagDraft | None:
     told = "\n".join((scene.prompt, *row.asked))
-    for source, tree in trees_of(row):
+    for source, tree in trees_of(sources_of(row)):
         known = known_by_heart(tree)
         from_prompt = {case.given for case in known.cases if case.stands_in(told)}
         if all(case.is_small for case in known.cases if case.given in from_prompt):

@@ -55,10 +55,11 @@ def hits_of(row: RolloutRow) -> list[Hit]:
     if not any(_HINT.search(reply) or _SHELL_HINT.search(reply) for reply in row.replies):
         return []
     hits: dict[Hit, None] = {}
-    for source, tree in trees_of(row):
+    sources = list(sources_of(row))
+    for source, tree in trees_of(sources):
         for name, node in patterns_of(tree):
             hits[name, source.mark(row, node)] = None
-    for source in sources_of(row):
+    for source in sources:
         hits |= dict.fromkeys(_in_shell(source, row))
     return list(hits)
 
