@@ -15,6 +15,7 @@ from workers.judging.checks.base import Check, Finding, does_not_apply, failed, 
 from workers.judging.checks.bounds import TOLERANCE
 from workers.judging.checks.policies import recites, rewrites
 from workers.judging.checks.subject import CONCURRENCY, Subject
+from workers.policies.scripted import ScriptedPolicy
 
 SAMPLES = 8
 NO_GOLD = "The manifest names no `gold` script: there is no right answer to compare with."
@@ -25,16 +26,16 @@ async def _variations(subject: Subject) -> Finding:
     if "gold" not in subject.scripts:
         return skipped(NO_GOLD)
     gold = (await subject.completed("gold"))[:SAMPLES]
+    tasks = [(rollout.task, 1) for rollout in gold]
     tried = []
     for number, (name, change) in enumerate(_rewritings(subject.manifest.proctor.agent.action).items()):
-        tasks = [(rollout.task, 1) for rollout in gold]
         offset = number * SAMPLES
         played = await subject.play("rewritten", rewrites("gold", change), tasks, offset=offset)
         if finding := _compare(subject, name, gold, played):
             return finding
         tried.append(name)
     for name in [script for script in subject.scripts if script.startswith("variant_")]:
-        if finding := _compare(subject, f"`{name}`", gold, (await subject.rollouts(name))[: len(gold)]):
+        if finding := _compare(subject, f"`{name}`", gold, await subject.play(name, ScriptedPolicy(name), tasks)):
             return finding
         tried.append(f"`{name}`")
     return passed(f"Gold written {len(tried)} other ways ({listed(tried, 12)}) on {len(gold)} tasks: equal columns.")
