@@ -21,7 +21,7 @@ from backend.embedded import Postgres, Valkey
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.sharing import Together
 
-pytest_plugins = ["tests.envhost_fixture", "tests.installation"]
+pytest_plugins = ["tests.envhost_fixture", "tests.installation", "tests.ops.standing"]
 
 gc.disable()  # until all is imported: nothing of it is garbage
 

@@ -1,9 +1,7 @@
 """kill -9 in the middle of work, on a whole installation: what was begun is finished, nothing is lost or doubled."""
 
 import os
-import shutil
 import signal
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,11 +14,11 @@ import httpx
 import psycopg
 import pytest
 
-from tests.ops.proctor_process import ProctorProcess, processes_using, proctor_up
+from tests.ops.proctor_process import ProctorProcess, processes_using
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-STEPS, TASKS, GROUP_SIZE, SAVED_EVERY = 14, 3, 4, 5
+STEPS, TASKS, GROUP_SIZE, SAVED_EVERY = 10, 3, 4, 3
 TRAINING = {
     "model": {"context": 192},
     "sft": {"episodes": 48, "steps": 12, "batch": 16, "warmup_steps": 2},
@@ -29,7 +27,7 @@ TRAINING = {
     "heldout": {"every": STEPS // 2, "tasks": 9},
     "checkpoints": {"every": SAVED_EVERY},
 }
-EPISODES = 3000
+EPISODES = 1500
 
 
 @dataclass(frozen=True)
@@ -53,16 +51,12 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    folder = Path(tempfile.mkdtemp(prefix="pk-"))
-    data = folder / "data"
-    with proctor_up(data) as proctor:
-        url = proctor.wait_until_serving()
-        token = (data / "cli-token").read_text().strip()
-        with httpx.Client(base_url=f"{url}/api/v1", headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
-            wait_for(lambda: client.get("/environments/tictactoe").status_code == 200)
-            yield Installation(proctor, data, client)
-    shutil.rmtree(folder, ignore_errors=True)
+def installation(served: ProctorProcess) -> Iterator[Installation]:
+    token = (served.data / "cli-token").read_text().strip()
+    url = f"{served.wait_until_web()}/api/v1"
+    with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
+        wait_for(lambda: client.get("/environments/tictactoe").status_code == 200)
+        yield Installation(served, served.data, client)
 
 
 def test_a_killed_worker_in_the_middle_of_grpo(installation: Installation) -> None:

@@ -1,0 +1,84 @@
+"""What `proctor up` looks after, on one that serves: who it is, what its children are told, and how they come back."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+
+from tests.ops.proctor_process import ProctorProcess, processes_using, proctor_up
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_it_works_as_an_ordinary_user(served: ProctorProcess) -> None:
+    uids = Path(f"/proc/{served.process.pid}/status").read_text()
+
+    assert httpx.get(f"{served.wait_until_web()}/healthz").status_code == 200
+    assert "CapEff:\t0000000000000000" in uids
+
+
+def test_the_token_that_it_leaves_opens_the_json_api(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    token = (served.data / "cli-token").read_text().strip()
+
+    answer = httpx.get(f"{url}/api/v1/openapi.json", headers={"Authorization": f"Bearer {token}"})
+
+    assert answer.status_code == 200
+    assert httpx.get(f"{url}/api/v1/openapi.json").status_code == 401
+
+
+def test_the_env_host_is_told_no_secret(served: ProctorProcess) -> None:
+    told = Path(f"/proc/{_pid_of(served.data, 'workers.environments.host')}/environ").read_text()
+
+    assert "PROCTOR_DATA=" in told
+    for name in ("DATABASE_URL", "REDIS_URL", "PROCTOR_SECRET_KEY"):
+        assert f"{name}=" not in told
+
+
+def test_a_second_one_on_the_same_data_is_refused(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    with proctor_up(served.data) as second:
+        assert second.process.wait(30) == 2
+        assert f"another Proctor runs on the data folder {served.data}" in second.errors()
+    assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_child_that_dies_is_started_again(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    served.forget_events()
+
+    for words in ("uvicorn backend.app", "-Q cpu", "workers.environments.host"):
+        os.kill(_pid_of(served.data, words), signal.SIGKILL)
+
+    for name in ("web", "cpu worker", "env host"):
+        served.wait_for("ready", name=name)
+    assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_killed_database_comes_back_with_its_rows(served: ProctorProcess) -> None:
+    url = served.wait_until_web()
+    served.forget_events()
+
+    os.kill(int((served.data / "postgres" / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+
+    served.wait_for("ready", name="database")
+    deadline = time.monotonic() + 10
+    while httpx.get(f"{url}/healthz").status_code != 200:
+        assert time.monotonic() < deadline
+    assert _count_environments(served.data) > 0
+
+
+def _pid_of(data: Path, words: str) -> int:
+    pids = [pid for pid, command in processes_using(data).items() if words in command]
+    return min(pids)
+
+
+def _count_environments(data: Path) -> int:
+    with psycopg.connect(f"host={data}/run user=proctor dbname=postgres") as connection:
+        row = connection.execute("SELECT count(*) FROM environments").fetchone()
+        assert row is not None
+        return int(row[0])
