@@ -268,8 +268,14 @@ def _sort_value(known: Known, name: str) -> Any:
 
 @kept_and_searched
 @pytest.mark.slow
-@pytest.mark.parametrize("sort", ["seq", "-reward", "win", "-status", "task", "flag", "-judge.strict one", "guesses"])
-def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list[Known], sort: str) -> None:
+def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list[Known]) -> None:
+    for sort in ("seq", "-reward", "win", "-status", "task", "flag", "-judge.strict one", "guesses"):
+        there, back, whole = _walked(session, run, sort)
+        assert there == back == whole, sort
+
+
+def _walked(session: Session, run: Run, sort: str) -> tuple[list[Any], list[Any], list[Any]]:
+    """The rollouts from page to page, backwards from the end, and in one piece."""
     whole = [item.rollout.id for item in rollouts(session, run, RolloutFilter(sort=sort, limit=500)).items]
     there, back = [], []
     part = rollouts(session, run, RolloutFilter(sort=sort, limit=17))
@@ -286,18 +292,19 @@ def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list
         if part.previous is None:
             break
         part = rollouts(session, run, RolloutFilter(sort=sort, limit=17, before=part.previous))
-    assert there == back == whole
+    return there, back, whole
 
 
 @kept_and_searched
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "where", ["guesses >= 0 or text ~ centre", "has flag or win = 1", "group = mixed and turns > 0"]
-)
-@pytest.mark.parametrize("sort", ["-seq", "reward", "task", "-judge.strict one"])
-def test_what_is_counted_in_the_same_look_is_the_same_list(
-    session: Session, run: Run, known: list[Known], where: str, sort: str
-) -> None:
+def test_what_is_counted_in_the_same_look_is_the_same_list(session: Session, run: Run, known: list[Known]) -> None:
+    for where in ("guesses >= 0 or text ~ centre", "has flag or win = 1", "group = mixed and turns > 0"):
+        for sort in ("-seq", "reward", "task", "-judge.strict one"):
+            _count_beside(session, run, where, sort)
+
+
+def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
+    """From page to page in both directions."""
     scope = scope_of(session, run)
     wanted = RolloutFilter(where=where, sort=sort, limit=9)
     for asked in (wanted, wanted.model_copy(update={"before": "end"})):

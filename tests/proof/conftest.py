@@ -20,7 +20,9 @@ from tests.envhost_fixture import HostProcess, find_host, package_files, start_h
 from tests.factories import make_person
 from tests.web_fixtures import admin, app, client_for, portal, sign_in, stranger, trainer, viewer, whole_app
 from tests.web_server import web_of_installation
+from workers.jobs import playing
 from workers.jobs.execute import execute
+from workers.rollouts import engine
 
 __all__ = ["admin", "app", "client_for", "portal", "stranger", "trainer", "viewer", "whole_app"]
 
@@ -37,6 +39,13 @@ def proof_host() -> Iterator[HostProcess]:
     yield host
     host.stop()
     shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What failed is played again as often as ever, but soon."""
+    monkeypatch.setattr(engine, "RETRY_SECONDS", engine.RETRY_SECONDS / 25)
+    monkeypatch.setattr(playing, "AGAIN_AFTER_SECONDS", playing.AGAIN_AFTER_SECONDS / 25)
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,8 @@ def add_model(ada: TestClient, url: str, **patience: Any) -> str:
 
 
 def _set(base_url: str, **patience: Any) -> None:
-    impatient = {"base_url": base_url, "model": "small", "attempts": 2, "timeout_seconds": 0.2, **patience}
+    soon = {"attempts": 2, "timeout_seconds": 0.2, "first_wait_seconds": 0.01}
+    impatient = {"base_url": base_url, "model": "small", **soon, **patience}
     with transaction() as session:
         session.execute(update(Policy).where(Policy.kind == PolicyKind.OPENAI_API).values(configuration=impatient))
 

@@ -4,6 +4,7 @@ import json
 import re
 import uuid
 from collections.abc import Iterator
+from urllib.parse import urlencode
 
 import pytest
 from fastapi import FastAPI
@@ -17,6 +18,7 @@ from tests.environments.packages import make_files
 
 pytestmark = pytest.mark.slow
 
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 TEXTS = {
     "NUL": "a\x00b",
     "half a character": "a\ud800b",
@@ -99,16 +101,16 @@ def test_texts(app: FastAPI, admin: TestClient, ids: dict[str, object], what: st
     }
     taking = takers_of_files(app, ids)
     assert len(taking) >= 3
+    packages = ({**make_files(), "README.md": text}, {text: "x"})
+    plain, *packed = (json.dumps({**body, **more}) for more in ({}, *({"files": files} for files in packages)))
+    form = urlencode({name: str(value).encode("utf-8", "surrogatepass") for name, value in body.items()})
     for method, url in changes(app, ids):
         if url.startswith("/api/"):
-            packages = ({**make_files(), "README.md": text}, {text: "x"}) if url in taking else ()
-            for files in (None, *packages):
-                sent = json.dumps({**body, "files": files} if files else body)
+            for sent in (plain, *packed) if url in taking else (plain,):
                 answer = admin.request(method, url, content=sent, headers={"Content-Type": "application/json"})
                 assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
         else:
-            form = {name: str(value).encode("utf-8", "surrogatepass") for name, value in body.items()}
-            answer = admin.request(method, url, data=form)
+            answer = admin.request(method, url, content=form, headers=FORM)
             assert answer.status_code < 500, f"{method} {url}: {answer.text[:300]}"
             assert "<script>alert" not in answer.text, url
 

@@ -15,6 +15,7 @@ __all__ = ["make_policy"]
 ENDPOINT_OPTIONS = (
     "timeout_seconds",
     "attempts",
+    "first_wait_seconds",
     "extra",
     "sends_seed",
     "sends_tools",
