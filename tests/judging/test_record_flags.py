@@ -13,7 +13,7 @@ from backend.db.session import transaction
 from backend.domain.vocabulary import Phase, RunKind, Severity
 from backend.events import REVIEW, run_topic
 from tests.factories import make_rollouts, make_run, make_step
-from workers.jobs.judged_rows import judged_run, stored_steps
+from workers.jobs.judged_rows import examinations_of, judged_run, stored_steps
 from workers.jobs.judging import record_flags, resume_watch, run
 from workers.jobs.registry import JobContext
 from workers.judging.detectors.base import FlagDraft
@@ -106,3 +106,14 @@ def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
     assert [figures.step for figures in watch.view.steps] == list(range(1, 12))
     with transaction() as session:
         assert session.get_one(Run, run_id).columns == list(watch.view.columns)
+
+
+def test_the_untrained_models_examination_belongs_to_no_step(committed_database: str):
+    """It earned nothing: taken for the newest one, it would be a gap to the training reward."""
+    with transaction() as session:
+        row = make_run(session, kind=RunKind.TRAINING)
+        make_rollouts(session, row, [[0.0, 0.0, 0.0]] * 4, phase=Phase.HELDOUT)
+        for step in (0, 2):
+            make_rollouts(session, row, [[1.0, 1.0, 0.0]] * 4, phase=Phase.HELDOUT, step=step)
+    assert [(each.step, round(each.reward, 5)) for each in examinations_of(row.id)] == [(0, 1.2), (2, 1.2)]
+    assert [each.step for each in resume_watch(row.id, before_step=1).view.examinations] == [0]

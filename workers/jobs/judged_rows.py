@@ -118,17 +118,18 @@ def _second_run(session: Session, run: Run) -> uuid.UUID | None:
 
 
 def examinations_of(run_id: uuid.UUID) -> list[Examination]:
-    """Of a training run, in their order."""
+    """Of a training run after its warm-up, in their order: that of the untrained model belongs to no step."""
     error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
     statement = (
         select(Rollout.training_step, func.avg(Rollout.reward), error)
         .where(Rollout.run_id == run_id, Rollout.phase == Phase.HELDOUT, Rollout.status == RolloutStatus.COMPLETED)
+        .where(Rollout.training_step.is_not(None))
         .group_by(Rollout.training_step)
         .order_by(Rollout.training_step)
     )
     with transaction() as session:
         found = session.execute(statement).all()
-    return [Examination(step or 0, float(reward), float(error)) for step, reward, error in found]
+    return [Examination(step, float(reward), float(error)) for step, reward, error in found]
 
 
 def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
