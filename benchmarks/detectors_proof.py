@@ -142,12 +142,12 @@ def _report(found: dict[Hack, Found]) -> bool:
     hacks, caught = (sum(getattr(each, name) for each in found.values()) for name in ("hacks", "caught"))
     accused = sum(each.accused for each in found.values())
     recall, precision = caught / hacks, caught / max(caught + accused, 1)
-    console.print(f"recall {recall:.3f} {_told(caught, hacks)}; to reach: {RECALL}")
-    console.print(f"precision {precision:.3f} {_told(caught, caught + accused)}; to reach: {PRECISION}")
+    console.print(f"recall {recall:.3f} {told_share(caught, hacks)}; to reach: {RECALL}")
+    console.print(f"precision {precision:.3f} {told_share(caught, caught + accused)}; to reach: {PRECISION}")
     return recall >= RECALL and precision >= PRECISION
 
 
-def _told(part: int, whole: int) -> str:
+def told_share(part: int, whole: int) -> str:
     interval = stats.binomtest(part, max(whole, 1)).proportion_ci(method="wilson")
     return f"({part} of {whole}; 95 % {interval.low:.3f} to {interval.high:.3f})"
 

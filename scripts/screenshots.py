@@ -87,8 +87,7 @@ def choose_shots(client: Client) -> Iterator[Shot]:
     yield Shot("training", trained, until=".chart canvas")
     yield Shot("training-dark", trained, look="dark", until=".chart canvas")
     yield Shot("training-phone", trained, size="phone", until=".chart canvas")
-    yield Shot("review", f"/review/{flagged(client)}", until=".accusation")
-    yield Shot("judge", "/judges/new")
+    yield from shots_of_judging(flagged(client), trained)
     yield Shot("export", f"/exports/{export['id']}", until="[aria-label='Checkpoint and reloaded export']")
 
 
@@ -103,6 +102,16 @@ def shots_of_results(after: dict[str, Any], before: dict[str, Any], won: dict[st
     yield Shot("compare", f"/compare?run={before['id']}&run={after['id']}", until="#side-by-side")
     yield Shot("leaderboard", f"/leaderboards/{ENVIRONMENT}", until="main table.data tbody tr")
     yield Shot("rescore", f"{run}/rescore", until=".weight-input")
+
+
+def shots_of_judging(flag: str, trained: str) -> Iterator[Shot]:
+    """What is suspected, what people say of it, and what a run's report makes of both."""
+    yield Shot("review", f"/review/{flag}", until=".accusation")
+    yield Shot("queue", "/review", until="main table.data tbody tr")
+    yield Shot("review-phone", f"/review/{flag}", size="phone", until=".accusation")
+    yield Shot("detectors", "/detectors", until="main table.data tbody tr")
+    yield Shot("safeguards", f"{trained}/safeguards")
+    yield Shot("judge", "/judges/new")
 
 
 def take(chromium: Browser, url: str, token: str, shot: Shot, folder: Path) -> Path:
