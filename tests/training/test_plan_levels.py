@@ -99,6 +99,33 @@ def test_after_a_fall_mastery_is_asked_of_new_episodes() -> None:
     assert window.high == 1
 
 
+def test_a_level_that_stays_hopeless_is_tried_less_and_less_often() -> None:
+    window = levels()
+    window.learn(outcomes(0, 8))
+    for falls in range(1, 5):
+        window.learn(outcomes(1, 0, 8))
+        assert window.high == 0
+        for _ in range(2 ** (falls - 1) * 8 - 1):
+            window.learn(outcomes(0, 1))
+            assert window.high == 0
+        window.learn(outcomes(0, 1))
+        assert window.high == 1
+
+
+def test_a_level_that_was_mastered_at_last_is_forgiven_its_falls() -> None:
+    window = levels()
+    window.learn(outcomes(0, 8))
+    for _ in range(2):
+        window.learn(outcomes(1, 0, 8))
+        window.learn(outcomes(0, 16))
+    window.learn(outcomes(1, 8))
+    assert window.high == 2
+    window.learn(outcomes(1, 0, 8))  # what lies beneath collapsed: level 2 is left, for the first time
+    window.learn(outcomes(1, 0, 8))
+    window.learn(outcomes(0, 8))
+    assert window.high == 1
+
+
 def test_without_a_bar_for_collapse_it_never_falls() -> None:
     window = levels(collapse=0)
     window.learn(outcomes(0, 8))

@@ -23,7 +23,8 @@ class CurriculumChoice(Block):
     added. Lower climbs sooner; the levels beneath stay in the mix."""
     collapse: Share = 0.1
     """Only adaptive: when fewer of the last `window` episodes succeed, at the top level or at the one beneath it, the
-    window falls back by one level. 0 never falls back: for rewards that teach before anything succeeds."""
+    window falls back by one level, and waits twice as long each time before it tries that level again. 0 never falls
+    back: for rewards that teach before anything succeeds."""
     window: int = Field(default=128, ge=4, le=100_000)
     """Only adaptive: how many episodes of a level are looked at. Fewer decide sooner, and by chance more often."""
     lower: float = Field(default=0.5, ge=0, le=0.9)

@@ -54,12 +54,21 @@ class FixedLevels:
         self._turns = Turns(self._turns.shares, state["credit"])
 
 
+_MOST_DOUBLINGS = 6
+
+
 class AdaptiveLevels:
-    """A window of levels. Its top rises when it is mastered; it falls back when success collapses there or beneath."""
+    """A window of levels. Its top rises when it is mastered; it falls back when success collapses there or beneath.
+
+    A level that it fell from is tried again after `window` new episodes, after twice as many the next time, and so on:
+    where it stays hopeless, half of all steps would teach nothing.
+    """
 
     def __init__(self, choice: CurriculumChoice, count: int) -> None:
         self._choice, self._highest = choice, count - 1
         self._recent: dict[int, deque[bool]] = {}
+        self._falls: dict[int, int] = {}
+        """From a level, until it is mastered."""
         self._stand_at(min(choice.start, self._highest))
 
     @property
@@ -72,6 +81,7 @@ class AdaptiveLevels:
     def learn(self, outcomes: Iterable[Outcome]) -> dict[str, float]:
         for outcome in outcomes:
             self._seen(outcome.level).append(outcome.succeeded)
+            self._played += outcome.level == self.high
         points = {"low": float(self.low), "high": float(self.high)}
         if seen := self._recent.get(self.high):
             points["success"] = sum(seen) / len(seen)
@@ -83,13 +93,21 @@ class AdaptiveLevels:
         top, beneath = self._success(self.high), self._success(self.high - 1)
         collapse = self._choice.collapse
         if self.high > 0 and any(success is not None and success < collapse for success in (top, beneath)):
+            self._falls[self.high] = self._falls.get(self.high, 0) + 1
             self._stand_at(self.high - 1)
-        elif self.high < self._highest and top is not None and top >= self._choice.mastery:
+        elif self.high < self._highest and top is not None and top >= self._choice.mastery and self._is_time():
+            self._falls.pop(self.high, None)
             self._stand_at(self.high + 1)
+
+    def _is_time(self) -> bool:
+        """For the level above, after what happened there."""
+        falls = self._falls.get(self.high + 1, 0)
+        return self._played >= self._choice.window * 2 ** min(max(0, falls - 1), _MOST_DOUBLINGS)
 
     def _stand_at(self, high: int, credit: Sequence[float] | None = None) -> None:
         """Whether the new top is mastered is asked of new episodes only."""
         self.high = high
+        self._played = 0
         self._recent = {level: seen for level, seen in self._recent.items() if self.low <= level < high}
         self._turns = Turns(self._shares(high - self.low), credit)
 
@@ -111,10 +129,19 @@ class AdaptiveLevels:
     @property
     def state(self) -> dict[str, Any]:
         recent = {str(level): "".join("01"[each] for each in seen) for level, seen in self._recent.items()}
-        return {"high": self.high, "credit": self._turns.credit, "recent": recent}
+        falls = {str(level): count for level, count in self._falls.items()}
+        return {
+            "high": self.high,
+            "credit": self._turns.credit,
+            "recent": recent,
+            "played": self._played,
+            "falls": falls,
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._stand_at(state["high"], state["credit"])
+        self._played = state["played"]
+        self._falls = {int(level): count for level, count in state["falls"].items()}
         self._recent = {
             int(level): deque((each == "1" for each in seen), maxlen=self._choice.window)
             for level, seen in state["recent"].items()
