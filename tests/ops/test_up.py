@@ -1,5 +1,6 @@
 """`proctor up` from its start to its end: every process really starts and ends, or the start is refused."""
 
+import os
 import shutil
 import socket
 import stat
@@ -16,6 +17,9 @@ from backend.embedded import Postgres, socket_folder
 from tests.ops.proctor_process import processes_using, proctor_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+AS_ORDINARY_USER = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
+"""Root becomes a user without any right, who still reads the files of this tree wherever it lies."""
 
 
 @pytest.fixture
@@ -58,6 +62,15 @@ def test_given_servers_are_used_instead_of_embedded_ones(data: Path, database_ur
 
         assert not (data / "postgres").exists()
         assert not (data / "valkey").exists()
+
+
+def test_it_works_as_an_ordinary_user(data: Path) -> None:
+    with proctor_up(data, prefix=AS_ORDINARY_USER if os.getuid() == 0 else ()) as proctor:
+        url = proctor.wait_until_serving()
+        uids = Path(f"/proc/{proctor.process.pid}/status").read_text()
+
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        assert "CapEff:\t0000000000000000" in uids
 
 
 def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
