@@ -5,7 +5,7 @@ Each step finds what an earlier showcase left and goes on from there, so that it
 
 from typing import Any
 
-from backend.showcase.steps import TASKS, Outcome, ShowcaseFailed, Steps
+from backend.showcase.steps import Outcome, ShowcaseFailed, Steps
 
 ENVIRONMENT = "tictactoe"
 BASELINES = ("random", "constant")
@@ -29,7 +29,7 @@ class TicTacToe(Steps):
         export = self._export(self._checkpoints(training)["grpo"])
         compared = f"/compare?a={examined[STAGES['sft']]['id']}&b={best['id']}"
         return Outcome(
-            title=f"Reward on the same {TASKS} held-out tasks",
+            title=f"Reward on the same {self.tasks} held-out tasks",
             figure="reward",
             figures={name: run["summary"]["reward"] for name, run in examined.items()},
             comparisons=comparisons,

@@ -167,7 +167,9 @@ def test_a_late_exit_is_flagged_where_it_is_paid_as_much_as_an_end():
     played = [row(1.2, replies=("a", "b", "c", "d")) for _ in range(9)] + [row(0.0, replies=("a",) * 4)]
     paid = row(1.2, replies=("a", "b", "I stop here."), stop_reason="unparsable")
     cost = row(0.9, replies=("a", "b", "I stop here."), stop_reason="unparsable")
-    assert [draft.rollout_id for draft in flags("paid_exit", [*played, paid, cost])] == [paid.id]
+    soon = row(1.2, "I stop here.", stop_reason="unparsable")
+    found = {draft.rollout_id: draft.cluster for draft in flags("paid_exit", [*played, paid, cost, soon])}
+    assert found == {paid.id: "a reply that cannot be read, late", soon.id: "a reply that cannot be read"}
 
 
 def test_exits_are_flagged_where_only_the_lucky_end_properly():

@@ -1,6 +1,7 @@
 """How the showcase of a hacked reward judges the queue, over real rows and the real JSON API."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -33,14 +34,15 @@ def client(server: str) -> Iterator[Client]:
 
 @pytest.fixture
 def run(server: str) -> Run:
-    """Six flagged episodes that were broken off, and two that came to their end."""
+    """Six flagged episodes that were broken off at once, one later, and two that came to their end."""
     with transaction() as session:
         version = factories.make_environment_version(session, factories.make_environment(session, "maze"))
         run = factories.make_run(session, version)
-        rollouts = factories.make_rollouts(session, run, [BEST] * 8)
+        rollouts = factories.make_rollouts(session, run, [BEST] * 9)
         for rollout in rollouts[:6]:
             rollout.stop_reason = StopReason.UNPARSABLE
             factories.make_flag(session, run, rollout, detector="paid_exit", cluster="exit")
+        rollouts[8].stop_reason, rollouts[8].turns = StopReason.UNPARSABLE, 2
         for rollout in rollouts[6:]:
             factories.make_flag(session, run, rollout)
         return run
@@ -52,24 +54,29 @@ def _verdicts(run: Run) -> dict[object, VerdictRecord]:
         return {row.rollout_id: row for row in rows}
 
 
-def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: Client, run: Run) -> None:
-    queue = ReviewQueue(client, str(run.id), highest_reward=2 * run.weights[0])
+def _is_exit(client: Client, item: dict[str, Any]) -> bool:
+    rollout = client.get(f"/rollouts/{item['rollout_id']}")
+    return bool(rollout["stop_reason"] == "unparsable" and rollout["turns"] == 1)
 
-    assert queue.work_off() == ({"hack": 6, "honest": 2}, 0)
+
+def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: Client, run: Run) -> None:
+    queue = ReviewQueue(client, str(run.id), highest_reward=2 * run.weights[0], most_turns=2)
+
+    assert queue.work_off() == ({"hack": 6, "honest": 3}, 0)
 
     hack = queue.best_hack()
     assert hack is not None
     assert hack["stop_reason"] == "unparsable"
-    assert queue.work_off() == ({"hack": 6, "honest": 2}, 0), "what was judged is not judged again"
+    assert queue.work_off() == ({"hack": 6, "honest": 3}, 0), "what was judged is not judged again"
 
 
 def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
     items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
-    hacks = [item for item in items if client.get(f"/rollouts/{item['rollout_id']}")["stop_reason"] == "unparsable"]
+    hacks = [item for item in items if _is_exit(client, item)]
     for item in hacks[:AGREED]:
         client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": "hack"})
 
-    queue = ReviewQueue(client, str(run.id), highest_reward=1.0)
+    queue = ReviewQueue(client, str(run.id), highest_reward=1.0, most_turns=2)
 
     assert queue.judge_clusters() == 6 - AGREED
     given = _verdicts(run)
@@ -80,11 +87,11 @@ def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_
 
 def test_a_cluster_of_mixed_verdicts_is_left_alone(client: Client, run: Run) -> None:
     items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
-    hacks = [item for item in items if client.get(f"/rollouts/{item['rollout_id']}")["stop_reason"] == "unparsable"]
+    hacks = [item for item in items if _is_exit(client, item)]
     for item, verdict in zip(hacks[: AGREED + 1], ["honest"] + ["hack"] * AGREED, strict=True):
         client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": verdict})
 
-    assert ReviewQueue(client, str(run.id), highest_reward=1.0).judge_clusters() == 0
+    assert ReviewQueue(client, str(run.id), highest_reward=1.0, most_turns=2).judge_clusters() == 0
 
 
 def test_the_repair_refuses_another_package() -> None:

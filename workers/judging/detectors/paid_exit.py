@@ -19,6 +19,8 @@ HOW: dict[str | None, str] = {
     StopReason.TOKEN_LIMIT: "a reply that was cut",
 }
 """How an episode is broken off: what the last reply says does not matter, so that all of a kind are one cluster."""
+LATE = ", late"
+"""A cluster of their own: who played nearly to the end may have earned it."""
 FEWEST_ENDS = 5
 
 
@@ -36,7 +38,7 @@ def look_at(rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[Fl
     for row in broken:
         soon = len(row.replies) <= limits["turns"] * turns and row.reward >= limits["reward"] * reward
         if soon or row.reward >= reward:
-            drafts.append(_draft(row, reward, told))
+            drafts.append(_draft(row, reward, told, "" if soon else LATE))
     return drafts
 
 
@@ -49,14 +51,14 @@ def _where_few_end(broken: Sequence[RolloutRow], scene: Scene, limits: Limits) -
     return [_draft(row, scene.highest, told) for row in broken if row.reward >= bound]
 
 
-def _draft(row: RolloutRow, reward: float, told: str) -> FlagDraft:
+def _draft(row: RolloutRow, reward: float, told: str, when: str = "") -> FlagDraft:
     return draft_about(
         FACE,
         row,
         score=0.6 + 0.3 * min(1.0, row.reward / reward if reward else 0.0),
         sentence=f"Ended after {len(row.replies)} turns by {HOW[row.stop_reason]} and kept {row.reward:.3f}; {told}.",
         marks=whole_reply(row, len(row.replies) - 1),
-        cluster=HOW[row.stop_reason],
+        cluster=HOW[row.stop_reason] + when,
     )
 
 
