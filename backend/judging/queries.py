@@ -3,12 +3,12 @@
 import uuid
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import ColumnElement, Select, and_, case, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, exists, or_, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Rollout, Run, VerdictRecord
-from backend.domain.vocabulary import RolloutStatus, Severity, Verdict
+from backend.domain.vocabulary import Severity, Verdict
 from backend.errors import NotFound
 from backend.judging.forms import FlagFilter, Shown
 
@@ -45,12 +45,6 @@ def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uui
         .ext(distinct_on(VerdictRecord.flag_id))
     )
     return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
-
-
-def count_completed(session: Session, run_id: uuid.UUID) -> int:
-    """Rollouts of a run that can be judged."""
-    completed = Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
-    return session.scalar(select(func.count()).where(*completed)) or 0
 
 
 def get_flag(session: Session, flag_id: uuid.UUID) -> Flag:

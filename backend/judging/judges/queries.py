@@ -15,10 +15,9 @@ from backend.domain.judges import JudgeConfiguration
 from backend.domain.judging_record import JudgingRecord
 from backend.domain.prices import sum_of_costs
 from backend.domain.statistics import Estimate, estimate_of
-from backend.domain.vocabulary import JudgementStatus, Verdict
+from backend.domain.vocabulary import JudgementStatus, RolloutStatus, Verdict
 from backend.judging.agreement import Agreement, Opinion, agreement
 from backend.judging.inquiries.queries import MAX_OPINIONS, Try, get_inquiry, get_try, in_use, newest_verdicts
-from backend.judging.queries import count_completed
 from backend.queue import ASK_JOB
 
 RECORDS = "judges"
@@ -127,6 +126,12 @@ def judging_of_run(session: Session, run: Run) -> list[JudgedRun]:
         for judge in known
         if (record := record_of(run, judge.id))
     ]
+
+
+def count_completed(session: Session, run_id: uuid.UUID) -> int:
+    """Rollouts of a run that can be judged."""
+    completed = Rollout.run_id == run_id, Rollout.status == RolloutStatus.COMPLETED
+    return session.scalar(select(func.count()).where(*completed)) or 0
 
 
 def judgements_of_rollout(session: Session, rollout_id: uuid.UUID) -> list[tuple[Judge, Judgement]]:

@@ -34,8 +34,8 @@ from backend.judging.detectors import queries
 from backend.judging.detectors.asked import asked_detectors, is_asked
 from backend.judging.detectors.queries import Scope
 from backend.judging.effort import queries as effort_queries
+from backend.judging.judges.queries import count_completed
 from backend.judging.onset import queries as onset_queries
-from backend.judging.queries import count_completed
 from backend.judging.studies.queries import checkpoint_name
 
 
