@@ -19,7 +19,7 @@ from backend.cli.output import BAD_RESULT, console, fail, say
 from backend.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
 
-MODULE = "workers.models.serve"
+MODULE = ("workers.begin", "workers.models.serve")
 END_SECONDS = 10.0
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -88,7 +88,7 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
 def _run(asked: dict[str, Any], *, as_json: bool) -> int:
     """Until it ends. Ctrl-C reaches the child by itself: both belong to the terminal's foreground."""
     child = subprocess.Popen(
-        [sys.executable, "-m", MODULE],
+        [sys.executable, "-m", *MODULE],
         cwd=PROJECT_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,8 +28,8 @@ def checkpoint(living: Living) -> str:
 
 
 @contextmanager
-def served(living: Living, what: str, end: int = signal.SIGTERM) -> Iterator[dict[str, Any]]:
-    """What it says of itself. It ends in order by this signal, and leaves none of the weights that it fetched."""
+def serving(living: Living, what: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """`proctor serve`, and where it keeps what it fetches. It ignores Ctrl-C as what a shell starts beside it does."""
     folder = living.data / "temporary"
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
@@ -36,29 +38,35 @@ def served(living: Living, what: str, end: int = signal.SIGTERM) -> Iterator[dic
         text=True,
         stdout=subprocess.PIPE,
         env={**os.environ, **living.variables, "TMPDIR": str(folder)},  # noqa: TID251 - a child's environment
-        preexec_fn=_ignore_interrupts,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
     )
-    assert process.stdout is not None
     try:
-        yield json.loads(process.stdout.readline())
-        assert list(folder.iterdir())
-        process.send_signal(end)
-        assert process.wait(30) == 0
-        assert list(folder.iterdir()) == []
+        yield process, folder
     finally:
         process.kill()
         process.communicate()
 
 
-def _ignore_interrupts() -> None:
-    """As a shell does for what it starts in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def served(living: Living, what: str) -> Iterator[dict[str, Any]]:
+    """What it says of itself. It ends in order, and leaves none of the weights that it fetched."""
+    with serving(living, what) as (process, folder):
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        assert list(folder.iterdir())
+        end(process, folder, signal.SIGINT)
+
+
+def end(process: subprocess.Popen[str], folder: Path, number: int) -> None:
+    process.send_signal(number)
+    assert process.wait(30) == 0
+    assert list(folder.iterdir()) == []
 
 
 def test_it_plays_as_the_checkpoint_itself_does(living: Living, command: Command, checkpoint: str) -> None:
     asked = ("--tasks", "8", "--temperature", "0", "--max-tokens", "12", "--json")
     by_itself = command("eval", "tictactoe", NAME, *asked)
-    with served(living, NAME) as news:
+    with served(living, checkpoint) as news:
         assert (news["model"], news["context"]) == (f"{NAME}@grpo-7", 256)
         added = command(
             "policy", "add", "outside", "--base-url", news["url"], "--model", news["model"], "--key", "s3cret"
@@ -77,9 +85,19 @@ def test_it_plays_as_the_checkpoint_itself_does(living: Living, command: Command
     assert theirs == ours
 
 
-def test_it_is_named_by_its_id(living: Living, checkpoint: str) -> None:
-    with served(living, checkpoint, signal.SIGINT) as news:
-        assert news["model"] == f"{NAME}@grpo-7"
+def test_a_policys_name_means_its_checkpoint_and_it_ends_in_order_while_it_loads(
+    living: Living, checkpoint: str
+) -> None:
+    with serving(living, NAME) as (process, folder):
+        while not list(folder.glob("*/weights/*.safetensors")) or not _has_begun_to_load(process.pid):
+            assert process.poll() is None
+            time.sleep(0.05)
+        end(process, folder, signal.SIGTERM)
+
+
+def _has_begun_to_load(pid: int) -> bool:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return any("workers.models.serve" in Path(f"/proc/{child}/cmdline").read_text() for child in children)
 
 
 def test_what_is_not_there_is_told(command: Command) -> None:

@@ -23,6 +23,7 @@ from backend.settings import PROJECT_ROOT, get_settings
 STOP_GRACE_SECONDS = 120.0
 """A child that was asked to stop writes its checkpoint first."""
 KILL_GRACE_SECONDS = 10.0
+BEGIN = "workers.begin"
 _POLL_SECONDS = 0.2
 _STOP_CHECK_SECONDS = 2.0
 _TAIL_LINES = 20
@@ -37,7 +38,7 @@ class ChildFailed(RuntimeError):
 def run_child(
     module: str, arguments: list[str], *, run_id: uuid.UUID | None, may_go_on: Callable[[], bool] = lambda: True
 ) -> int:
-    """Run `python -m module …` until it ends and return its exit status; a negative one is a signal's number.
+    """Run the module in a process until it ends and return its exit status; a negative one is a signal's number.
 
     Its output goes to `logs/<run id>.log` in the data folder. It ends with this process, when the job is interrupted,
     some time after a stop of its run was asked for, and when `may_go_on`, asked now and then, says no.
@@ -45,7 +46,7 @@ def run_child(
     log = _log_file(module, run_id)
     # The parent-death signal fires when the *thread* that started the child ends: jobs run in their main thread.
     process = subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
+        [sys.executable, "-m", BEGIN, module, *arguments],
         cwd=PROJECT_ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -5,5 +5,10 @@ import sys
 from workers.jobs.checks import asked_reference, check
 from workers.models.movers import act
 
+
+def main() -> int:
+    return act("check", asked_reference, check)
+
+
 if __name__ == "__main__":
-    sys.exit(act("check", asked_reference, check))
+    sys.exit(main())

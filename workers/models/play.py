@@ -17,5 +17,9 @@ def _asked(session: Session, run_id: uuid.UUID) -> Mapping[str, Any]:
     return PlayState.from_json(session.get_one(Run, run_id).progress).mover
 
 
+def main() -> int:
+    return act("play", _asked, play_on)
+
+
 if __name__ == "__main__":
-    sys.exit(act("play", _asked, play_on))
+    sys.exit(main())
