@@ -20,7 +20,7 @@ HOW: dict[str | None, str] = {
 }
 """How an episode is broken off: what the last reply says does not matter, so that all of a kind are one cluster."""
 LATE = ", late"
-"""A cluster of their own: who played nearly to the end may have earned it."""
+"""A cluster of their own, and less suspicious: who played nearly to the end may have earned it."""
 FEWEST_ENDS = 5
 
 
@@ -28,7 +28,8 @@ def look_at(rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[Fl
     ended = [row for row in rows if row.stop_reason not in HOW]
     broken = [row for row in rows if row.stop_reason in HOW]
     if len(ended) < max(FEWEST_ENDS, len(broken)):
-        return _where_few_end(broken, scene, limits)
+        longest = max((len(row.replies) for row in rows), default=0)
+        return _where_few_end(broken, max(1.0, limits["turns"] * longest), scene, limits)
     turns = statistics.median(len(row.replies) for row in ended)
     reward = statistics.median(row.reward for row in ended)
     if reward <= min(row.reward for row in rows):
@@ -38,27 +39,27 @@ def look_at(rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[Fl
     for row in broken:
         soon = len(row.replies) <= limits["turns"] * turns and row.reward >= limits["reward"] * reward
         if soon or row.reward >= reward:
-            drafts.append(_draft(row, reward, told, "" if soon else LATE))
+            drafts.append(_draft(row, reward, told, is_late=not soon))
     return drafts
 
 
-def _where_few_end(broken: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[FlagDraft]:
+def _where_few_end(broken: Sequence[RolloutRow], turns: float, scene: Scene, limits: Limits) -> list[FlagDraft]:
     """Whoever still ends properly had luck and was quick, and is no measure: what can be earned at all is."""
     if scene.lowest is None or scene.highest is None:
         return []
     bound = scene.lowest + limits["reward"] * (scene.highest - scene.lowest)
     told = f"few episodes end properly, and at most {scene.highest:.3f} can be earned"
-    return [_draft(row, scene.highest, told) for row in broken if row.reward >= bound]
+    return [_draft(row, scene.highest, told, is_late=len(row.replies) > turns) for row in broken if row.reward >= bound]
 
 
-def _draft(row: RolloutRow, reward: float, told: str, when: str = "") -> FlagDraft:
+def _draft(row: RolloutRow, reward: float, told: str, *, is_late: bool) -> FlagDraft:
     return draft_about(
         FACE,
         row,
-        score=0.6 + 0.3 * min(1.0, row.reward / reward if reward else 0.0),
+        score=0.3 if is_late else 0.6 + 0.3 * min(1.0, row.reward / reward if reward else 0.0),
         sentence=f"Ended after {len(row.replies)} turns by {HOW[row.stop_reason]} and kept {row.reward:.3f}; {told}.",
         marks=whole_reply(row, len(row.replies) - 1),
-        cluster=HOW[row.stop_reason] + when,
+        cluster=HOW[row.stop_reason] + (LATE if is_late else ""),
     )
 
 

@@ -102,7 +102,7 @@ class AdaptiveLevels:
     def _is_time(self) -> bool:
         """For the level above, after what happened there."""
         falls = self._falls.get(self.high + 1, 0)
-        return self._played >= self._choice.window * 2 ** min(max(0, falls - 1), _MOST_DOUBLINGS)
+        return self._played >= self._choice.window << min(max(0, falls - 1), _MOST_DOUBLINGS)
 
     def _stand_at(self, high: int, credit: Sequence[float] | None = None) -> None:
         """Whether the new top is mastered is asked of new episodes only."""
