@@ -3,6 +3,7 @@
 import re
 import zipfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,13 +15,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def test_a_model_is_trained_watched_and_exported(page: Page, tmp_path: Path) -> None:
-    _train(page)
+    run = _train(page)
     _watch_training(page)
     _read_a_training_rollout(page)
-    _export_the_best(page, tmp_path)
+    _export_the_best(page, run, tmp_path)
 
 
-def _train(page: Page) -> None:
+def _train(page: Page) -> str:
+    """The run's path."""
     page.goto("/training/new")
     page.get_by_role("link", name="Quick look").click()
     page.wait_for_url("**/training/new?preset=quick*")
@@ -39,6 +41,7 @@ def _train(page: Page) -> None:
         page.locator(f'[name="{name}"]').fill(str(value))
     page.get_by_role("button", name="Start training").click()
     expect(page.locator("#run-head h1")).to_contain_text("tictactoe")
+    return urlsplit(page.url).path
 
 
 def _watch_training(page: Page) -> None:
@@ -72,9 +75,10 @@ def _read_a_training_rollout(page: Page) -> None:
     expect(page.locator(".flag").filter(has_text="honest")).to_contain_text("Ada Lovelace")
 
 
-def _export_the_best(page: Page, folder: Path) -> None:
+def _export_the_best(page: Page, run: str, folder: Path) -> None:
     page.goto("/checkpoints?show=best")
-    leaf = page.locator(".tree-leaf").filter(has_text="best")
+    of_run = page.locator(".tree-run").filter(has=page.locator(f'a[href="{run}/checkpoints"]'))
+    leaf = of_run.locator(".tree-leaf").filter(has_text="best")
     expect(leaf).to_have_count(1)
     leaf.locator("[data-menu] > summary").click()
     leaf.get_by_role("link", name="Export …").click()
