@@ -59,6 +59,10 @@ def _compiler() -> dict[str, str]:
     return {place: path for place, path in wanted.items() if os.path.isdir(path)}
 
 
+_CAREFULLY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+"""Python 3.11.3 and older know no filters; what an archive does then, it does to this sandbox."""
+
+
 def _unpack(descriptor: int) -> None:
     _SOURCE.mkdir()
     with open(descriptor, "rb") as file:
@@ -67,7 +71,7 @@ def _unpack(descriptor: int) -> None:
         else:
             file.seek(0)
             with tarfile.open(fileobj=file) as archive:
-                archive.extractall(_SOURCE, filter="data")
+                archive.extractall(_SOURCE, **_CAREFULLY)
     [root] = _SOURCE.iterdir()
     os.chdir(root)
 
