@@ -87,22 +87,23 @@ def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
 
 def _run(asked: dict[str, Any], *, as_json: bool) -> int:
     """Until it ends. Ctrl-C reaches the child by itself: both belong to the terminal's foreground."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", *MODULE],
-        cwd=PROJECT_ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-    )
-    try:
-        _begin(child, asked, as_json=as_json)
-        return child.wait()
+    try:  # also while the child is being started: it then dies with this process
+        child = subprocess.Popen(
+            [sys.executable, "-m", *MODULE],
+            cwd=PROJECT_ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        )
+        try:
+            _begin(child, asked, as_json=as_json)
+            return child.wait()
+        finally:
+            _end(child)
     except KeyboardInterrupt:
         say("ended")
         return 0
-    finally:
-        _end(child)
 
 
 def _begin(child: subprocess.Popen[str], asked: dict[str, Any], *, as_json: bool) -> None:
