@@ -9,6 +9,7 @@ from sqlalchemy import select, update
 
 from backend.db.models import MetricPoint, Run, RunLogLine
 from backend.db.session import transaction
+from backend.domain.vocabulary import RunStatus
 from tests.recording.conftest import run_of
 from workers.jobs import recording
 from workers.jobs.recording import RunRecorder
@@ -48,6 +49,14 @@ def test_progress_between_is_written_at_most_four_times_a_second(recorder: RunRe
     time.sleep(recording.PROGRESS_SECONDS)
     recorder.progress(phase="playing", done=3, total=100)
     assert run_of(recorder.run_id).progress["done"] == 3
+
+
+def test_a_run_that_another_job_ended_keeps_what_it_ended_with(recorder: RunRecorder) -> None:
+    with transaction() as session:
+        run = session.get_one(Run, recorder.run_id)
+        run.status, run.progress = RunStatus.COMPLETED, {"done": 100, "total": 100}
+    recorder.progress(phase="playing", done=52, total=100)
+    assert run_of(recorder.run_id).progress == {"done": 100, "total": 100}
 
 
 def test_log_lines_are_kept_in_order(recorder: RunRecorder) -> None:

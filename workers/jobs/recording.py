@@ -19,7 +19,7 @@ from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import RolloutStatus
+from backend.domain.vocabulary import RolloutStatus, RunStatus
 from backend.events import RUNS, announce, run_topic
 from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, copy_line, json_text, row_of
 
@@ -137,7 +137,10 @@ class RunRecorder:
         concurrency: int = 0,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        """At most four times a second; the last one of a phase is always written, and what has `more` for the page."""
+        """At most four times a second; the last one of a phase is always written, and what has `more` for the page.
+
+        A run that another job ended meanwhile keeps what it ended with.
+        """
         now = time.monotonic()
         rate = self._rate.at(phase, done, now)
         if now - self._progress_at < PROGRESS_SECONDS and done < total and more is None:
@@ -146,8 +149,11 @@ class RunRecorder:
         news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
         news |= {"concurrency": concurrency} if concurrency else {}
         news |= more or {}
+        row = update(Run).where(Run.id == self.run_id)
+        if not self._was_over:
+            row = row.where(Run.status.not_in([status for status in RunStatus if status.is_over]))
         with transaction() as session:
-            session.execute(update(Run).where(Run.id == self.run_id).values(progress=news))
+            session.execute(row.values(progress=news))
             announce(session, self._topic, RUNS)
 
     def log(self, message: str, level: str = "info") -> None:
