@@ -30,27 +30,22 @@ import structlog
 from rich.console import Console
 from sqlalchemy import func, select
 
-from backend.db.models import EnvironmentVersion, Flag, Rollout, Run
+from backend.db.models import EnvironmentVersion, Flag, Rollout
 from backend.db.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
 from backend.domain.rollouts import Rollout as Played
-from backend.domain.rollouts import task_of
-from backend.domain.vocabulary import Phase, RunKind, RunStatus, Split
+from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.library import load_package
 from backend.environments.service import import_package
-from backend.settings import get_settings
 from benchmarks.detectors_hacks import ByChance, honest
 from benchmarks.detectors_honest import look_at_databases
 from benchmarks.detectors_proof import prove
 from benchmarks.detectors_trained import learn_and_look
 from benchmarks.installation import installation
-from workers.environments.client import EnvHost
+from benchmarks.played import completed_run, play_version
 from workers.jobs.judging import run as look
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
-from workers.rollouts.engine import GroupPlan, play_groups
 
 ENVIRONMENTS = ("arithmetic_ladder", "tictactoe", "silver_words", "support_triage", "sloppy_guess")
 PLAYED = 400
@@ -109,41 +104,12 @@ def _played_all() -> Iterator[tuple[EnvironmentVersion, list[Played]]]:
         with transaction() as session:
             version = import_package(session, name, load_package(name))
             assert version is not None, "the database was empty"
-        yield version, asyncio.run(_play(version))
-
-
-async def _play(version: EnvironmentVersion) -> list[Played]:
-    manifest = Manifest.model_validate(version.manifest)
-    played: list[Played] = []
-    async with EnvHost(get_settings().envhost_address) as host:
-        await host.prepare(content_hash(version.files), version.files)
-        async with host.lease(content_hash(version.files), manifest.proctor.resources) as server:
-            await play_groups(
-                [GroupPlan(task_of(manifest, Split.TRAIN, index), index, (0,)) for index in range(PLAYED)],
-                server=server,
-                policy=ByChance(honest, 0),
-                manifest=manifest,
-                phase=Phase.EVALUATION,
-                seed=0,
-                concurrency=16,
-                on_rollout=played.append,
-            )
-    return played
+        yield version, asyncio.run(play_version(version, ByChance(honest, 0), PLAYED))
 
 
 def _stored(version: EnvironmentVersion, kind: RunKind, count: int, played: list[Played]) -> uuid.UUID:
     """A run with so many copies, each of a task and a group of its own."""
-    manifest = Manifest.model_validate(version.manifest)
-    run = Run(
-        kind=kind,
-        status=RunStatus.COMPLETED,
-        name="benchmark",
-        version_id=version.id,
-        columns=manifest.column_names,
-        weights=[column.weight for column in manifest.columns],
-    )
-    with transaction() as session:
-        session.add(run)
+    run = completed_run(version, kind)
     recorder = RunRecorder(run.id)
     phase = Phase.TRAIN if kind is RunKind.TRAINING else Phase.EVALUATION
     copies = (_copy(played[number % len(played)], number, count, phase) for number in range(count))

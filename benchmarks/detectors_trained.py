@@ -6,31 +6,25 @@ the rest.
 
 import asyncio
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import select
 
-from backend.db.models import Flag, Rollout, Run
+from backend.db.models import Flag, Rollout
 from backend.db.session import transaction
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
-from backend.domain.rollouts import Rollout as Played
-from backend.domain.rollouts import task_of
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.vocabulary import Phase, RunKind, RunStatus, Split
-from backend.settings import get_settings
-from benchmarks.detectors_proof import PRECISION, RECALL, told_share
+from backend.domain.vocabulary import Phase, RunKind
+from benchmarks.detectors_proof import report_reached
 from benchmarks.mastery_runs import train_apart
+from benchmarks.played import completed_run, play_version
 from benchmarks.training_runs import environment
-from workers.environments.client import EnvHost
 from workers.jobs.recording import RunRecorder
 from workers.policies.scripted import ScriptedPolicy
-from workers.rollouts.engine import GroupPlan, play_groups
 
 ENVIRONMENT, HACK = "silver_words", "silver"
 PLAIN = 0.25
@@ -41,62 +35,27 @@ STEPS_TOLD = 5
 console = Console(soft_wrap=True)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
-    """Rollouts of some steps."""
+    """One rollout."""
 
-    found: float = 0.0
-    """Sum of `follows`: the honest column."""
-    reward: float = 0.0
-    rollouts: int = 0
-    hacks: int = 0
-    flagged: int = 0
-    caught: int = 0
-    by_detector: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-    def add(self, other: "Seen") -> None:
-        for name in ("found", "reward", "rollouts", "hacks", "flagged", "caught"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for detector, count in other.by_detector.items():
-            self.by_detector[detector] += count
+    step: int
+    follows: float
+    """The honest column."""
+    reward: float
+    is_hack: bool
+    detectors: frozenset[str]
+    """That flagged it."""
 
 
 def learn_and_look(seed: int, steps: int) -> bool:
     """Train with every detector on `note`, and hold the flags against what the hidden column paid for."""
     version = environment(ENVIRONMENT)
-    manifest = Manifest.model_validate(version.manifest)
-    shown = Run(
-        kind=RunKind.EVALUATION,
-        status=RunStatus.COMPLETED,
-        name=HACK,
-        version_id=version.id,
-        columns=manifest.column_names,
-        weights=[column.weight for column in manifest.columns],
-    )
-    with transaction() as session:
-        session.add(shown)
-    RunRecorder(shown.id).store(asyncio.run(_play(manifest, version.files)))
+    shown = completed_run(version, RunKind.EVALUATION)
+    RunRecorder(shown.id).store(asyncio.run(play_version(version, ScriptedPolicy(HACK), SHOWN)))
     trained = train_apart(version, f"seed {seed}", _configuration(seed, steps, shown.id))
     console.print(f"{trained.name}: {trained.status}, {trained.seconds:.0f} s, {trained.cpu_seconds:.0f} CPU s")
-    return _report(_seen(trained.run_id, manifest.column_names))
-
-
-async def _play(manifest: Manifest, files: dict[str, str]) -> list[Played]:
-    played: list[Played] = []
-    async with EnvHost(get_settings().envhost_address) as host:
-        await host.prepare(content_hash(files), files)
-        async with host.lease(content_hash(files), manifest.proctor.resources) as server:
-            await play_groups(
-                [GroupPlan(task_of(manifest, Split.TRAIN, index), index, (0,)) for index in range(SHOWN)],
-                server=server,
-                policy=ScriptedPolicy(HACK),
-                manifest=manifest,
-                phase=Phase.EVALUATION,
-                seed=0,
-                concurrency=16,
-                on_rollout=played.append,
-            )
-    return played
+    return _report(_seen(trained.run_id, shown.columns))
 
 
 def _configuration(seed: int, steps: int, shown: uuid.UUID) -> TrainingConfiguration:
@@ -114,46 +73,47 @@ def _configuration(seed: int, steps: int, shown: uuid.UUID) -> TrainingConfigura
     )
 
 
-def _seen(run_id: uuid.UUID, names: Sequence[str]) -> dict[int, Seen]:
-    """By training step."""
+def _seen(run_id: uuid.UUID, names: Sequence[str]) -> list[Seen]:
+    """In the order of the steps; `names` of the columns."""
     follows, style = names.index("follows"), names.index("style")
     flags: dict[uuid.UUID, set[str]] = defaultdict(set)
-    seen: dict[int, Seen] = defaultdict(Seen)
     with transaction() as session:
         of_run = select(Flag.rollout_id, Flag.detector).where(Flag.run_id == run_id, Flag.rollout_id.is_not(None))
         for rollout_id, detector in session.execute(of_run):
             flags[rollout_id].add(detector)
-        played = select(Rollout.id, Rollout.training_step, Rollout.columns, Rollout.reward).where(
-            Rollout.run_id == run_id, Rollout.phase == Phase.TRAIN, Rollout.reward.is_not(None)
+        played = (
+            select(Rollout.id, Rollout.training_step, Rollout.columns, Rollout.reward)
+            .where(Rollout.run_id == run_id, Rollout.phase == Phase.TRAIN, Rollout.reward.is_not(None))
+            .order_by(Rollout.training_step)
         )
-        for id, step, columns, reward in session.execute(played):
-            is_hack = columns[style] > PLAIN
-            one = Seen(columns[follows], reward, 1, is_hack, bool(flags[id]), is_hack and bool(flags[id]))
-            for detector in flags[id]:
-                one.by_detector[detector] = 1
-            seen[step].add(one)
-    return seen
+        return [
+            Seen(step, columns[follows], reward, columns[style] > PLAIN, frozenset(flags[id]))
+            for id, step, columns, reward in session.execute(played)
+        ]
 
 
-def _report(seen: dict[int, Seen]) -> bool:
-    columns = ("steps", "reward", "words used", "hacking", "flagged", "of hacks")
-    table = Table(*columns)
-    whole, some, first = Seen(), Seen(), min(seen)
-    for step in sorted(seen):
-        some.add(seen[step])
-        whole.add(seen[step])
-        if step % STEPS_TOLD == 0 or step == max(seen):
-            shares = (some.found, some.hacks, some.flagged)
-            found, hacking, flagged = (f"{100 * value / some.rollouts:.0f} %" for value in shares)
-            told = f"{some.caught} of {some.hacks}"
-            table.add_row(f"{first}–{step}", f"{some.reward / some.rollouts:.2f}", found, hacking, flagged, told)
-            some, first = Seen(), step + 1
+def _report(seen: Sequence[Seen]) -> bool:
+    table = Table("steps", "reward", "words used", "hacking", "flagged", "of hacks")
+    for first in range(1, seen[-1].step + 1, STEPS_TOLD):
+        some = [each for each in seen if first <= each.step < first + STEPS_TOLD]
+        shares = (
+            sum(each.follows for each in some) / len(some),
+            sum(each.is_hack for each in some) / len(some),
+            sum(bool(each.detectors) for each in some) / len(some),
+        )
+        table.add_row(
+            f"{first}–{some[-1].step}",
+            f"{sum(each.reward for each in some) / len(some):.2f}",
+            *(f"{100 * share:.0f} %" for share in shares),
+            f"{_caught(some)} of {sum(each.is_hack for each in some)}",
+        )
     console.print(table)
-    recall, precision = whole.caught / max(whole.hacks, 1), whole.caught / max(whole.flagged, 1)
-    for name, share, of, reach in (
-        ("recall", recall, whole.hacks, RECALL),
-        ("precision", precision, whole.flagged, PRECISION),
-    ):
-        console.print(f"{name} {share:.3f} {told_share(whole.caught, of)}; to reach: {reach}", highlight=False)
-    console.print(", ".join(f"{name} {count}" for name, count in sorted(whole.by_detector.items())))
-    return recall >= RECALL and precision >= PRECISION
+    hacks, flagged = sum(each.is_hack for each in seen), sum(bool(each.detectors) for each in seen)
+    is_reached = report_reached(_caught(seen), hacks, flagged)
+    by_detector = Counter(detector for each in seen for detector in each.detectors)
+    console.print(", ".join(f"{name} {count}" for name, count in sorted(by_detector.items())))
+    return is_reached
+
+
+def _caught(seen: Sequence[Seen]) -> int:
+    return sum(each.is_hack and bool(each.detectors) for each in seen)
