@@ -16,12 +16,11 @@ from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.evaluations.notes import Asker, note
 from backend.events import RUNS, announce, run_topic
+from backend.judging.studies.queries import BRANCH, start_of
 from backend.queue import enqueue
 from backend.training.steering import LEARNING_RATE, changes_until, may_steer, resolved_changes
 
 JOB = "training.run"
-BRANCH = "branch"
-"""Key of a run's configuration: {checkpoint_id, start_id}; the start is what the divergence is measured from."""
 MOST_IN_A_ROW = 3
 """Branches that alarms may start one after the other; then a run pauses for a person to look."""
 
@@ -85,7 +84,7 @@ def checkpoint_for(session: Session, run: Run, checkpoint_id: uuid.UUID | None, 
     if checkpoint_id is not None:
         found = session.get(Checkpoint, checkpoint_id)
     elif step == 0:
-        found = _start_of_grpo(session, run)
+        found = start_of(session, run)
     else:
         of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step == step)
         found = session.scalars(select(Checkpoint).where(*of_run)).first()
@@ -101,7 +100,7 @@ def branch_points(session: Session, run: Run) -> list[Checkpoint]:
     steps = TrainingConfiguration.of_run(run.configuration).grpo.steps
     of_run = (Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step < steps)
     saved = session.scalars(select(Checkpoint).where(*of_run).order_by(Checkpoint.step))
-    start = _start_of_grpo(session, run)
+    start = start_of(session, run)
     return [*([start] if start else []), *(row for row in saved if row.pruned_at is None)]
 
 
@@ -113,7 +112,7 @@ def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint |
     found = [row for row in session.scalars(statement) if row.pruned_at is None]
     if found:
         return max(found, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
-    return _start_of_grpo(session, run)
+    return start_of(session, run)
 
 
 def newest_before(session: Session, run: Run, step: int) -> Checkpoint | None:
@@ -125,7 +124,7 @@ def newest_before(session: Session, run: Run, step: int) -> Checkpoint | None:
         Checkpoint.pruned_at.is_(None),
     )
     found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
-    return found or _start_of_grpo(session, run)
+    return found or start_of(session, run)
 
 
 def rate_after(session: Session, run: Run, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -166,7 +165,7 @@ def _branch_step(run: Run, checkpoint: Checkpoint) -> int:
 
 def _branch(session: Session, run: Run, checkpoint: Checkpoint, step: int, asked_by: uuid.UUID | None) -> Run:
     branch_id = new_id()
-    start = _start_of_grpo(session, run) or checkpoint
+    start = start_of(session, run) or checkpoint
     branch = Run(
         id=branch_id,
         kind=RunKind.TRAINING,
@@ -217,17 +216,6 @@ def _policy(
     session.add(policy)
     session.flush()
     return policy
-
-
-def _start_of_grpo(session: Session, run: Run) -> Checkpoint | None:
-    """The weights before GRPO: of the run, or of the run that it branched off."""
-    if start_id := run.configuration.get(BRANCH, {}).get("start_id"):
-        found = session.get(Checkpoint, uuid.UUID(start_id))
-    else:
-        stage = Stage.SFT if TrainingConfiguration.of_run(run.configuration).recipe.has_sft else Stage.UNTRAINED
-        statement = select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.stage == stage)
-        found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
-    return found if found is not None and found.pruned_at is None else None
 
 
 def _copy(change: SettingChange) -> SettingChange:

@@ -15,8 +15,8 @@ from backend.domain.manifest import Manifest, RewardColumn
 from backend.domain.rollouts import Rollout
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import MixPart, union_columns
+from backend.judging.studies.queries import BRANCH
 from backend.settings import get_settings
-from backend.training.branches import BRANCH
 from workers.training.branching import BranchPoint
 from workers.training.planning.venue import Venue
 
