@@ -62,7 +62,11 @@ class RunStatus(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        return self in {RunStatus.STOPPED, RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.PAUSED}
+        return self not in UNDER_WAY
+
+
+UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
+"""Statuses of runs, and of what is carried out as runs are, that are not over."""
 
 
 class JobStatus(StrEnum):

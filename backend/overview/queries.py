@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Environment, EnvironmentVersion, Job, Policy, Run
-from backend.domain.vocabulary import JobStatus, Queue, RunKind, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
 
 _WITH_NAMES = (joinedload(Run.version).joinedload(EnvironmentVersion.environment), joinedload(Run.policy))
 
@@ -42,14 +42,13 @@ def stock(session: Session) -> Stock:
 
 def unfinished_runs(session: Session, limit: int = 20) -> Sequence[Run]:
     """Running before queued, the newest first."""
-    statement = select(Run).where(Run.status.in_([RunStatus.RUNNING, RunStatus.QUEUED]), Run.kind != RunKind.PLAY)
+    statement = select(Run).where(Run.status.in_(UNDER_WAY), Run.kind != RunKind.PLAY)
     order = (Run.status == RunStatus.QUEUED, Run.created_at.desc())
     return session.scalars(statement.options(*_WITH_NAMES).order_by(*order).limit(limit)).all()
 
 
 def newest_over(session: Session, kind: RunKind, limit: int = 6) -> Sequence[Run]:
-    over = [status for status in RunStatus if status.is_over]
-    statement = select(Run).where(Run.kind == kind, Run.status.in_(over)).options(*_WITH_NAMES)
+    statement = select(Run).where(Run.kind == kind, Run.status.not_in(UNDER_WAY)).options(*_WITH_NAMES)
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(limit)).all()
 
 

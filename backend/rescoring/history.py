@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, contains_eager, joinedload
 
 from backend.db.models import EnvironmentVersion, Rollout, Run
 from backend.domain.rescoring import RescorePlan
-from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, Phase, RolloutStatus, RunKind, RunStatus
 from backend.errors import Conflict
 from backend.evaluations.notes import Asker
 from backend.rescoring.forms import MAX_RUNS, RescoreRequest
@@ -110,7 +110,6 @@ def _gradable(session: Session, version: EnvironmentVersion) -> Iterator[tuple[R
 
 
 def _sources(version: EnvironmentVersion) -> Select[Run]:
-    over = [status for status in RunStatus if status.is_over]
     return (
         select(Run)
         .join(Run.version)
@@ -119,7 +118,7 @@ def _sources(version: EnvironmentVersion) -> Select[Run]:
             EnvironmentVersion.environment_id == version.environment_id,
             Run.version_id != version.id,
             Run.kind.in_((RunKind.EVALUATION, RunKind.TRAINING)),
-            Run.status.in_(over),
+            Run.status.not_in(UNDER_WAY),
         )
         .order_by(Run.created_at, Run.id)
     )

@@ -18,15 +18,14 @@ from backend.db.models import Checkpoint, Export, Policy, Run
 from backend.db.session import after_commit
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.keeping import KeepReason, KeepRule, keep_reasons
-from backend.domain.vocabulary import ExportStatus, RunKind, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, ExportStatus, RunKind, RunStatus
 from backend.evaluations.notes import Asker, note
 from backend.events import announce, run_topic
 
 LATELY = timedelta(hours=1)
 _NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
 _GOES_ON = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
-_UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
-_PLAYING = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(_UNDER_WAY)
+_PLAYING = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(UNDER_WAY)
 _BRANCHES = (Run.kind == RunKind.TRAINING) & Run.branch_step.is_not(None) & Run.status.in_(_GOES_ON)
 """These name checkpoints in their configuration only; a branch also the one that its source's GRPO began with."""
 

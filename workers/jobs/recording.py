@@ -19,7 +19,7 @@ from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import RolloutStatus, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, RolloutStatus
 from backend.events import RUNS, announce, run_topic
 from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, copy_line, json_text, row_of
 
@@ -151,7 +151,7 @@ class RunRecorder:
         news |= more or {}
         row = update(Run).where(Run.id == self.run_id)
         if not self._was_over:
-            row = row.where(Run.status.not_in([status for status in RunStatus if status.is_over]))
+            row = row.where(Run.status.in_(UNDER_WAY))
         with transaction() as session:
             session.execute(row.values(progress=news))
             announce(session, self._topic, RUNS)

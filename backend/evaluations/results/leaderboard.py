@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, contains_eager, joinedload
 from backend.db.models import Checkpoint, EnvironmentVersion, Policy, Run
 from backend.domain.plans import EvaluationPlan
 from backend.domain.statistics import Coverage, Estimate
-from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
 
 MOST_RUNS = 2000
 """Of a version, the newest first."""
@@ -158,7 +158,7 @@ def _runs(session: Session, version_id: uuid.UUID) -> Sequence[Run]:
         .join(Run.policy)
         .options(contains_eager(Run.policy), joinedload(Run.checkpoint))
         .where(Run.version_id == version_id, Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None))
-        .where(Run.status.not_in((RunStatus.QUEUED, RunStatus.RUNNING)))
+        .where(Run.status.not_in(UNDER_WAY))
         .order_by(Run.created_at.desc(), Run.id.desc())
         .limit(MOST_RUNS)
     )

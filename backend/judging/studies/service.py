@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, select
 
 from backend.db.models import EnvironmentVersion, Job, Run, StudiedCheckpoint
 from backend.domain.manifest import Manifest
-from backend.domain.vocabulary import JobStatus, Queue, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.events import announce, run_topic
 from backend.judging.studies.queries import S
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
     from backend.web.identity import Actor
-
-UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING)
 
 
 class StudyIsOver(Conflict):

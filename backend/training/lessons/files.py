@@ -18,7 +18,7 @@ from backend.domain.ids import new_id
 from backend.domain.lesson_lines import MAX_LINE_BYTES, BadLine, read_line, write_line
 from backend.domain.lessons import LessonStatistics
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import RunStatus
+from backend.domain.vocabulary import UNDER_WAY
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
 from backend.web.cursors import Slice
@@ -179,8 +179,7 @@ def _told_to_learn(row: LessonFile) -> Select[Run]:
 
 
 def _learning(session: Session, row: LessonFile) -> bool:
-    unfinished = (RunStatus.QUEUED, RunStatus.RUNNING)
-    return session.scalars(_told_to_learn(row).where(Run.status.in_(unfinished)).limit(1)).first() is not None
+    return session.scalars(_told_to_learn(row).where(Run.status.in_(UNDER_WAY)).limit(1)).first() is not None
 
 
 def _is_deleted() -> ColumnElement[bool]:
