@@ -1,6 +1,8 @@
 """All commands by name."""
 
 import sys
+from importlib.metadata import version as package_version
+from typing import Annotated
 
 import typer
 
@@ -81,8 +83,18 @@ app.command("export")(exports.export)
 app.add_typer(tokens.app, name="token")
 
 
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"proctor {package_version('proctor')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Author, run and judge reinforcement-learning environments for language models.
 
     `proctor up` serves. The other commands talk to a running Proctor: the one on this machine's data folder, or

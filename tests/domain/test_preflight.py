@@ -150,7 +150,9 @@ def test_memory_beyond_the_workers_is_a_problem_with_advice():
     found = memory_finding(estimate, 24_000)
     assert found.status is FindingStatus.PROBLEM
     assert "grpo.micro_batches" in found.advice
-    assert memory_finding(estimate, 10_000_000).status is FindingStatus.OK
+    roomy = memory_finding(estimate, 10_000_000, episodes="of 47 tokens")
+    assert roomy.status is FindingStatus.OK
+    assert roomy.sentence.startswith("With episodes of 47 tokens it needs about ")
 
 
 def test_a_group_of_four_at_even_odds_gives_no_gradient_once_in_eight():

@@ -1,5 +1,6 @@
 """The command line against a real web server: what it says, in JSON and for people, and how it ends."""
 
+from importlib.metadata import version as package_version
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command,
     assert refused.status == 2
     assert "README.md in" in refused.err
     assert changed.read_text() == "mine"
+
+
+def test_it_tells_its_version(proctor: Command) -> None:
+    told = proctor("--version")
+
+    assert (told.status, told.out) == (0, f"proctor {package_version('proctor')}\n")
 
 
 @pytest.mark.slow

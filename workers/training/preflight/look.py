@@ -147,7 +147,7 @@ def _ask_effort(
         advice = "Compute the gradient in more parts: raise grpo.micro_batches."
         notebook.find(problem("memory", f"A part of {load.rows} episodes does not fit into the GPU's memory.", advice))
         return
-    memory = memory_finding(estimate, memory_mb())
+    memory = memory_finding(estimate, memory_mb(), episodes=f"of {longest:,} tokens, the longest that were played,")
     peak = (
         f" One pass over {effort.rows} episodes took {in_mb(effort.peak_bytes)} at its peak."
         if effort.peak_bytes

@@ -229,7 +229,10 @@ def memory_at_once(plan: Plan) -> PreflightFinding | None:
     if estimate is None:
         return None
     memory_mb = max((offer.can.model_memory_mb for offer in plan.able), default=0)
-    return memory_finding(estimate, memory_mb, is_least=plan.configuration.model.source != "scratch")
+    if plan.configuration.model.source != "scratch":
+        return memory_finding(estimate, memory_mb, is_least=True)
+    episodes = f"that fill the context of {plan.configuration.model.context:,} tokens"
+    return memory_finding(estimate, memory_mb, episodes=episodes)
 
 
 def _estimate(plan: Plan) -> MemoryEstimate | None:
@@ -273,11 +276,14 @@ def needs_reference(configuration: TrainingConfiguration) -> bool:
     return configuration.recipe.has_grpo and configuration.grpo.beta > 0 and is_whole
 
 
-def memory_finding(estimate: MemoryEstimate, memory_mb: int, *, is_least: bool = False) -> PreflightFinding:
-    """The estimate held against a worker's memory, where one is known."""
+def memory_finding(
+    estimate: MemoryEstimate, memory_mb: int, *, episodes: str = "", is_least: bool = False
+) -> PreflightFinding:
+    """The estimate held against a worker's memory, where one is known. `episodes`: those that it holds for."""
     parts = ", ".join(f"{name} {in_mb(size)}" for name, size in estimate.parts().items() if size)
     about = "at least" if is_least else "about"
-    sentence = f"It needs {about} {in_mb(estimate.total)}: {parts}."
+    it = f"With episodes {episodes} it" if episodes else "It"
+    sentence = f"{it} needs {about} {in_mb(estimate.total)}: {parts}."
     evidence = {"bytes": estimate.total, **estimate.parts()}
     if not memory_mb:
         return ok("memory", sentence, **evidence)
