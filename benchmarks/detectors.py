@@ -2,13 +2,13 @@
 
     python -m benchmarks.detectors [--rollouts 100000] [--processes 2]
     python -m benchmarks.detectors --proof [--seed 1] [--only HACK …] [--keep FILE]
-    python -m benchmarks.detectors --trained [--seed 1] [--steps 60]
+    python -m benchmarks.detectors --trained [ENVIRONMENT …] [--seed 1] [--steps 60]
     python -m benchmarks.detectors --honest URL [URL …]
 
 Speed: rollouts that scripts played are stored in Postgres again and again, half of them as evaluations and half as
 training runs of 100 steps; then every detector looks at all of it, as the job of a worker does it.
 Proof: for each hack one rollout in ten hacks and nine are honest, all of them really played.
-Trained: a small model that really learns what `silver_words` pays for; flags against the column that paid.
+Trained: small models that really learn the holes of `silver_words` and `sloppy_guess`; flags against what these paid.
 Honest: the training runs in these databases, which nobody hacked; nothing is written there.
 """
 
@@ -40,7 +40,7 @@ from backend.environments.service import import_package
 from benchmarks.detectors_hacks import ByChance, honest
 from benchmarks.detectors_honest import look_at_databases
 from benchmarks.detectors_proof import prove
-from benchmarks.detectors_trained import learn_and_look
+from benchmarks.detectors_trained import HACKABLE, learn_and_look
 from benchmarks.installation import installation
 from benchmarks.played import completed_run, play_version
 from workers.jobs.judging import run as look
@@ -65,8 +65,8 @@ def main() -> int:
     with installation():
         if options.proof:
             return 0 if prove(options.seed, options.only, options.keep) else 1
-        if options.trained:
-            return 0 if learn_and_look(options.seed, options.steps) else 1
+        if options.trained is not None:
+            return 0 if learn_and_look(options.trained or list(HACKABLE), options.seed, options.steps) else 1
         return 0 if _measure(options.rollouts, options.processes) else 1
 
 
@@ -129,7 +129,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--proof", action="store_true", help="catch hacks instead of measuring the speed")
-    parser.add_argument("--trained", action="store_true", help="train a model on a hackable reward, every detector on")
+    trained = "train a model on each of these hackable rewards (all), every detector on"
+    parser.add_argument("--trained", nargs="*", choices=list(HACKABLE), metavar="ENVIRONMENT", help=trained)
     parser.add_argument("--steps", type=int, default=60, help="of GRPO, of the trained one")
     parser.add_argument("--honest", nargs="*", default=[], help="addresses of databases with honest training runs")
     parser.add_argument("--seed", type=int, default=1)

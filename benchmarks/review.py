@@ -1,23 +1,29 @@
-"""How long a reviewer waits for the next item, on the server: a run of 100,000 rollouts, 5 % of them flagged.
+"""How long a reviewer waits for the next item: a run of 100,000 rollouts, 5 % of them flagged.
 
-python -m benchmarks.review [--rollouts 100000] [--verdicts 200] [--processor]
+python -m benchmarks.review [--rollouts 100000] [--verdicts 200] [--processor] [--browser]
 
 Rows are written by COPY into a real Postgres; a third of the flags is in one of 40 clusters, and 2 % of the others are
 in the blind sample. Measured through the whole application: the page that a verdict leads to, the verdict itself, the
 list, and the JSON. --processor counts this process's CPU seconds instead of the clock, where others use the machine:
-what Postgres does is not in that.
+what Postgres does is not in that. --browser also judges by keys in Chromium, from the key until the next item is
+painted: verdict, next item and its painting.
 """
 
 import argparse
+import shutil
 import statistics
+import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
+import uvicorn
 from fastapi.testclient import TestClient
+from playwright.sync_api import sync_playwright
 from rich.console import Console
 from rich.table import Table
 from sqlalchemy import func, select, text
@@ -33,6 +39,12 @@ from benchmarks.table_rows import GROUP_SIZE, make_run, make_surroundings
 
 NEXT_SECONDS = 0.15
 """Asked for at p95: the page of the next item."""
+NOTE_KEYS = (
+    "addEventListener('keydown', () => sessionStorage.setItem('key', performance.timeOrigin + performance.now()), true)"
+)
+PAINTED = "performance.getEntriesByName('first-contentful-paint').length > 0"
+SINCE_KEY = """performance.timeOrigin + performance.getEntriesByName('first-contentful-paint')[0].startTime
+    - Number(sessionStorage.getItem('key'))"""
 FILTERS = ("", "?environment=table", "?detector=early_exit", "?order=newest")
 console = Console(soft_wrap=True)
 
@@ -66,6 +78,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=100_000)
     parser.add_argument("--verdicts", type=int, default=200)
     parser.add_argument("--processor", action="store_true")
+    parser.add_argument("--browser", action="store_true", help="also by keys in Chromium")
     options = parser.parse_args()
     times = Times("processor" if options.processor else "wall")
     with installation():
@@ -74,6 +87,8 @@ def main() -> None:
         with _reviewer() as client:
             _judge(client, times, options.verdicts)
             _read(client, times, options.verdicts // 4)
+            if options.browser:
+                _judge_by_keys(client, times, options.verdicts // 2)
     times.report()
     if times.p95("next item") > NEXT_SECONDS:
         raise SystemExit(1)
@@ -117,6 +132,38 @@ def _read(client: TestClient, times: Times, count: int) -> None:
                 assert client.get(f"/review{chosen}").status_code == 200
             with times.of(f"next as JSON {chosen}".strip()):
                 assert client.get(f"/api/v1/review/next{chosen}").status_code == 200
+
+
+def _judge_by_keys(client: TestClient, times: Times, count: int) -> None:
+    """As `client`'s person; the browser's own clock counts, from the key to the first paint of the next item."""
+    with _served(client.app) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
+        context = browser.new_context(viewport={"width": 1440, "height": 900})
+        context.add_cookies([{"name": SESSION_COOKIE, "value": client.cookies[SESSION_COOKIE], "url": address}])
+        context.add_init_script(NOTE_KEYS)
+        page = context.new_page()
+        page.goto(f"{address}/review/{client.get('/api/v1/review/next').json()['id']}")
+        for number in range(count):
+            before = page.url
+            page.keyboard.press(str(1 + number % 4))
+            page.wait_for_url(lambda url, before=before: url != before)
+            while not page.evaluate(PAINTED):
+                page.wait_for_timeout(5)
+            times.seconds["key to painted item"].append(page.evaluate(SINCE_KEY) / 1000)
+        browser.close()
+
+
+@contextmanager
+def _served(app: Any) -> Iterator[str]:
+    """By a thread of this process; gives its address."""
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
 
 
 @contextmanager
