@@ -77,6 +77,6 @@ def _draw_of(session: Session, run_id: uuid.UUID) -> AuditDraw:
 
 
 def lots_of(seed: int, rollout_id: uuid.UUID) -> tuple[float, float]:
-    """Two independent numbers in [0, 1): below the share it is drawn; and its place in the queue."""
+    """Two independent numbers in [0, 1): below the share it is drawn; and who lends it its place in the queue."""
     digest = blake2b(rollout_id.bytes, key=seed.to_bytes(8), digest_size=16).digest()
     return int.from_bytes(digest[:7]) / 2**56, int.from_bytes(digest[8:15]) / 2**56

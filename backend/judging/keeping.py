@@ -14,6 +14,8 @@ from sqlalchemy.orm import Session
 from backend.db.models import ReviewItem
 
 _WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "verdict", "reviewers")
+_FEW = 5
+"""Of fewer flagged rollouts none is drawn, if there are more that are less alike: their places would fill up."""
 _LOCK = 0x70726F63
 """Of Postgres's advisory locks: two writers of the list would wait for each other's rows."""
 
@@ -76,24 +78,44 @@ UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = plac
 """
 
 _MIX = """
-WITH firsts AS (
-  SELECT environment_id, rank, row_number() OVER (PARTITION BY environment_id ORDER BY rank) AS place,
-         count(*) OVER (PARTITION BY environment_id) AS total
-  FROM review_items WHERE verdict IS NULL AND detectors <> '{}' AND rank >= 0
-), totals AS (
-  SELECT DISTINCT environment_id, total FROM firsts
-), blind AS (
-  SELECT item.id, item.environment_id, sample.lot, floor(sample.lot * totals.total) + 1 AS place
+WITH blind AS (
+  SELECT item.id, item.reward_share, sample.lot, item.environment_id::text AS environment,
+         concat_ws('/', item.environment_id, item.run_id) AS run,
+         concat_ws('/', item.environment_id, item.run_id, round(item.reward_share * 10)) AS alike
   FROM review_items item JOIN audit_samples sample ON sample.rollout_id = item.rollout_id
-  LEFT JOIN totals ON totals.environment_id = item.environment_id
   WHERE item.verdict IS NULL AND item.detectors = '{}' AND (:all OR item.id = ANY(:ids))
+), flagged AS (
+  SELECT id, environment_id, run_id, rollout_id, verdict, suspicion, reward_share, rank,
+         count(*) OVER (PARTITION BY environment_id, coalesce(cluster, id::text)) AS size
+  FROM review_items WHERE detectors <> '{}' AND EXISTS (SELECT FROM blind)
+), lenders AS (
+  SELECT scope, suspicion, size, rank < 0 AS is_repeat,
+         row_number() OVER (PARTITION BY scope ORDER BY rank, id) AS place
+  FROM flagged, LATERAL (VALUES
+    (concat_ws('/', environment_id, run_id, round(reward_share * 10))),
+    (concat_ws('/', environment_id, run_id)), (environment_id::text), ('everything')) counted_in (scope)
+  WHERE verdict IS NULL AND rollout_id IS NOT NULL
+), scopes AS (
+  SELECT scope, count(*) AS total FROM lenders GROUP BY scope HAVING count(*) >= :few OR scope = 'everything'
+), drawn AS (
+  SELECT blind.id, blind.reward_share, blind.lot,
+         coalesce(alike.scope, run.scope, environment.scope, 'everything') AS scope,
+         floor(lot * coalesce(alike.total, run.total, environment.total, everything.total)) + 1 AS place
+  FROM blind
+  LEFT JOIN scopes alike ON alike.scope = blind.alike
+  LEFT JOIN scopes run ON run.scope = blind.run
+  LEFT JOIN scopes environment ON environment.scope = blind.environment
+  LEFT JOIN scopes everything ON everything.scope = 'everything'
 ), placed AS (
-  SELECT blind.id, coalesce(firsts.rank, blind.lot) AS rank
-  FROM blind LEFT JOIN firsts ON firsts.environment_id = blind.environment_id AND firsts.place = blind.place
+  SELECT drawn.id, coalesce(lender.suspicion * drawn.reward_share / sqrt(lender.size)
+                            - CASE WHEN lender.is_repeat THEN 1 ELSE 0 END, drawn.lot * drawn.reward_share) AS rank
+  FROM drawn LEFT JOIN lenders lender ON lender.scope = drawn.scope AND lender.place = drawn.place
 )
 UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = placed.id AND item.rank <> placed.rank
 """
-"""The blind sample stands where its lots put it among the flagged ones, so that the place says nothing."""
+"""One of the blind sample borrows suspicion, cluster size and being a repeat from the flagged rollout that its lot
+draws, of those that wait and are most like it: of its run with its reward to a tenth, else of its run, of its
+environment, of all. By its own reward it is then ranked as that one is, so that place and reward say nothing."""
 
 _MARK = """
 WITH given AS (
@@ -145,7 +167,7 @@ def refresh(session: Session) -> None:
 def _write(session: Session, statements: Collection[str], ids: Collection[uuid.UUID] | None) -> None:
     session.flush()
     session.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-    chosen: dict[str, Any] = {"all": ids is None, "ids": list(ids or ())}
+    chosen: dict[str, Any] = {"all": ids is None, "ids": list(ids or ()), "few": _FEW}
     for statement in statements:
         session.execute(text(statement), chosen)
     for row in session.identity_map.values():

@@ -1,6 +1,7 @@
 """The blind sample: drawn by the run's seed alone, in any order, of what nothing flagged."""
 
 import uuid
+from collections import defaultdict
 
 import pytest
 from sqlalchemy import select
@@ -73,18 +74,94 @@ def test_only_runs_of_learning_policies_that_are_long_enough_are_drawn_from(sess
     assert _drawn(session, scripted) == _drawn(session, short) == set()
 
 
+def _in_order(session: Session, run: Run) -> list[ReviewItem]:
+    """All of the run, flagged or drawn, as the queue has it."""
+    auditing.draw_from(session, run.id)
+    keeping.refresh(session)
+    statement = select(ReviewItem).where(ReviewItem.run_id == run.id)
+    return list(session.scalars(statement.order_by(ReviewItem.rank.desc(), ReviewItem.id.desc())))
+
+
 def test_its_places_are_spread_over_those_of_the_flagged(session: Session, run: Run) -> None:
     _set_seed(session, run, 3, share=1.0)
     rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 60)
     for number, rollout in enumerate(rollouts[:30]):
         factories.make_flag(session, run, rollout, score=(number + 1) / 30)
-    auditing.draw_from(session, run.id)
-    keeping.refresh(session)
-    ordered = session.scalars(select(ReviewItem).order_by(ReviewItem.rank.desc(), ReviewItem.id.desc())).all()
+    ordered = _in_order(session, run)
     blind = [place for place, item in enumerate(ordered) if not item.detectors]
     assert len(blind) == 30
     assert 20 < sum(blind) / 30 < 40
     assert {item.rank for item in ordered if not item.detectors} <= {item.rank for item in ordered if item.detectors}
+
+
+def test_its_places_say_no_more_than_its_rewards(session: Session, run: Run) -> None:
+    """A rollout that earned nothing stands behind those that did, whether it was drawn or flagged."""
+    _set_seed(session, run, 3, share=1.0)
+    rows = [[0.0, 0.0, 0.0], [0.5, 0.0, 0.0], [1.0, 1.0, 0.0]] * 40
+    rollouts = factories.make_rollouts(session, run, rows)
+    for number, rollout in enumerate(rollouts[:60]):
+        factories.make_flag(session, run, rollout, score=(number + 1) / 60)
+    places: defaultdict[tuple[bool, float], list[int]] = defaultdict(list)
+    ranks: defaultdict[tuple[bool, float], set[float]] = defaultdict(set)
+    for place, item in enumerate(_in_order(session, run)):
+        places[bool(item.detectors), item.reward_share].append(place)
+        ranks[bool(item.detectors), item.reward_share].add(item.rank)
+    shares = {share for _, share in places}
+    assert len(shares) == 3
+    for share in shares:
+        flagged, blind = places[True, share], places[False, share]
+        assert len(flagged) == len(blind) == 20
+        assert ranks[False, share] <= ranks[True, share]
+        assert abs(sum(flagged) - sum(blind)) / 20 < 12
+    assert min(places[False, 0.0]) > max(place for share in shares - {0.0} for place in places[False, share])
+
+
+def test_of_a_reward_that_nothing_flagged_has_the_suspicion_is_drawn_and_counts_by_its_own(
+    session: Session, run: Run
+) -> None:
+    _set_seed(session, run, 3, share=1.0)
+    rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 10 + [[0.5, 0.0, 0.0]] * 30)
+    for number, rollout in enumerate(rollouts[:10]):
+        factories.make_flag(session, run, rollout, score=(number + 1) / 10)
+    ordered = _in_order(session, run)
+    known = [item.suspicion for item in ordered if item.detectors]
+    drawn = {round(item.rank / item.reward_share, 9) for item in ordered if not item.detectors}
+    assert 6 < len(drawn) <= len({round(each, 9) for each in known} | drawn) == 10
+
+
+def test_it_stands_among_the_repeats_of_clusters_too(session: Session, run: Run) -> None:
+    _set_seed(session, run, 3, share=1.0)
+    rollouts = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 100)
+    for number, rollout in enumerate(rollouts[:40]):
+        factories.make_flag(session, run, rollout, score=(number + 1) / 40, cluster=str(number % 4))
+    ordered = _in_order(session, run)
+    repeats = [item for item in ordered if item.rank < 0]
+    firsts = [item for item in ordered if item.rank >= 0]
+    assert [sum(bool(item.detectors) for item in part) for part in (firsts, repeats)] == [4, 36]
+    blind = sum(not item.detectors for item in repeats)
+    assert blind >= 45
+    late = repeats[len(repeats) // 2 :]
+    assert 15 <= sum(not item.detectors for item in late) <= 40
+
+
+def test_what_waits_in_a_run_lends_before_what_waits_elsewhere(session: Session, run: Run) -> None:
+    _set_seed(session, run, 3, share=1.0)
+    other = factories.make_run(session, run.version)
+    for each, score in ((run, 0.2), (other, 0.8)):
+        for rollout in factories.make_rollouts(session, each, [[1.0, 1.0, 0.0]] * 6):
+            factories.make_flag(session, each, rollout, score=score)
+    factories.make_flag(session, run, None, score=1.0)
+    group = factories.make_group(session, run, index=50)
+    drawn = factories.make_rollout(session, run, group, [1.0, 1.0, 0.0])
+    strengths = {item.id: item.rank / item.reward_share for item in _in_order(session, run)}
+    assert strengths[drawn.id] == pytest.approx(0.1, abs=1e-6)
+
+
+def test_where_nothing_flagged_waits_its_lot_is_its_suspicion(session: Session, run: Run) -> None:
+    _set_seed(session, run, 3, share=1.0)
+    (drawn,) = factories.make_rollouts(session, run, [[0.5, 0.0, 0.0]])
+    (item,) = _in_order(session, run)
+    assert item.rank == pytest.approx(auditing.lots_of(3, drawn.id)[1] * item.reward_share)
 
 
 def test_one_that_is_flagged_later_is_a_flagged_one(session: Session, run: Run) -> None:

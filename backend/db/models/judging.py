@@ -100,7 +100,8 @@ class ReviewItem(Base):
     reward_share: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
     """Reward as a share of the sum of positive weights, within [0, 1]; 1 for a flag about a run."""
     rank: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
-    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster."""
+    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster. One of the
+    blind sample borrows all of these but the reward share from a flagged one."""
     verdict: Mapped[Verdict | None] = mapped_column(text_enum(Verdict))
     """The newest; null while it waits."""
     reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
@@ -157,7 +158,7 @@ class AuditSample(Base):
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
     rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
     lot: Mapped[float] = mapped_column(DOUBLE_PRECISION)
-    """In [0, 1): its place among the flagged ones of the queue."""
+    """In [0, 1): which of the flagged ones in the queue lends it its suspicion."""
     created_at: Mapped[CreatedAt]
 
 
