@@ -5,21 +5,20 @@ import uuid
 from datetime import timedelta
 from hashlib import blake2b
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import and_, func, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditDraw, AuditSample, Flag, Policy, Rollout, Run
+from backend.db.models import AuditDraw, AuditSample, Flag, Job, Rollout, Run
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunKind
+from backend.domain.vocabulary import JobStatus, Phase, RolloutStatus, RunKind
 from backend.judging import keeping
+from backend.queue import JUDGING_JOB
 
 SHARE = 0.02
 """Of the completed rollouts of a run."""
-FEWEST = 50
-"""Rollouts of a run from which a sample is drawn; of fewer, 2 % is not one."""
 _LATE = timedelta(days=1)
-"""After its end a run is still drawn from, in case housekeeping was away."""
+"""So long after the detectors' last look a run is still drawn from, in case housekeeping was away."""
 _AT_ONCE = 50_000
 _PHASES = (Phase.TRAIN, Phase.EVALUATION)
 """What detectors look at too."""
@@ -31,16 +30,21 @@ def draw_audits(session: Session) -> int:
 
 
 def _unfinished(session: Session) -> list[uuid.UUID]:
-    played_by_hand = (PolicyKind.SCRIPTED, PolicyKind.HUMAN)
+    """What detectors look at, whoever played and however little: of any other run it would be certain that what is in
+    the queue was flagged. Trainings while they go on, evaluations after the look at all of them."""
+    looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
+    was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
+    is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()
+    is_recent = or_(Run.ended_at.is_(None), Run.ended_at > func.now() - _LATE)
     statement = (
         select(Run.id)
-        .outerjoin(Policy, Policy.id == Run.policy_id)
         .outerjoin(AuditDraw, AuditDraw.run_id == Run.id)
         .where(
-            Run.kind.in_([RunKind.TRAINING, RunKind.EVALUATION]),
-            Run.next_seq > func.greatest(FEWEST, func.coalesce(AuditDraw.drawn_seq, 0) + 1),
-            or_(Run.ended_at.is_(None), Run.ended_at > func.now() - _LATE),
-            or_(Policy.id.is_(None), Policy.kind.not_in(played_by_hand)),
+            Run.next_seq > func.coalesce(AuditDraw.drawn_seq, 0) + 1,
+            or_(
+                and_(Run.kind == RunKind.TRAINING, or_(is_recent, was_looked_at)),
+                and_(Run.kind == RunKind.EVALUATION, Run.ended_at.is_not(None), was_looked_at, ~is_looked_at),
+            ),
         )
     )
     return list(session.scalars(statement))

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import ReviewItem
 
-_WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "verdict", "reviewers")
+_WRITTEN = ("detectors", "cluster", "suspicion", "reward_share", "rank", "verdict", "reviewers", "created_at")
 _FEW = 5
 """Of fewer flagged rollouts none is drawn, if there are more that are less alike: their places would fill up."""
 _LOCK = 0x70726F63
@@ -49,7 +49,7 @@ INSERT INTO review_items AS item (
 SELECT s.id, s.run_id, version.environment_id, s.rollout_id, s.detectors, s.cluster, s.suspicion,
        CASE WHEN s.rollout_id IS NULL THEN 1 ELSE least(greatest(coalesce(rollout.reward / nullif(
          (SELECT sum(greatest(weight, 0)) FROM unnest(run.weights) weight), 0), 0), 0), 1) END,
-       0, '{}', s.created_at
+       0, '{}', coalesce(rollout.created_at, s.created_at)
 FROM suspects s
 JOIN runs run ON run.id = s.run_id
 LEFT JOIN rollouts rollout ON rollout.id = s.rollout_id
@@ -57,10 +57,11 @@ LEFT JOIN groups ON groups.id = rollout.group_id
 LEFT JOIN tasks ON tasks.id = groups.task_id
 JOIN environment_versions version ON version.id = coalesce(tasks.version_id, run.version_id)
 ON CONFLICT (id) DO UPDATE SET detectors = excluded.detectors, cluster = excluded.cluster,
-  suspicion = excluded.suspicion, reward_share = excluded.reward_share
-WHERE (item.detectors, item.cluster, item.suspicion, item.reward_share)
-  IS DISTINCT FROM (excluded.detectors, excluded.cluster, excluded.suspicion, excluded.reward_share)
+  suspicion = excluded.suspicion, reward_share = excluded.reward_share, created_at = excluded.created_at
+WHERE (item.detectors, item.cluster, item.suspicion, item.reward_share, item.created_at) IS DISTINCT FROM
+  (excluded.detectors, excluded.cluster, excluded.suspicion, excluded.reward_share, excluded.created_at)
 """
+"""The time of an item is its rollout's: when it was flagged or drawn would tell which of both it was."""
 
 _RANK = """
 WITH touched AS (

@@ -2,14 +2,16 @@
 
 import uuid
 from collections import defaultdict
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditDraw, AuditSample, ReviewItem, Run
-from backend.domain.vocabulary import PolicyKind
+from backend.db.models import AuditDraw, AuditSample, Job, ReviewItem, Run
+from backend.domain.vocabulary import JobStatus, Phase, PolicyKind, Queue, RunKind, RunStatus
 from backend.judging import auditing, keeping
+from backend.queue import JUDGING_JOB
 from tests import factories
 
 MANY = 600
@@ -63,15 +65,59 @@ def test_what_failed_or_is_flagged_is_not_drawn(session: Session, run: Run) -> N
     assert failed.id not in set(session.scalars(select(ReviewItem.id)))
 
 
-def test_only_runs_of_learning_policies_that_are_long_enough_are_drawn_from(session: Session, run: Run) -> None:
+def _look(session: Session, run: Run, status: JobStatus = JobStatus.DONE, ago: timedelta = timedelta()) -> None:
+    ended_at = datetime.now(UTC) - ago if status is JobStatus.DONE else None
+    session.add(Job(name=JUDGING_JOB, queue=Queue.CPU, run_id=run.id, status=status, ended_at=ended_at))
+    session.flush()
+
+
+def _rollouts_of(session: Session, run: Run, count: int = 5, phase: Phase = Phase.EVALUATION) -> set[uuid.UUID]:
+    _set_seed(session, run, 1, share=1.0)
+    return {each.id for each in factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * count, phase=phase)}
+
+
+def test_scripts_and_short_runs_are_drawn_from_like_all_that_detectors_look_at(session: Session, run: Run) -> None:
     scripted = factories.make_run(session)
+    expected = {each.id: _rollouts_of(session, each) for each in (run, scripted)}
     for each in (run, scripted):
-        _set_seed(session, each, 1, share=1.0)
-        factories.make_rollouts(session, each, [[1.0, 1.0, 0.0]] * 51)
-    short = factories.make_run(session, policy=run.policy)
-    factories.make_rollouts(session, short, [[1.0, 1.0, 0.0]] * 5)
-    assert auditing.draw_audits(session) == 51
-    assert _drawn(session, scripted) == _drawn(session, short) == set()
+        _look(session, each)
+    assert auditing.draw_audits(session) == 10
+    assert {each.id: _drawn(session, each) for each in (run, scripted)} == expected
+
+
+def test_an_evaluation_is_drawn_from_after_the_detectors_looked_at_all_of_it(session: Session, run: Run) -> None:
+    _rollouts_of(session, run)
+    assert auditing.draw_audits(session) == 0
+    _look(session, run, JobStatus.QUEUED)
+    assert auditing.draw_audits(session) == 0
+    session.execute(update(Job).values(status=JobStatus.DONE, ended_at=datetime.now(UTC)))
+    assert auditing.draw_audits(session) == 5
+
+
+def test_one_that_goes_on_after_a_look_waits_for_the_next(session: Session) -> None:
+    resumed = factories.make_run(session, status=RunStatus.RUNNING, ended_at=None)
+    _rollouts_of(session, resumed)
+    _look(session, resumed)
+    assert auditing.draw_audits(session) == 0
+
+
+def test_an_old_run_is_drawn_from_when_somebody_has_it_looked_at(session: Session) -> None:
+    long_ago = datetime.now(UTC) - timedelta(days=9)
+    old = factories.make_run(session, ended_at=long_ago)
+    trained = factories.make_run(session, kind=RunKind.TRAINING, ended_at=long_ago)
+    for each, phase in ((old, Phase.EVALUATION), (trained, Phase.TRAIN)):
+        _rollouts_of(session, each, phase=phase)
+        _look(session, each, ago=timedelta(days=8))
+    assert auditing.draw_audits(session) == 0
+    for each in (old, trained):
+        _look(session, each)
+    assert auditing.draw_audits(session) == 10
+
+
+def test_a_training_is_drawn_from_while_it_goes_on(session: Session) -> None:
+    training = factories.make_run(session, kind=RunKind.TRAINING, status=RunStatus.RUNNING, ended_at=None)
+    _rollouts_of(session, training, phase=Phase.TRAIN)
+    assert auditing.draw_audits(session) == 5
 
 
 def _in_order(session: Session, run: Run) -> list[ReviewItem]:

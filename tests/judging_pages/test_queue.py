@@ -1,14 +1,16 @@
 """The queue: who comes first, what is left out, and that it says no more than it should."""
 
+import re
 import uuid
+from datetime import UTC, datetime, timedelta
 from math import sqrt
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditSample, Person, ReviewItem, VerdictRecord
+from backend.db.models import AuditSample, Flag, Person, ReviewItem, VerdictRecord
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import Role, Verdict
 from backend.judging import keeping
@@ -152,10 +154,15 @@ def test_flagged_and_blind_look_the_same_until_they_are_judged(session: Session,
     factories.make_flag(session, run, flagged, sentence="Strange indeed.", evidence={"excerpt": "4"}, cluster="x")
     session.add(AuditSample(id=new_id(), run_id=run.id, rollout_id=drawn.id, lot=0.5))
     keeping.place(session, [drawn.id])
+    session.execute(update(Flag).values(created_at=datetime.now(UTC) + timedelta(minutes=1)))
+    session.execute(update(AuditSample).values(created_at=datetime.now(UTC) + timedelta(minutes=2)))
+    keeping.refresh(session)
     items = reviewer.get("/api/v1/review/items").json()["items"]
     for item in items:
-        item.pop("id"), item.pop("rollout_id"), item.pop("created_at")
+        assert item.pop("id") == item.pop("rollout_id")
     assert items[0] == items[1]
+    rows = [_row(reviewer, rollout.id) for rollout in (flagged, drawn)]
+    assert rows[0] == rows[1]
     pages = [reviewer.get(f"/review/{each.id}").text for each in (flagged, drawn)]
     for page, rollout in zip(pages, (flagged, drawn), strict=True):
         assert "Strange" not in page
@@ -165,6 +172,27 @@ def test_flagged_and_blind_look_the_same_until_they_are_judged(session: Session,
     assert "Strange" not in reviewer.get("/review").text + reviewer.get("/").text
     assert "Strange indeed." in reviewer.get(f"/review/{flagged.id}?evidence=1").text
     assert "it is in the blind sample" in reviewer.get(f"/review/{drawn.id}?evidence=1").text
+
+
+def _row(browser: TestClient, item_id: uuid.UUID) -> str:
+    """Its line of the page, without what is its own by name."""
+    (line,) = re.findall(rf'<tr data-href="/review/{item_id}.*?</tr>', browser.get("/review").text, re.DOTALL)
+    return str(line).replace(str(item_id), "")
+
+
+def test_the_newest_is_what_was_stored_last_whenever_it_was_flagged_or_drawn(session: Session, person: Person) -> None:
+    run, rollouts = _run(session, 4)
+    for number, rollout in enumerate(rollouts):
+        rollout.created_at = datetime.now(UTC) - timedelta(hours=number)
+    session.flush()
+    for rollout in (rollouts[1], rollouts[3]):
+        factories.make_flag(session, run, rollout)
+    for rollout in (rollouts[2], rollouts[0]):
+        session.add(AuditSample(id=new_id(), run_id=run.id, rollout_id=rollout.id, lot=0.5))
+    keeping.refresh(session)
+    assert _ids(session, person, order=Order.NEWEST) == [rollout.id for rollout in rollouts]
+    times = session.execute(select(ReviewItem.created_at).order_by(ReviewItem.created_at.desc())).scalars().all()
+    assert times == [rollout.created_at for rollout in rollouts]
 
 
 def test_the_list_follows_the_filters_on_the_page(viewer: TestClient, reviewer: TestClient, session: Session) -> None:

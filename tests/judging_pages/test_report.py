@@ -1,11 +1,11 @@
 """The safeguards report of a run tells what detectors, people, alarms and changes did; the team page what waits."""
 
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from backend.db.models import (
@@ -15,10 +15,12 @@ from backend.db.models import (
     Certificate,
     DetectorSetting,
     Flag,
+    Rollout,
     Run,
     SettingChange,
 )
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, Phase, RunKind
+from backend.judging import keeping
 from tests import factories
 
 
@@ -96,3 +98,18 @@ def test_the_team_sees_what_waits_and_who_judged(reviewer: TestClient, run: Run,
     assert told["reviewers"][0]["by_day"][-1] == 1
     assert (told["open"], told["by_environment"][0]["open"]) == (1, 1)
     assert run.version.environment.name in reviewer.get("/team/review").text
+
+
+def test_what_waits_does_so_since_it_was_flagged_or_drawn(reviewer: TestClient, run: Run, session: Session) -> None:
+    """Not since it was played: an old run may be looked at today."""
+    drawn = _ids(session, AuditSample, run)
+    keeping.place(session, drawn)
+    session.execute(update(Rollout).values(created_at=datetime.now(UTC) - timedelta(days=40)))
+    times = [datetime.now(UTC) - timedelta(days=days) for days in (2, 3)]
+    for table, at in zip((Flag, AuditSample), times, strict=True):
+        session.execute(update(table).values(created_at=at))
+    keeping.refresh(session)
+    assert datetime.fromisoformat(reviewer.get("/api/v1/team/review").json()["oldest"]) == times[1]
+    for each in drawn:
+        reviewer.post(f"/rollouts/{each}/verdicts", data={"verdict": "honest"})
+    assert datetime.fromisoformat(reviewer.get("/api/v1/team/review").json()["oldest"]) == times[0]

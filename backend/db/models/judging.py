@@ -107,6 +107,7 @@ class ReviewItem(Base):
     reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
     """Who looked at it and gave a verdict."""
     created_at: Mapped[CreatedAt]
+    """When the rollout was stored, or the flag where no rollout is meant."""
 
     run: Mapped[Run] = relationship(lazy="raise")
     rollout: Mapped[Rollout | None] = relationship(lazy="raise")

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, Person, ReviewItem, VerdictRecord
+from backend.db.models import AuditSample, Environment, Flag, Person, ReviewItem, VerdictRecord
 from backend.judging.review.queries import agreement_of_people
 
 DAYS = 14
@@ -17,6 +17,7 @@ class OpenTold(BaseModel):
     environment: str
     open: int
     oldest: datetime
+    """Waits since then: when it was first flagged, or drawn."""
 
 
 class ReviewerTold(BaseModel):
@@ -60,9 +61,14 @@ def team_review(session: Session) -> TeamReview:
 
 
 def _waiting(session: Session) -> list[OpenTold]:
+    item_id = func.coalesce(Flag.rollout_id, Flag.id).label("item_id")
+    flagged = select(item_id, func.min(Flag.created_at).label("at")).group_by(item_id).subquery()
+    since = func.least(flagged.c.at, AuditSample.created_at)
     statement = (
-        select(Environment.name, func.count(), func.min(ReviewItem.created_at))
+        select(Environment.name, func.count(), func.min(func.coalesce(since, ReviewItem.created_at)))
         .join(Environment, Environment.id == ReviewItem.environment_id)
+        .outerjoin(flagged, flagged.c.item_id == ReviewItem.id)
+        .outerjoin(AuditSample, AuditSample.rollout_id == ReviewItem.rollout_id)
         .where(ReviewItem.verdict.is_(None))
         .group_by(Environment.name)
         .order_by(func.count().desc(), Environment.name)

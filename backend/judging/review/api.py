@@ -68,6 +68,7 @@ class ItemOut(BaseModel):
     """null: judge the transcript alone, or ask with evidence=true. Empty: it is in the blind sample."""
     cluster: str | None = None
     created_at: datetime
+    """When the rollout was stored; of a flag about a run, when that was flagged."""
 
 
 class ItemWhole(ItemOut):
