@@ -203,3 +203,92 @@ def test_the_list_follows_the_filters_on_the_page(viewer: TestClient, reviewer: 
     assert "Nothing waits for review" in viewer.get("/review").text
     assert "Strange indeed." in reviewer.get("/review?shown=reviewed").text
     assert "Strange indeed." in viewer.get("/review?shown=all").text
+
+
+def _options(page: str, name: str) -> dict[str, str]:
+    """What a filter of the page offers: text by value; the chosen one begins with a star."""
+    (select_,) = re.findall(rf'<select name="{name}">(.*?)</select>', page, re.DOTALL)
+    found = re.findall(r'<option value="([^"]*)"( selected)?>(.*?)</option>', select_)
+    return {value: ("*" if is_chosen else "") + text for value, is_chosen, text in found}
+
+
+def test_it_offers_detectors_environments_and_runs_that_have_items(session: Session, reviewer: TestClient) -> None:
+    maze, rollouts = _run(session, 3)
+    chess, others = _run(session, 1, "chess")
+    _run(session, 1, "empty")
+    maze.name, chess.name = "Night <run>", "Day run"
+    for rollout in rollouts[:2]:
+        factories.make_flag(session, maze, rollout, detector="early_exit")
+    factories.make_flag(session, chess, others[0], detector="tampering")
+    session.add(AuditSample(id=new_id(), run_id=maze.id, rollout_id=rollouts[2].id, lot=0.5))
+    keeping.refresh(session)
+    page = reviewer.get("/review").text
+    assert _options(page, "detector") == {"": "*any", "early_exit": "early exit (2)", "tampering": "tampering (1)"}
+    assert _options(page, "environment") == {"": "*any", "chess": "chess (1)", "maze": "maze (3)"}
+    runs = {"": "*any", str(chess.id): "Day run (1)", str(maze.id): "Night &lt;run&gt; (3)"}
+    assert _options(page, "run") == runs
+    assert list(_options(page, "run")) == list(runs)
+    narrowed = reviewer.get(f"/review?run={maze.id}&environment=maze").text
+    assert _options(narrowed, "run") == {"": "any", str(maze.id): "*Night &lt;run&gt; (3)"}
+    assert _options(narrowed, "detector") == _options(page, "detector")
+
+
+def test_what_is_chosen_stays_chosen_where_nothing_is_left_of_it(session: Session, reviewer: TestClient) -> None:
+    run, rollouts = _run(session, 1)
+    flag = factories.make_flag(session, run, rollouts[0], detector="early_exit")
+    reviewer.post(f"/review/{flag.rollout_id}", data={"verdict": "hack"})
+    gone = new_id()
+    page = reviewer.get(f"/review?detector=early_exit&environment=maze&run={run.id}").text
+    assert _options(page, "detector") == {"": "any", "early_exit": "*early exit (0)"}
+    assert _options(page, "environment") == {"": "any", "maze": "*maze (0)"}
+    assert _options(page, "run") == {"": "any", str(run.id): f"*{run.name} (0)"}
+    assert _options(reviewer.get(f"/review?run={gone}").text, "run")[str(gone)] == "*a run that is gone (0)"
+    assert _options(reviewer.get("/review?shown=reviewed").text, "run")[str(run.id)] == f"{run.name} (1)"
+
+
+def test_runs_of_one_name_are_told_apart_and_only_the_newest_are_offered(
+    session: Session, reviewer: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("backend.judging.review.choices.MOST_RUNS", 2)
+    runs = []
+    for number in range(3):
+        run, rollouts = _run(session, 1, f"maze_{number}")
+        run.name, run.created_at = "Night run", datetime.now(UTC) + timedelta(minutes=number)
+        factories.make_flag(session, run, rollouts[0])
+        runs.append(run)
+    ends = {str(run.id): str(run.id).replace("-", "")[-8:] for run in runs}
+    told = {value: f"Night run · {end} (1)" for value, end in ends.items()}
+    oldest, older, newest = told
+    shown = _options(reviewer.get("/review").text, "run")
+    assert shown == {"": "*any", newest: told[newest], older: told[older]}
+    assert _options(reviewer.get(f"/review?run={oldest}").text, "run")[oldest] == "*" + told[oldest]
+
+
+def _stat(page: str, label: str) -> str:
+    (value,) = re.findall(rf"<dt>{label}</dt>\s*<dd>(.*?)</dd>", page)
+    return str(value).strip()
+
+
+def test_the_counts_say_of_what_they_are(session: Session, reviewer: TestClient, person: Person) -> None:
+    maze, rollouts = _run(session, 3)
+    chess, others = _run(session, 1, "chess")
+    for run, rollout in ((maze, rollouts[0]), (maze, rollouts[1]), (maze, rollouts[2]), (chess, others[0])):
+        factories.make_flag(session, run, rollout)
+    factories.make_flag(session, maze, rollouts[0], detector="tampering")
+    body = {"person": str(person.id), "count": 1}
+    assert reviewer.post("/api/v1/review/assignments?environment=maze", json=body).status_code == 201
+    told = {}
+    for query, counted in (
+        ("", (3, 4)),
+        ("?environment=maze", (2, 4)),
+        (f"?run={chess.id}", (1, 4)),
+        ("?mine=1", (0, 4)),
+    ):
+        page = reviewer.get(f"/review{query}").text
+        assert (int(_stat(page, "In this list")), int(_stat(page, "Waiting"))) == counted
+        told = reviewer.get(f"/api/v1/review/stats{query}").json()
+        assert (told["matching"], told["waiting"]) == counted
+    assert (told["by_detector"], told["by_environment"]) == ({}, {})
+    told = reviewer.get("/api/v1/review/stats?shown=all").json()
+    assert told["by_detector"] == {"repeated_text": 4, "tampering": 1}
+    assert told["by_environment"] == {"chess": 1, "maze": 3}

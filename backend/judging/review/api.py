@@ -14,6 +14,7 @@ from backend.errors import NotFound
 from backend.judging.api import VerdictOut
 from backend.judging.forms import VerdictForm
 from backend.judging.review import queries, screens, service
+from backend.judging.review.choices import choices
 from backend.judging.review.forms import (
     AssignForm,
     ClusterForm,
@@ -80,7 +81,13 @@ class ItemWhole(ItemOut):
 
 
 class StatsOut(BaseModel):
+    matching: int
+    """Items in the list that the filters give; all else here is the same by any filter but `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items of the part that is shown (`shown`, `mine`). One that several detectors flagged counts for each."""
+    by_environment: dict[str, int]
     waiting: int
+    """Nobody judged them, whoever they are assigned to."""
     mine: int
     today: int
     per_day: int
@@ -174,10 +181,14 @@ def release(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, person_id:
 
 
 @router.get("/stats")
-def stats(session: SessionDep, actor: Viewer) -> StatsOut:
-    """What waits, what is yours, today against your target, and how far people agree."""
+def stats(session: SessionDep, actor: Viewer, chosen: Chosen) -> StatsOut:
+    """What the list holds, what waits, what is yours, today against your target, and how far people agree."""
+    offered = choices(session, chosen, actor.person_id)
     counts, agreement = queries.counts(session, actor.person_id), queries.agreement_of_people(session)
     return StatsOut(
+        matching=queries.count_matching(session, chosen, actor.person_id),
+        by_detector={each.name: each.count for each in offered.detectors},
+        by_environment={each.name: each.count for each in offered.environments},
         waiting=counts.waiting,
         mine=counts.mine,
         today=counts.today,
@@ -192,7 +203,7 @@ def stats(session: SessionDep, actor: Viewer) -> StatsOut:
 def set_target(session: SessionDep, actor: Reviewer, form: TargetForm) -> StatsOut:
     """How many you mean to judge a day."""
     service.set_target(session, actor, form.per_day)
-    return stats(session, actor)
+    return stats(session, actor, ReviewFilter())
 
 
 def _items(session: Session, actor: Actor, chosen: ReviewFilter, items: list[ReviewItem]) -> list[ItemOut]:

@@ -46,7 +46,7 @@ _WITH_RUN = (
 
 
 def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
-    statement = select(ReviewItem).where(*_part(chosen, person_id))
+    statement = select(ReviewItem).where(*part_of(chosen, person_id))
     if chosen.detector:
         statement = statement.where(ReviewItem.detectors.contains([chosen.detector]))
     if chosen.run:
@@ -57,7 +57,8 @@ def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewI
     return statement
 
 
-def _part(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
+def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
+    """Whose items, and judged or not: what the other filters narrow."""
     is_done_by_me = literal(person_id) == any_(ReviewItem.reviewers)
     if chosen.mine:
         return [_assigned_to(person_id), ~is_done_by_me]
@@ -280,7 +281,7 @@ def people_who_judge(session: Session) -> Sequence[Person]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the reviewer sees of the work: all of it, theirs, and today's."""
+    """What the reviewer sees of the work, whatever the filters: all of it, theirs, and today's."""
 
     waiting: int
     mine: int
@@ -289,12 +290,16 @@ class Counts:
     per_day: int
 
 
+def count_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> int:
+    statement = items_matching(chosen, person_id).with_only_columns(func.count(ReviewItem.id))
+    return session.scalar(statement) or 0
+
+
 def count_waiting(session: Session) -> int:
     return session.scalar(select(func.count(ReviewItem.id)).where(ReviewItem.verdict.is_(None))) or 0
 
 
 def counts(session: Session, person_id: uuid.UUID) -> Counts:
-    mine = items_matching(ReviewFilter(mine=True), person_id).with_only_columns(func.count(ReviewItem.id))
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
     today = select(func.count(subject.distinct())).where(
@@ -303,7 +308,7 @@ def counts(session: Session, person_id: uuid.UUID) -> Counts:
     target = session.get(ReviewTarget, person_id)
     return Counts(
         waiting=count_waiting(session),
-        mine=session.scalar(mine) or 0,
+        mine=count_matching(session, ReviewFilter(mine=True), person_id),
         today=session.scalar(today) or 0,
         per_day=target.per_day if target else PER_DAY,
     )
@@ -338,11 +343,3 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
     judged_twice = (list(each.values())[:2] for each in said.values() if len(each) > 1)
     pairs = [(first[0], second[0]) for first, second in judged_twice if second[1]]
     return PeoplesAgreement(len(pairs), sum(first == second for first, second in pairs), cohens_kappa(pairs))
-
-
-def choices(session: Session) -> tuple[list[str], list[str]]:
-    """Detectors and environments that are in the list, for the filters."""
-    detectors = session.scalars(select(func.unnest(ReviewItem.detectors)).distinct())
-    named = select(ReviewItem.environment_id)
-    environments = session.scalars(select(Environment.name).where(Environment.id.in_(named)).order_by(Environment.name))
-    return sorted(detectors), list(environments)

@@ -11,6 +11,7 @@ from backend.db.models import Flag, Person, ReviewItem, Rollout, Run, VerdictRec
 from backend.domain.vocabulary import Role, Verdict
 from backend.judging.evidence import Evidence, read_evidence
 from backend.judging.review import queries
+from backend.judging.review.choices import Choices, choices
 from backend.judging.review.forms import Part, ReviewFilter
 from backend.judging.review.queries import Cluster, Counts, PeoplesAgreement
 from backend.web.identity import Actor
@@ -49,11 +50,12 @@ class Offer:
 @dataclass(frozen=True, slots=True)
 class QueuePage:
     rows: list[Row]
+    matching: int
+    """Items in the whole list that the filters give."""
     counts: Counts
     agreement: PeoplesAgreement
     chosen: ReviewFilter
-    detectors: list[str]
-    environments: list[str]
+    choices: Choices
     people: Sequence[Person]
     query: str
     """The filters as the end of an address, for links into the review."""
@@ -120,15 +122,14 @@ def queue_page(
     session: Session, actor: Actor, chosen: ReviewFilter, after: str | None = None, undo: uuid.UUID | None = None
 ) -> QueuePage:
     items, following = queries.queue(session, chosen, actor.person_id, after=after, limit=LIMIT)
-    detectors, environments = queries.choices(session)
     begin = queries.next_id(session, chosen, actor.person_id) if actor.may(Role.REVIEWER) else None
     return QueuePage(
         rows=rows_of(session, actor, chosen, items),
+        matching=queries.count_matching(session, chosen, actor.person_id),
         counts=queries.counts(session, actor.person_id),
         agreement=queries.agreement_of_people(session),
         chosen=chosen,
-        detectors=detectors,
-        environments=environments,
+        choices=choices(session, chosen, actor.person_id),
         people=queries.people_who_judge(session),
         query=address("", chosen),
         begin_url=address(f"/review/{begin}", chosen) if begin else "",
