@@ -6,7 +6,7 @@ from typing import Any
 from backend.client import Client
 
 FIRST, MOST = 12, 60
-"""Items that are judged one by one: before clusters are judged at once, and in all. The blind sample waits last."""
+"""Items that are judged one by one: before clusters are judged at once, and in all."""
 AGREED = 3
 """So many alike, and the rest of their cluster is judged at once."""
 
