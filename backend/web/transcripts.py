@@ -11,6 +11,8 @@ LONG_TEXT = 1500
 """Characters from which a message opens folded."""
 MOST_ENTRIES = 120
 """Messages of a conversation that are shown before somebody asks for all."""
+MOST_MARKED = 60
+"""Of its middle that are shown all the same, because something points at them."""
 MOST_CHARACTERS = 20_000
 """Of one message that are shown before somebody asks for all."""
 
@@ -158,15 +160,17 @@ def _in(text: str, spans: Sequence[Span], part: str, turn: int) -> list[tuple[in
 
 
 def bounded(entries: Sequence[Entry]) -> tuple[list[Entry], int]:
-    """As much of a conversation as a page shows at once: its beginning and its end, and how many are left out between.
+    """As much of a conversation as a page shows at once, and how many messages are left out of its middle.
 
-    Marked messages keep their whole text: something points at it.
+    Marked messages stay, and keep their whole text: something points at it.
     """
     shown = [entry if entry.has_marks else _cut(entry) for entry in entries]
     if len(shown) <= MOST_ENTRIES:
         return shown, 0
     half = MOST_ENTRIES // 2
-    return [*shown[:half], *shown[-half:]], len(shown) - 2 * half
+    middle = shown[half:-half]
+    marked = [entry for entry in middle if entry.has_marks or entry.is_cited][:MOST_MARKED]
+    return [*shown[:half], *marked, *shown[-half:]], len(middle) - len(marked)
 
 
 def _cut(entry: Entry) -> Entry:
