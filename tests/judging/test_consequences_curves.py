@@ -95,3 +95,23 @@ def test_the_best_checkpoint_is_chosen_as_judged_and_says_why(session: Session, 
     assert held["mean"] == pytest.approx(0.75 - held["share"] * (4 * 0.4 + 4 * 0.9) / 8)
     judge(session, trained(session, run, 9)[4:], Verdict.HONEST)
     assert best(session, run).step == 9
+
+
+def test_what_was_examined_for_an_export_alone_loses_its_own_steps_share(session: Session, run: Run):
+    """A checkpoint of a pause: its held-out rollouts are not stored, and its place is known all the same."""
+    paused = session.scalars(select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.step == 9)).one()
+    paused.heldout = {**paused.heldout, "training_step": None}
+    judge(session, trained(session, run, 9)[4:], Verdict.HACK)
+    assert best(session, run).step == 1
+    assert paused.heldout["judged"]["mean"] < 0.5
+
+
+def test_the_untrained_policy_is_not_counted_as_the_warm_up(session: Session, run: Run):
+    """Both were examined before step 1."""
+    for step, reward in ((None, 0.2), (0, 0.6)):
+        factories.make_rollouts(session, run, [[reward, 0.0, 0.0]] * 4, phase=Phase.HELDOUT, step=step)
+    reached = {"heldout_reward": 0.6, "heldout": {"training_step": 0}}
+    warmed_up = factories.make_checkpoint(session, run.policy, run, stage="sft", step=100, **reached)
+    judge(session, trained(session, run, 9)[4:], Verdict.HACK)
+    assert best(session, run) == warmed_up
+    assert warmed_up.heldout["judged"]["mean"] == pytest.approx(0.6)

@@ -5,6 +5,8 @@ import json
 import uuid
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from sqlalchemy import update
 
 from backend.artifacts import get_folder, open_file
-from backend.db.models import Checkpoint, Export, Rollout
+from backend.db.models import Checkpoint, Export, Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import ExportForm, ExportStatus, Phase, RunStatus
@@ -146,15 +148,24 @@ def test_another_tokenizer_is_refused(checkpoint: Checkpoint, tmp_path: Path) ->
     assert passport.reason == "the exported tokenizer is not the checkpoint's"
 
 
+@contextmanager
+def raised_rewards(run_id: uuid.UUID | None) -> Iterator[None]:
+    """Meanwhile all stored held-out rewards of the run are higher by 0.3."""
+    of_examination = update(Rollout).where(Rollout.run_id == run_id, Rollout.phase == Phase.HELDOUT)
+    with transaction() as session:
+        session.execute(of_examination.values(reward=Rollout.reward + 0.3))
+    try:
+        yield
+    finally:
+        with transaction() as session:
+            session.execute(of_examination.values(reward=Rollout.reward - 0.3))
+
+
 @pytest.fixture
 def other_rewards(checkpoint: Checkpoint) -> Iterator[None]:
     """Files and model agree, but the stored held-out rewards are those of another policy."""
-    of_examination = update(Rollout).where(Rollout.run_id == checkpoint.run_id, Rollout.phase == Phase.HELDOUT)
-    with transaction() as session:
-        session.execute(of_examination.values(reward=Rollout.reward + 0.3))
-    yield
-    with transaction() as session:
-        session.execute(of_examination.values(reward=Rollout.reward - 0.3))
+    with raised_rewards(checkpoint.run_id):
+        yield
 
 
 def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
@@ -166,6 +177,42 @@ def test_a_checkpoint_that_plays_otherwise_than_its_examination_is_refused(
     assert "held-out reward of the reloaded model differs" in (row.reason or "")
     assert row.artifact is None
     assert row.passport["passed"] is False
+
+
+def test_a_checkpoint_whose_rollouts_were_not_stored_is_held_against_its_own_play(
+    installation: None, tmp_path: Path
+) -> None:
+    """One of several of the warm-up: only the chosen one's examination and the untrained policy's are stored."""
+    run_id = make_run(recipe="sft", sft={"examine_every": 6})
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    saved = checkpoints_of(run_id)
+    (left,) = [saved["sft", step] for step in (6, 12) if saved["sft", step].heldout["training_step"] is None]
+    with raised_rewards(run_id):
+        passport = issue(passport_request(left, tmp_path))
+    assert passport.passed, passport.reason
+    heldout = passport.heldout
+    assert heldout["before"]["reward"] == left.heldout["reward"] == heldout["after"]["reward"]
+    assert (heldout["difference"]["mean"], heldout["difference"]["count"]) == (0.0, 9)
+    assert passport.likeness["tokens"] > 100
+    assert checkpoints_of(run_id)["sft", left.step].heldout == left.heldout
+
+
+def test_a_checkpoint_of_a_stop_is_examined_when_it_is_exported(installation: None) -> None:
+    run_id = make_run(recipe="grpo")
+    with transaction() as session:
+        session.get_one(Run, run_id).stop_requested_at = datetime.now(UTC)
+    assert train(run_id).status is RunStatus.STOPPED
+    saved = checkpoints_of(run_id)["grpo", 1]
+    assert not saved.heldout, "a stop is quick"
+    export_id = ask_for_export(saved)
+    assert export(export_id) is ExportStatus.COMPLETED, export_of(export_id).reason
+    row, saved = export_of(export_id), checkpoints_of(run_id)["grpo", 1]
+    heldout = row.passport["heldout"]
+    assert heldout["before"]["reward"] == heldout["after"]["reward"] == saved.heldout["reward"]
+    assert heldout["before"]["reward"]["low"] <= heldout["before"]["reward"]["mean"] == saved.heldout_reward
+    assert (heldout["tasks"], heldout["difference"]["mean"]) == (9, 0.0)
+    assert "grpo 1 (this one)" in row.card
+    assert sum(each.is_best for each in checkpoints_of(run_id).values()) == 1
 
 
 def test_an_export_whose_job_is_given_up_failed(checkpoint: Checkpoint) -> None:

@@ -6,7 +6,6 @@
 import json
 import sys
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,28 +14,21 @@ from typing import Any
 import peft
 import torch
 import transformers
-from sqlalchemy import select
-from sqlalchemy.orm import undefer
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import Checkpoint, Group
-from backend.db.models import Rollout as RolloutRow
+from backend.db.models import Checkpoint
 from backend.db.session import transaction
 from backend.domain.statistics import paired_difference
-from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
+from backend.domain.vocabulary import ExportForm
 from backend.logs import configure_logging
 from workers.jobs.digests import digest_of
 from workers.models.adapter import record_of
 from workers.models.load import ModelUnusable, load_folder
-from workers.models.policy import LocalPolicy
-from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, read_assignment
-from workers.training.examination import summarise
+from workers.training.exporting.examined import Examined, examined, play, rewards_of
 from workers.training.exporting.proof import prove_merge
 from workers.training.exporting.reading import read_export
-from workers.training.planning.tasks import heldout_tasks
-from workers.training.weights import PROBES, likeness, random_probes, tolerance_of
-from workers.training.workbench import single_groups
+from workers.training.weights import likeness, random_probes, tolerance_of
 
 REWARD_TOLERANCE = 0.02
 """Mean held-out reward may differ by this much, or by less than the paired interval can tell from 0."""
@@ -105,17 +97,28 @@ def _prove(request: PassportRequest, passport: Passport) -> None:
     checkpoint, known_tokenizer = load_folder(original)
     if tokenizer.get_vocab() != known_tokenizer.get_vocab() or tokenizer.chat_template != known_tokenizer.chat_template:
         raise NotProven("the exported tokenizer is not the checkpoint's")
-    checkpoint_id = uuid.UUID(request.checkpoint_id)
     if form in _MERGED:
         _prove_weights(exported, original, form, passport)
-    found = likeness(exported, checkpoint, stored_probes(checkpoint_id) or random_probes(len(tokenizer)))
+    row, assignment = _row(uuid.UUID(request.checkpoint_id))
+    before = examined(assignment, row, checkpoint, known_tokenizer)
+    found = likeness(exported, checkpoint, before.conversations or random_probes(len(tokenizer)))
     record = record_of(checkpoint)
     is_another_base = form in {ExportForm.MERGED, ExportForm.GGUF} and record is not None and bool(record.quantisation)
     allowed = tolerance_of(found.dtype, request.dtype, is_another_base=is_another_base)
     passport.likeness = {**found.as_json(), "allowed": asdict(allowed)}
     if problem := found.problem(allowed):
         raise NotProven(f"the reloaded model is not the checkpoint: {problem}{_HINT if is_another_base else ''}")
-    passport.heldout = _examine_again(checkpoint_id, exported, tokenizer)
+    passport.heldout = _examine_again(assignment, before, exported, tokenizer)
+
+
+def _row(checkpoint_id: uuid.UUID) -> tuple[Checkpoint, Assignment]:
+    """The checkpoint and the run that trained it."""
+    with transaction() as session:
+        row = session.get_one(Checkpoint, checkpoint_id)
+    assert row.run_id is not None
+    assignment = read_assignment(row.run_id)
+    torch.set_num_threads(assignment.configuration.threads)
+    return row, assignment
 
 
 def _prove_weights(exported: Any, original: Path, form: ExportForm, passport: Passport) -> None:
@@ -125,20 +128,13 @@ def _prove_weights(exported: Any, original: Path, form: ExportForm, passport: Pa
         raise NotProven(f"the adapter was not added rightly: {problem}")
 
 
-def _examine_again(checkpoint_id: uuid.UUID, model: Any, tokenizer: Any) -> dict[str, Any]:
-    """The examination of the checkpoint once more, by the reloaded model: same tasks, same seeds."""
-    with transaction() as session:
-        row = session.get_one(Checkpoint, checkpoint_id)
-        assert row.run_id is not None
-        run_id, known = row.run_id, dict(row.heldout)
-    assignment = read_assignment(run_id)
-    torch.set_num_threads(assignment.configuration.threads)
-    at = known.get("training_step")
-    rewards, examination = _play(assignment, model, tokenizer, at)
-    result = {"tasks": len(rewards), "before": known or None, "after": examination, "difference": None}
-    before = stored_rewards(run_id, at) if known else {}
-    both = sorted(before.keys() & rewards.keys())
-    difference = paired_difference([before[task] for task in both], [rewards[task] for task in both])
+def _examine_again(assignment: Assignment, before: Examined, model: Any, tokenizer: Any) -> dict[str, Any]:
+    """The checkpoint's examination once more, by the reloaded model: same tasks, same seeds."""
+    rollouts, examination = play(assignment, model, tokenizer, at=before.at)
+    rewards = rewards_of(rollouts)
+    result = {"tasks": len(rewards), "before": before.figures, "after": examination.as_json(), "difference": None}
+    both = sorted(before.rewards.keys() & rewards.keys())
+    difference = paired_difference([before.rewards[task] for task in both], [rewards[task] for task in both])
     if difference is None:
         return result
     result["difference"] = asdict(difference)
@@ -148,58 +144,6 @@ def _examine_again(checkpoint_id: uuid.UUID, model: Any, tokenizer: Any) -> dict
             f"({difference.low:+.3f} to {difference.high:+.3f}) from the checkpoint's"
         )
     return result
-
-
-def _play(
-    assignment: Assignment, model: Any, tokenizer: Any, at: int | None
-) -> tuple[dict[int, float], dict[str, Any]]:
-    configuration = assignment.configuration
-    tasks = heldout_tasks(assignment.venues, configuration.heldout.tasks)
-    policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
-    with arena_of(assignment) as arena:
-        rollouts = arena.play_in_lockstep(
-            single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=at
-        )
-        arena.close_policy(policy)
-    rewards = {rollout.group: rollout.reward for rollout in rollouts if rollout.reward is not None}
-    columns = [column.name for column in assignment.columns]
-    return rewards, summarise(rollouts, columns, assignment.venues).as_json()
-
-
-def stored_rewards(run_id: uuid.UUID, at: int | None) -> dict[int, float]:
-    """Rewards of a stored examination, by the task's place in it."""
-    statement = (
-        select(Group.ordinal, RolloutRow.reward)
-        .join(Group, Group.id == RolloutRow.group_id)
-        .where(
-            RolloutRow.run_id == run_id,
-            RolloutRow.phase == Phase.HELDOUT,
-            RolloutRow.status == RolloutStatus.COMPLETED,
-            RolloutRow.training_step.is_not_distinct_from(at),
-        )
-    )
-    with transaction() as session:
-        return {ordinal: reward for ordinal, reward in session.execute(statement) if reward is not None}
-
-
-def stored_probes(checkpoint_id: uuid.UUID) -> Sequence[Sequence[int]]:
-    """Whole conversations that the checkpoint had in its examination, as tokens."""
-    with transaction() as session:
-        checkpoint = session.get_one(Checkpoint, checkpoint_id)
-        statement = (
-            select(RolloutRow)
-            .options(undefer(RolloutRow.tokens))
-            .where(
-                RolloutRow.run_id == checkpoint.run_id,
-                RolloutRow.phase == Phase.HELDOUT,
-                RolloutRow.training_step.is_not_distinct_from(checkpoint.heldout.get("training_step")),
-                RolloutRow.tokens.is_not(None),
-            )
-            .order_by(RolloutRow.seq)
-            .limit(PROBES)
-        )
-        stored = [row.tokens or {} for row in session.scalars(statement)]
-    return [tokens["prompt"] + tokens["completion"] for tokens in stored if tokens.get("completion")]
 
 
 def _versions() -> dict[str, str]:

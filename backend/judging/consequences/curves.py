@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Checkpoint, Run, VerdictRecord
 from backend.domain.judged_curve import JudgedPoint, judged_curve
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase, RunKind
 from backend.errors import NotFound
 from backend.judging.consequences.episodes import Floors, episodes_of, floors_of, step_sums
@@ -104,11 +105,11 @@ def _as_judged(session: Session, run: Run, examined: Sequence[Checkpoint]) -> di
     heldout = {each.step: each for each in _curve(session, run, Phase.HELDOUT, floors)}
     found = {}
     for each in examined:
-        step = each.heldout.get("training_step")
-        near = min(trained, key=lambda point: abs(point.step - (step or 0)))
+        step, saved_after = each.heldout.get("training_step"), each.step if each.stage == Stage.GRPO else 0
+        near = min(trained, key=lambda point: abs(point.step - saved_after))
         if step in heldout:
             found[each.id] = _lowered(heldout[step].trained, heldout[step].gain, heldout[step].share, near)
-        else:  # the rollouts of a validation are not stored
+        else:  # its rollouts are not stored
             reward = each.heldout_reward or 0.0
             found[each.id] = _lowered(reward, max(0.0, reward - floors.by_version[floors.own]), 0.0, near)
     return found

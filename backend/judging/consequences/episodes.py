@@ -110,11 +110,14 @@ def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Judgem
 
 
 def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:
+    """Held-out rollouts without a step are the untrained policy's, whose warm-up is examined at step 0."""
+    has_step = [Rollout.training_step.is_not(None)] if phase is Phase.HELDOUT else []
     return [
         Rollout.run_id == run.id,
         Rollout.phase == phase,
         Rollout.status == RolloutStatus.COMPLETED,
         Rollout.reward.is_not(None),
+        *has_step,
     ]
 
 
