@@ -137,7 +137,10 @@ def make_policy(
 
 
 def make_checkpoint(session: Session, policy: Policy, run: Run | None = None, **fields: Any) -> Checkpoint:
+    """One of the warm-up is what reinforcement began with, unless its examination says otherwise."""
     values = {"stage": "grpo", "step": next(_count), "artifact": f"checkpoints/{new_id()}", **fields}
+    if values["stage"] == "sft":
+        values["heldout"] = {"training_step": 0, **values.get("heldout", {})}
     checkpoint = Checkpoint(policy_id=policy.id, run_id=run.id if run else None, **values)
     session.add(checkpoint)
     session.flush()

@@ -16,7 +16,7 @@ from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import resume_run
 from backend.queue import enqueue
 from backend.settings import get_settings
-from backend.training.branches import JOB, start_branch
+from backend.training.branches import JOB, checkpoint_for, start_branch
 from tests.factories import make_member
 from tests.training.conftest import (
     built_in,
@@ -149,11 +149,32 @@ def test_a_branch_from_a_paused_run_goes_on_bit_by_bit_and_without_its_state_wit
     assert not {at for phase, at in counts_of(anew) if phase == "train" and at <= step}
 
 
-def branch(source: uuid.UUID, step: int, changes: dict[str, Any] | None = None) -> uuid.UUID:
+def test_a_branch_begins_where_grpo_began_and_not_at_the_last_checkpoint_of_the_warm_up(installation: None) -> None:
+    """Nothing is learned at such a rate: of checkpoints that are as good the earliest goes on."""
+    warm_up = {"steps": 4, "examine_every": 2, "learning_rate": 1e-6}
+    source = make_run(sft=warm_up, grpo={"steps": 2}, heldout={"every": 1, "tasks": 3})
+    assert train(source).status is RunStatus.COMPLETED, run_of(source).reason
+    saved = checkpoints_of(source)
+    assert saved["sft", 2].heldout_reward == saved["sft", 4].heldout_reward
+    assert weights_of(saved["sft", 2]) != weights_of(saved["sft", 4])
+    with transaction() as session:
+        start = checkpoint_for(session, run_of(source), None, 0)
+    assert (start.stage, start.step) == ("sft", 2)
+    from_start, from_step = branch(source, 0, checkpoint=start), branch(source, 1)
+    for repeated in (from_start, from_step):
+        assert train(repeated).status is RunStatus.COMPLETED, run_of(repeated).reason
+        assert weights_of(checkpoints_of(repeated)["grpo", 2]) == weights_of(saved["grpo", 2])
+        assert points_of(repeated)["divergence"][2] == points_of(source)["divergence"][2]
+
+
+def branch(
+    source: uuid.UUID, step: int, changes: dict[str, Any] | None = None, *, checkpoint: Checkpoint | None = None
+) -> uuid.UUID:
     """A branch that a worker has taken up."""
     with transaction() as session:
         trainer = make_member(session)
-        row = start_branch(session, trainer, run_of(source), checkpoints_of(source)["grpo", step], changes)
+        at = checkpoint or checkpoints_of(source)["grpo", step]
+        row = start_branch(session, trainer, run_of(source), at, changes)
         row.status, row.attempt = RunStatus.RUNNING, 1
         assert (row.source_run_id, row.branch_step) == (source, step)
         return row.id

@@ -52,12 +52,17 @@ def studied_by(
 
 
 def start_of(session: Session, run: Run) -> Checkpoint | None:
-    """The policy that reinforcement began with, of a branch that of the run it goes back to. None without weights."""
+    """The policy that reinforcement begins with, of a branch that of the run it goes back to. None without weights, and
+    while the warm-up chose none: of its checkpoints it is the one whose held-out rollouts are stored."""
     if start_id := (run.configuration.get(BRANCH) or {}).get("start_id"):
         found = session.get(Checkpoint, uuid.UUID(start_id))
     else:
-        stage = Stage.SFT if TrainingConfiguration.of_run(run.configuration).recipe.has_sft else Stage.UNTRAINED
-        statement = select(Checkpoint).where(Checkpoint.run_id == run.id, Checkpoint.stage == stage)
+        statement = select(Checkpoint).where(Checkpoint.run_id == run.id)
+        if TrainingConfiguration.of_run(run.configuration).recipe.has_sft:
+            is_chosen = Checkpoint.heldout["training_step"].astext.is_not(None)
+            statement = statement.where(Checkpoint.stage == Stage.SFT, is_chosen)
+        else:
+            statement = statement.where(Checkpoint.stage == Stage.UNTRAINED)
         found = session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
     return found if found is not None and found.pruned_at is None else None
 
