@@ -95,8 +95,10 @@ def prune(
 ) -> None:
     """Delete weights; rows and figures stay. Shows what would be freed and asks, unless told --yes.
 
-    The best, the untrained and the warmed-up checkpoint of a run are kept by every rule; what is marked, exported,
-    evaluated or trained on from is never deleted. Ends with 1 when a checkpoint that was named is held by something.
+    A training run does the same by itself after each examination, by its own rule (checkpoints.keep_last and
+    checkpoints.keep_every) and without asking. The best, the untrained and the warmed-up checkpoints of a run are kept
+    by every rule; what is marked, exported, evaluated, studied or trained on from is never deleted. Ends with 1 when a
+    checkpoint that was named is held by something.
     """
     client = connect()
     asked: dict[str, Any] = {"keep_last": keep_last, "keep_every": keep_every}

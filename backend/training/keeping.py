@@ -14,7 +14,7 @@ from sqlalchemy import ColumnElement, Select, String, cast, select
 from sqlalchemy.orm import Session, aliased, joinedload
 
 from backend import artifacts
-from backend.db.models import Checkpoint, Export, Policy, Run
+from backend.db.models import Checkpoint, EffortSide, Export, OnsetSample, OnsetSearch, Policy, Run
 from backend.db.session import after_commit
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.keeping import KeepReason, KeepRule, keep_reasons
@@ -110,6 +110,9 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
     for used, kind in session.execute(started):
         if used is not None:
             uses[used].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.EVALUATED)
+    for studied in (*_studied(ids), _searched(ids)):
+        for identifier in session.scalars(studied):
+            uses[identifier].add(KeepReason.STUDIED)
     for identifier in session.scalars(_branched(ids)):
         uses[identifier].add(KeepReason.BRANCHED)
     for identifier in session.scalars(_bases(ids)):
@@ -118,6 +121,22 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
         for identifier in _named(session, condition, ids):
             uses[identifier].add(reason)
     return uses
+
+
+def _studied(ids: Sequence[uuid.UUID]) -> Iterable[Select[uuid.UUID]]:
+    """Checkpoints that were sampled or scored, or are waiting to be."""
+    for rows in (OnsetSample, EffortSide):
+        yield select(Checkpoint.id).join(rows, rows.checkpoint_id == Checkpoint.id).where(Checkpoint.id.in_(ids))
+
+
+def _searched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
+    """Checkpoints among which an onset is searched for: until it is found, any of them may be sampled."""
+    is_offered = (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= OnsetSearch.last_step)
+    return (
+        select(Checkpoint.id)
+        .join(OnsetSearch, OnsetSearch.run_id == Checkpoint.run_id)
+        .where(Checkpoint.id.in_(ids), OnsetSearch.status.in_(UNDER_WAY), is_offered)
+    )
 
 
 def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
@@ -191,10 +210,12 @@ def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
         .execution_options(populate_existing=True)
     ).all()
     uses = uses_of(session, [row.id for row in rows])
+    known = {each.checkpoint.id: set(each.reasons) for each in plan.going}
     going, refused = [], list(plan.refused)
     for row in rows:
-        holding = sorted(uses[row.id] | ({KeepReason.MARKED} if row.is_kept else set()))
-        if holding:
+        of_row = {KeepReason.MARKED: row.is_kept, KeepReason.BEST: row.is_best}
+        since = {reason for reason, holds in of_row.items() if holds} - known[row.id]
+        if holding := sorted(uses[row.id] | since):
             refused.append(Weighed(row, holding))
         else:
             _let_go(session, actor, row)

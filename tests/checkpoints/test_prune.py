@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Export
+from backend.db.models import AuditEvent, EffortScore, EffortSide, Export, OnsetSample, OnsetSearch
 from backend.db.session import run_after_commit
+from backend.domain.effort import EffortMeasure
 from backend.domain.training.keeping import KeepReason, KeepRule
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
 from backend.training.keeping import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
@@ -126,6 +127,59 @@ def test_a_mark_holds_until_it_is_taken_away(session: Session, trained: TrainedR
     assert plan_by_hand(session, [saved["grpo 20"].id]).refused
     mark_kept(session, actor, saved["grpo 20"], is_kept=False)
     assert [each.checkpoint.step for each in plan_by_rule(session, run_id=run.id, rule=None).going] == [20, 40]
+
+
+@pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.COMPLETED])
+def test_what_an_effort_score_is_about_stays(session: Session, trained: TrainedRun, status: RunStatus):
+    """Also while it waits, and nothing was played yet."""
+    run, saved = trained()
+    score = EffortScore(
+        run_id=run.id,
+        version_id=run.version_id,
+        plan={},
+        cuts=5,
+        samples=4,
+        replies=8,
+        measure=EffortMeasure.SUCCESS,
+        status=status,
+    )
+    session.add(score)
+    session.flush()
+    session.add(EffortSide(score_id=score.id, checkpoint_id=saved["grpo 20"].id, stage="grpo", step=20))
+    session.flush()
+    prune_by_rule(session, run.id, KeepRule(last=1))
+    assert pruned(saved) == {"grpo 40"}
+    assert plan_by_hand(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.STUDIED]
+
+
+def test_what_a_search_for_an_onset_may_sample_stays_until_it_is_over(session: Session, trained: TrainedRun):
+    run, saved = trained(steps=(20, 40, 60, 80))
+    amount = {"tasks": 4, "group_size": 1, "temperature": 1.0, "seed": 1, "remarks": []}
+    search = OnsetSearch(
+        run_id=run.id, version_id=run.version_id, detector="early_exit", last_step=40, hint_step=20, **amount
+    )
+    session.add(search)
+    session.flush()
+    prune_by_rule(session, run.id, KeepRule(last=1))
+    assert pruned(saved) == {"grpo 60"}
+    assert plan_by_hand(session, [saved["sft"].id]).refused, "the base rate is its"
+    sample = OnsetSample(search_id=search.id, checkpoint_id=saved["grpo 20"].id, step=20)
+    search.status = RunStatus.COMPLETED
+    session.add(sample)
+    session.flush()
+    prune_by_rule(session, run.id, KeepRule(last=1))
+    assert pruned(saved) == {"grpo 40", "grpo 60"}
+
+
+def test_what_became_the_best_after_the_plan_stays(session: Session, trained: TrainedRun):
+    """An export or a verdict may make it that while the run goes on."""
+    run, saved = trained()
+    plan = plan_by_rule(session, run_id=run.id, rule=None)
+    saved["grpo 20"].is_best = True
+    session.flush()
+    done = prune(session, None, plan)
+    assert pruned(saved) == {"grpo 40"}
+    assert [each.reasons for each in done.refused] == [[KeepReason.BEST]]
 
 
 def test_what_came_into_use_after_the_plan_stays(session: Session, trained: TrainedRun):

@@ -104,17 +104,20 @@ class HeldoutChoice(Block):
 
 
 class CheckpointChoice(Block):
-    """How much work a crash may cost, and which checkpoints keep their weights."""
+    """How much work a crash may cost, and which checkpoints keep their weights: a run deletes those of the others by
+    itself, after each examination and without asking."""
 
     every: int = Field(default=10, ge=1)
     """Steps between two saved states of the trainer; a run that was cut goes on from the last. Fewer lose less work in
     a crash and write more; large models want more."""
     keep_last: int = Field(default=5, ge=1, le=1_000_000)
-    """So many of the newest GRPO checkpoints keep their weights. The untrained one, those after the warm-up, the best
-    one and those that are marked or in use always do; of the others only the figures stay. More when you may want to
-    roll back far, fewer when the weights are large."""
+    """So many of the newest GRPO checkpoints keep their weights. Of older ones the run deletes them for good after each
+    examination, and keeps the figures. The untrained one, those of the warm-up, the best one and those that are marked
+    or that anything uses always keep them. More when you may want to roll back far, fewer when the weights are
+    large."""
     keep_every: int = Field(default=0, ge=0, le=1_000_000)
-    """Beside them, the GRPO checkpoint of every so many steps; 0: none, 1: all of them."""
+    """Beside them, the GRPO checkpoint of every so many steps keeps its weights; 0: none, 1: all of them do, and
+    nothing is deleted."""
 
 
 class TrainingConfiguration(Block):

@@ -28,6 +28,8 @@ class KeepReason(StrEnum):
     """An export was made of it."""
     EVALUATED = "evaluated"
     """An evaluation was played with it."""
+    STUDIED = "studied"
+    """A search for an onset or an effort score is about it."""
     BRANCHED = "branched"
     """Another training run started from it."""
     PLAYING = "playing"
@@ -50,6 +52,7 @@ _BINDING = frozenset(
         KeepReason.MARKED,
         KeepReason.EXPORTED,
         KeepReason.EVALUATED,
+        KeepReason.STUDIED,
         KeepReason.BRANCHED,
         KeepReason.PLAYING,
         KeepReason.RESUME,
@@ -64,6 +67,7 @@ _WORDS = {
     KeepReason.MARKED: "marked to be kept",
     KeepReason.EXPORTED: "exported",
     KeepReason.EVALUATED: "evaluated",
+    KeepReason.STUDIED: "a study is about it",
     KeepReason.BRANCHED: "another run starts from it",
     KeepReason.PLAYING: "in use right now",
     KeepReason.RESUME: "its run goes on from it",
