@@ -12,6 +12,7 @@ SHARED: Mapping[str, str] = {
     "tests/importing/test_verifiers_v1.py": "verifiers",
     "tests/judging/test_certify_a_version.py": "a certificate",
     "tests/judging/test_detectors_on_whole_runs.py": "played episodes",
+    "tests/ops/test_cli_exports.py": "a whole Proctor",
     "tests/ops/test_cli_lessons.py": "a whole Proctor",
     "tests/ops/test_cli_of_runs.py": "a whole Proctor",
     "tests/ops/test_cli_steering.py": "a whole Proctor",
