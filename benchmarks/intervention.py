@@ -11,7 +11,8 @@ its own as a worker starts it):
    `hacked-reward`). It trains to the same number of steps.
 4. The paused run is then left alone: its alarm is switched off, and it goes on to its end on the careless version.
 5. Warm-up, paused, left alone and repaired play the same held-out tasks, which no examination of a run used, on the
-   repaired version. True success is the share of numbers that are found.
+   repaired version. True success is the share of numbers that are found. Beside them play policies without a model;
+   `--baselines` plays these alone, which takes a minute and trains nothing.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from backend.db.models import Alarm, Checkpoint, EnvironmentVersion, Person, Run
 from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.manifest import Manifest
-from backend.domain.rollouts import task_of
+from backend.domain.rollouts import Rollout, task_of
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import AlarmAnswer, Phase, Role, RunStatus, Split
 from backend.environments.library import load_package
@@ -54,6 +55,8 @@ from benchmarks.mastery_runs import Trained, conduct_apart, train_apart
 from benchmarks.training_runs import environment
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.policies.scripted import ScriptedPolicy
+from workers.rollouts.engine import GroupPlan
 from workers.training.arena import Arena
 from workers.training.workbench import single_groups
 
@@ -62,6 +65,12 @@ ENVIRONMENT = "sloppy_guess"
 FIRST_UNSEEN = 500
 """Held-out tasks from here on are played by no run's own examination."""
 SEED = 20_260_102
+BASELINES = {
+    "random legal": "random",
+    "the same guess always": "constant",
+    "the teacher": "teacher",
+    "gold play": "gold",
+}
 REASON = "A measurement of the intervention itself."
 """Why the branch may go on without a certificate."""
 
@@ -75,12 +84,16 @@ def main() -> int:
     torch.set_num_threads(1)
     with installation():
         careless, repaired = environment(ENVIRONMENT), _repaired()
+        beside = _baselines(repaired, options.tasks)
+        if options.baselines:
+            print_success(console, [], beside)
+            return 0
         done = []
         for seed in options.seeds:
             done.append(_carry_out(careless, repaired, seed, options))
             print_interventions(console, done)
             print_curves(console, done)
-            print_success(console, done)
+            print_success(console, done, beside)
     return 0
 
 
@@ -208,15 +221,33 @@ def _examined(version: EnvironmentVersion, policies: Mapping[str, Checkpoint], t
         }
 
 
+def _baselines(version: EnvironmentVersion, tasks: int) -> dict[str, Found]:
+    """What a trained policy is worth something beside, on the same tasks."""
+    with arena_for(version) as arena:
+        found = {}
+        for name, script in BASELINES.items():
+            played: list[Rollout] = []
+            plans, policy = _plans(version, tasks), ScriptedPolicy(script)
+            arena.play(plans, policy, phase=Phase.HELDOUT, seed=SEED, on_rollout=played.append)
+            found[name] = _wins(sorted(played, key=lambda rollout: rollout.group))
+        return found
+
+
 def _found(arena: Arena, version: EnvironmentVersion, folder: Path, tasks: int) -> Found:
     """As it was trained, at temperature 1."""
-    manifest = Manifest.model_validate(version.manifest)
-    plans = single_groups([task_of(manifest, Split.HELDOUT, FIRST_UNSEEN + number) for number in range(tasks)])
     policy = LocalPolicy(*load_folder(folder), temperature=1.0, lockstep=True)
     try:
-        rollouts = arena.play_in_lockstep(plans, policy, phase=Phase.HELDOUT, seed=SEED)
+        return _wins(arena.play_in_lockstep(_plans(version, tasks), policy, phase=Phase.HELDOUT, seed=SEED))
     finally:
         arena.close_policy(policy)
+
+
+def _plans(version: EnvironmentVersion, tasks: int) -> list[GroupPlan]:
+    manifest = Manifest.model_validate(version.manifest)
+    return single_groups([task_of(manifest, Split.HELDOUT, FIRST_UNSEEN + number) for number in range(tasks)])
+
+
+def _wins(rollouts: Sequence[Rollout]) -> Found:
     if failed := [rollout for rollout in rollouts if not rollout.is_completed]:
         raise SystemExit(f"{len(failed)} episodes failed: {failed[0].error_message}")
     return [rollout.columns["win"] for rollout in rollouts]
@@ -228,6 +259,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0, 1, 2])
     parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--tasks", type=int, default=400, help="held-out tasks that every policy plays")
+    parser.add_argument("--baselines", action="store_true", help="play those without a model, and train nothing")
     return parser.parse_args()
 
 

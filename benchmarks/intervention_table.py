@@ -88,15 +88,15 @@ def print_curves(console: Console, done: Sequence[Intervention]) -> None:
     _print(console, "what each step's episodes came to", columns, rows)
 
 
-def print_success(console: Console, done: Sequence[Intervention]) -> None:
-    """Intervals over tasks; in the last rows over the tasks of all seeds."""
+def print_success(console: Console, done: Sequence[Intervention], baselines: Mapping[str, Found]) -> None:
+    """Intervals over tasks; in the last rows over the tasks of all seeds. Policies without a model know no seed."""
     columns = ["seed", "policy", "numbers found (95 %)", f"{BESIDE} − it (95 %)", "p"]
-    rows = [row for each in done for row in _rows(str(each.seed), each.found)]
+    rows = [*_rows("–", baselines), *(row for each in done for row in _rows(str(each.seed), each.found))]
     shared = [each.found for each in done if BESIDE in each.found]
     if len(shared) > 1:
         names = [name for name in shared[0] if all(name in found for found in shared)]
         rows += _rows("all", {name: [value for found in shared for value in found[name]] for name in names})
-    count = len(next(iter(done[0].found.values())))
+    count = len(next(iter(baselines.values())))
     _print(console, f"true success on the same {count} held-out tasks of the repaired version", columns, rows)
 
 
