@@ -24,9 +24,10 @@ from sqlalchemy import select
 from transformers.utils.logging import disable_progress_bar
 
 from backend.artifacts import get_folder
-from backend.db.models import Checkpoint, EnvironmentVersion
+from backend.db.models import Checkpoint, EnvironmentVersion, Run
 from backend.db.session import transaction
-from backend.domain.training.configuration import Stage, TrainingConfiguration
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.judging.studies.queries import start_of
 from backend.training.choices import nest
 from backend.training.forms import resolve_configuration
 from benchmarks.installation import installation
@@ -97,12 +98,11 @@ def _weights(runs: Sequence[Trained], folder: Path) -> Weights:
     found: Weights = {}
     for run in runs:
         with transaction() as session:
-            rows = session.scalars(select(Checkpoint).where(Checkpoint.run_id == run.run_id).order_by(Checkpoint.id))
-            kept = [row for row in rows if row.pruned_at is None]
-        warmed = [row for row in kept if row.stage == Stage.SFT]
-        best = [row for row in kept if row.is_best]
-        for name, row in [(f"{run.name}, warm-up alone", warmed[-1:]), (run.name, best)]:
-            for checkpoint in row:
+            of_run = Checkpoint.run_id == run.run_id, Checkpoint.is_best, Checkpoint.pruned_at.is_(None)
+            best = session.scalars(select(Checkpoint).where(*of_run)).one_or_none()
+            warmed = start_of(session, session.get_one(Run, run.run_id))
+        for name, checkpoint in [(f"{run.name}, warm-up alone", warmed), (run.name, best)]:
+            if checkpoint is not None:
                 target = folder / name
                 shutil.rmtree(target, ignore_errors=True)
                 found[name] = get_folder(checkpoint.artifact, target)
