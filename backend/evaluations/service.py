@@ -9,13 +9,14 @@ from sqlalchemy.orm import Session
 from backend.db.models import Job, Run
 from backend.domain.plans import EvaluationPlan
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import Queue, Role, RunKind, RunStatus
+from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.evaluations.endings import tell_of_ending
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.evaluations.starting import enqueue_shares, start_evaluation
 from backend.events import RUNS, announce, run_topic
+from backend.judging.detection import follow_run
 from backend.judging.effort.service import SCORES
 from backend.judging.judges.service import start_named
 from backend.judging.onset.service import SEARCHES
@@ -62,8 +63,8 @@ def finish_run(
 ) -> None:
     """A worker lays the run down: completed, stopped, paused or failed. Figures already there are kept.
 
-    A completed evaluation is looked at by the detectors next, and by the judges that it named; training is watched by
-    the detectors while it goes on.
+    What an evaluation stored is looked at by the detectors next, and once it is complete by the judges that it named;
+    training is watched by the detectors while it goes on.
     """
     if not status.is_over:
         raise ValueError(f"{status} does not end a run")
@@ -79,8 +80,8 @@ def finish_run(
     if run.kind is RunKind.EVALUATION:
         SEARCHES.follow_evaluation(session, run.id)
         SCORES.follow_evaluation(session, run.id)
+    follow_run(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
-        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id)
         start_named(session, run, run.configuration.get("judge_ids", ()))
 
 

@@ -9,11 +9,20 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Rollout, Run
-from backend.domain.vocabulary import JobStatus, Phase, Queue, RolloutStatus, RunKind
+from backend.domain.vocabulary import (
+    OF_EVALUATION,
+    OF_STEPS,
+    JobStatus,
+    Phase,
+    Queue,
+    RolloutStatus,
+    RunKind,
+    RunStatus,
+)
 from backend.errors import Conflict
 from backend.events import REVIEW, announce, run_topic
 from backend.queue import JUDGING_JOB, enqueue
@@ -24,13 +33,24 @@ if TYPE_CHECKING:
 
 PROGRESS = "progress"
 """Key of the job's arguments: {done, total, phase, flags, over}."""
-PHASES: Mapping[RunKind, Phase] = {RunKind.TRAINING: Phase.TRAIN, RunKind.EVALUATION: Phase.EVALUATION}
+COPIES = (RunKind.RESCORE, RunKind.REPLAY)
+"""Runs that hold another one's rollouts with other rewards."""
+PHASES: Mapping[RunKind, tuple[Phase, ...]] = {
+    RunKind.TRAINING: OF_STEPS,
+    **dict.fromkeys((RunKind.EVALUATION, *COPIES), OF_EVALUATION),
+}
 """Rollouts of these say something about a policy that could cheat."""
+_OTHERS = {
+    RunKind.CHECK: "The checks of a version are played by scripts that cheat on purpose: detectors would flag what the"
+    " certificate is made from.",
+    RunKind.PLAY: "A hand play is one person's own episode, not a policy's: there is nothing to compare it with.",
+}
+"""Why detectors do not look at other kinds of runs."""
 MOST_ALTERED = 1000
 
 
 class NothingToLookAt(Conflict):
-    """Detectors look at completed rollouts of trainings and evaluations; this run has none."""
+    """Detectors look at completed rollouts; this run has none."""
 
 
 class DetectionRequest(BaseModel):
@@ -97,7 +117,9 @@ def newest_detection(session: Session, run_id: uuid.UUID) -> Detection | None:
 
 def start_detection(session: Session, actor: Actor, run: Run, request: DetectionRequest) -> Detection:
     """Queue a look at all that the run stored. One that is under way is given back."""
-    if not can_be_looked_at(run) or not _completed(session, run):
+    if not can_be_looked_at(run):
+        raise NothingToLookAt(_OTHERS[run.kind])
+    if not _has_completed(session, run):
         raise NothingToLookAt
     session.refresh(run, ["status"], with_for_update={"of": Run, "key_share": True})
     known = newest_detection(session, run.id)
@@ -110,6 +132,24 @@ def start_detection(session: Session, actor: Actor, run: Run, request: Detection
     return Detection.of(job)
 
 
+def follow_run(session: Session, run: Run) -> None:
+    """A run is over: what an evaluation stored is looked at, however it ended. What another version scored again is
+    looked at once more, because there is a second verifier."""
+    if run.kind is RunKind.EVALUATION and _has_completed(session, run):
+        _look_once(session, run.id)
+    elif run.kind in COPIES and run.status is RunStatus.COMPLETED and run.source_run_id:
+        source = session.get(Run, run.source_run_id)
+        if source is not None and source.version_id != run.version_id and can_be_looked_at(source):
+            _look_once(session, source.id)
+
+
+def _look_once(session: Session, run_id: uuid.UUID) -> None:
+    """A look that waits for a worker will see it all; one that a worker has begun may not."""
+    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status == JobStatus.QUEUED)
+    if session.scalars(waiting.limit(1).with_for_update(skip_locked=True)).first() is None:
+        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id)
+
+
 def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progress: dict[str, Any]) -> None:
     """How far a look is, for whoever watches the run."""
     job = session.get(Job, job_id, with_for_update=True)
@@ -118,8 +158,8 @@ def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progre
         announce(session, run_topic(run_id), REVIEW)
 
 
-def _completed(session: Session, run: Run) -> int:
-    statement = select(func.count()).where(
-        Rollout.run_id == run.id, Rollout.phase == PHASES[run.kind], Rollout.status == RolloutStatus.COMPLETED
+def _has_completed(session: Session, run: Run) -> bool:
+    statement = select(Rollout.id).where(
+        Rollout.run_id == run.id, Rollout.phase.in_(PHASES[run.kind]), Rollout.status == RolloutStatus.COMPLETED
     )
-    return session.scalar(statement) or 0
+    return session.scalar(statement.limit(1)) is not None

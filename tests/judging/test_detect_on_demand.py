@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Job, Run
 from backend.db.session import transaction
-from backend.domain.vocabulary import Queue
+from backend.domain.vocabulary import Queue, RunKind
 from backend.judging.detection import newest_detection
 from backend.queue import JUDGING_JOB, enqueue
 from tests.factories import make_rollouts, make_run, make_step
@@ -67,3 +67,13 @@ def test_what_an_attempt_before_had_flagged_is_counted(stored: uuid.UUID) -> Non
         found = newest_detection(session, stored)
     assert found is not None
     assert found.by_detector["tampering"] == 2
+
+
+def test_a_replay_is_looked_at_by_its_own_rewards(stored: uuid.UUID) -> None:
+    with transaction() as session:
+        session.get_one(Run, stored).kind = RunKind.REPLAY
+    carried_out(stored)
+    with transaction() as session:
+        found = newest_detection(session, stored)
+    assert found is not None
+    assert (found.done, found.by_detector["repeated_text"]) == (23, 3)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from backend.domain.passes import SuccessRule
 from tests.judging.rows import BATCH, WIN, flags, row
-from workers.judging.detectors.scene import BaseTask
+from workers.judging.detectors.scene import BaseTask, Second
 from workers.judging.detectors.view import Examination, RolloutRow
 from workers.judging.detectors.watch import Watch
 
@@ -86,11 +87,28 @@ def test_a_task_that_the_base_never_solved_is_flagged_when_it_is_always_solved(p
     assert all(draft.evidence["tasks"] == ["train/0"] for draft in found)
 
 
+def test_a_training_run_is_not_too_good_to_be_true():
+    """From never to always is what it is for."""
+    scene = replace(WIN, base={"train/0": BaseTask(16, 0)})
+    assert not flags("too_good", *steps(lambda _: [scored(1.0, 0) for _ in range(12)]), scene=scene)
+
+
 @pytest.mark.parametrize(("disputed", "is_bad"), [(9, True), (1, False)])
 def test_two_verifiers_that_disagree_are_flagged(disputed: int, is_bad: bool):
     scene = replace(BATCH, success=replace(WIN.success, column="reward", at_least=0.6))
     rows = [row(1.0, second_reward=0.0 if i < disputed else 1.0) for i in range(100)]
     assert bool(flags("second_verifier", rows, scene=scene)) is is_bad
+
+
+@pytest.mark.parametrize(("disputed", "is_bad"), [(9, True), (1, False)])
+def test_each_verifier_judges_by_its_own_rule(disputed: int, is_bad: bool):
+    """Here by a column that is called otherwise, in a reward that weighs it otherwise."""
+    scene = replace(BATCH, second=Second("game v2", SuccessRule("solved", 2.0)))
+    others = [{"solved": 0.0 if i < disputed else 2.0} for i in range(100)]
+    rows = [scored(1.0, 0, second_reward=7.0, second_columns=each) for each in others]
+    found = flags("second_verifier", rows, scene=scene)
+    assert [draft.key for draft in found] == (["game v2"] if is_bad else [])
+    assert all(len(draft.evidence["rollouts"]) == 5 for draft in found)
 
 
 def test_an_evaluation_has_no_steps_to_compare():

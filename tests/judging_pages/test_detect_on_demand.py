@@ -51,5 +51,17 @@ def test_who_may_and_what_is_refused(session: Session, client_for: ClientFor) ->
     check = make_run(session, run.version, kind=RunKind.CHECK)
     empty = make_run(session, run.version, kind=RunKind.TRAINING)
     make_rollouts(session, empty, [[0.0, 1.0, 0.0]], phase=Phase.WARM_UP)
-    for each in (check, empty):
-        assert author.post(f"/api/v1/runs/{each.id}/detection", json={}).status_code == 409
+    played = make_run(session, run.version, kind=RunKind.PLAY)
+    for each, why in ((check, "cheat on purpose"), (played, "hand play"), (empty, "this run has none")):
+        answer = author.post(f"/api/v1/runs/{each.id}/detection", json={})
+        assert answer.status_code == 409
+        assert why in answer.text
+
+
+def test_re_scores_and_replays_are_looked_at_when_asked_for(session: Session, client_for: ClientFor) -> None:
+    run = evaluation(session)
+    for kind in (RunKind.RESCORE, RunKind.REPLAY):
+        run.kind = kind
+        session.flush()
+        answer = client_for(Role.AUTHOR).post(f"/api/v1/runs/{run.id}/detection", json={})
+        assert answer.status_code == 202

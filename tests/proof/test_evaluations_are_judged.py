@@ -1,4 +1,4 @@
-"""A completed evaluation is looked at by the detectors, without anybody asking."""
+"""What an evaluation stored is looked at by the detectors, without anybody asking."""
 
 from collections.abc import Callable
 
@@ -43,7 +43,9 @@ def test_the_detectors_job_is_small_work_and_leaves_the_run_alone(
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_failed_is_not_judged(ada: TestClient, publish: Callable[..., str], three: str) -> None:
+def test_an_evaluation_that_stored_nothing_is_not_judged(
+    ada: TestClient, publish: Callable[..., str], three: str
+) -> None:
     start(ada, publish(in_reset="raise ValueError('no board')"), three)
     assert work() == ["evaluations.run"]
 
@@ -56,5 +58,5 @@ def test_a_resumed_run_gets_its_own_job_not_the_detectors(
     with transaction() as session:
         enqueue(session, "judging.detect", queue=Queue.CPU, run_id=run_id)
     asked(ada.post(f"/api/v1/runs/{run_id}/resume"))
-    assert work() == ["evaluations.run", "judging.detect", "evaluations.run", "judging.detect"]
+    assert work() == ["evaluations.run", "judging.detect", "evaluations.run"]
     assert run_of(run_id).status is RunStatus.COMPLETED

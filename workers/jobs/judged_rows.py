@@ -14,17 +14,24 @@ from backend.db.session import transaction
 from backend.domain.detectors.settings import InForce
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD
-from backend.domain.vocabulary import OF_EVALUATION, OF_STEPS, Phase, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
 from backend.evaluations.mixes import is_mixed, names_of, versions_of
 from backend.evaluations.results.rules import rule_of
+from backend.judging.detection import COPIES, PHASES
 from backend.judging.detectors.queries import in_force_for
-from workers.judging.detectors.scene import BaseTask, Scene, scene_of, with_base
+from workers.judging.detectors.scene import BaseTask, Scene, Second, scene_of, with_base
 from workers.judging.detectors.view import SAME_REWARD, Examination, RolloutRow
 
 BATCH = 2000
 """Rollouts of an evaluation that are looked at together."""
-_JUDGED_PHASES = {RunKind.TRAINING: OF_STEPS, RunKind.EVALUATION: OF_EVALUATION}
-"""Rollouts of these phases say something about a policy that could cheat."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondRun:
+    """A run that scored another one's rollouts by another version."""
+
+    id: uuid.UUID
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +43,8 @@ class Judged:
     """Empty: nothing of it is looked at."""
     scene: Scene
     settings: dict[str, InForce]
-    second_run_id: uuid.UUID | None
-    """The newest run that scored its rollouts by another version."""
+    second: SecondRun | None
+    """The newest one that is complete."""
     environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
     """Names by version, where the run plays several."""
 
@@ -47,10 +54,13 @@ def judged_run(run_id: uuid.UUID) -> Judged:
         run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
         version = run.version
         scene = scene_of_run(session, run, version)
-        second = None if scene.has_steps else _second_run(session, run)
+        second = None
+        if found := _second_run(session, run):
+            second = SecondRun(found.id, tuple(found.columns))
+            scene = replace(scene, second=_second(found))
         settings = in_force_for(session, run.id, version.environment_id)
         names = {each.id: name for each, name in _mixed(session, run)}
-        return Judged(run_id, _JUDGED_PHASES.get(run.kind, ()), scene, settings, second, names)
+        return Judged(run_id, PHASES.get(run.kind, ()), scene, settings, second, names)
 
 
 def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
@@ -73,7 +83,10 @@ def _mixed(session: Session, run: Run) -> list[tuple[EnvironmentVersion, str]]:
 
 
 def _base_run(session: Session, run: Run) -> Run | None:
-    """The evaluation of the policy's earliest checkpoint on the same version, where this one is of a later one."""
+    """The evaluation of the policy's earliest checkpoint on the same version, where this one is of a later one.
+
+    A training run has none: what it never solved at its beginning and always solves later, it learned.
+    """
     own = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
     if run.kind is not RunKind.EVALUATION or own is None:
         return None
@@ -107,14 +120,26 @@ def _base_tasks(session: Session, base: Run, scene: Scene) -> dict[str, BaseTask
     return {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)}
 
 
-def _second_run(session: Session, run: Run) -> uuid.UUID | None:
-    statement = select(Run.id).where(
-        Run.source_run_id == run.id,
-        Run.kind.in_((RunKind.RESCORE, RunKind.REPLAY)),
-        Run.status == RunStatus.COMPLETED,
-        Run.version_id != run.version_id,
+def _second_run(session: Session, run: Run) -> Run | None:
+    """The newest run that scored rollouts of this one by another version."""
+    loaded = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    statement = (
+        select(Run)
+        .options(loaded)
+        .where(
+            Run.source_run_id == run.id,
+            Run.kind.in_(COPIES),
+            Run.status == RunStatus.COMPLETED,
+            Run.version_id != run.version_id,
+        )
     )
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).one_or_none()
+
+
+def _second(run: Run) -> Second:
+    version = run.version
+    rule = rule_of(run, Manifest.model_validate(version.manifest))
+    return Second(f"{version.environment.name} v{version.number}", rule)
 
 
 def examinations_of(run_id: uuid.UUID) -> list[Examination]:
@@ -194,11 +219,12 @@ def _rows(run: Judged) -> Select[Any]:
         .join(Task, Task.id == Group.task_id)
         .where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
     )
-    if run.second_run_id is None:
+    if run.second is None:
         return statement
     second = aliased(Rollout)
-    is_other = (second.run_id == run.second_run_id) & (second.source_id == Rollout.id)
-    return statement.outerjoin(second, is_other).add_columns(second.reward.label("second_reward"))
+    is_other = (second.run_id == run.second.id) & (second.source_id == Rollout.id)
+    said = second.reward.label("second_reward"), second.columns.label("second_columns")
+    return statement.outerjoin(second, is_other).add_columns(*said)
 
 
 _OF_STEP = ("reply", "action")
@@ -219,5 +245,7 @@ def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),
     )
-    second = getattr(found, "second_reward", None)
-    return row if second is None else replace(row, second_reward=second)
+    if run.second is None or found.second_reward is None:
+        return row
+    columns = dict(zip(run.second.columns, found.second_columns, strict=True))
+    return replace(row, second_reward=found.second_reward, second_columns=columns)

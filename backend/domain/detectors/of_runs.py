@@ -118,7 +118,7 @@ OF_RUNS = (
         source="impossibly high scores, METR 2025",
         subject=RUN,
         thresholds={"pass": 0.9, "probability": 0.99, "fewest": 4},
-        needs=(Need.BASE,),
+        needs=(Need.EVALUATION, Need.BASE),
     ),
     Face(
         id="effort_collapse",

@@ -23,6 +23,15 @@ class BaseTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Second:
+    """Another version of the reward, which judged the same rollouts."""
+
+    name: str
+    success: SuccessRule
+    """What success is by it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scene:
     """Whatever is not known is left empty: the detectors that need it are silent."""
 
@@ -41,6 +50,8 @@ class Scene:
     """Words of the reward's own code that the prompt does not tell, in lower case."""
     base: Mapping[str, BaseTask] = field(default_factory=dict)
     """By task."""
+    second: Second | None = None
+    """Who else judged rollouts of the run."""
     has_steps: bool = True
     """It is a training run. An evaluation comes in batches that are no steps."""
 

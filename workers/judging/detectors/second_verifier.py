@@ -4,7 +4,8 @@ from scipy import stats
 
 from backend.domain.vocabulary import Severity
 from workers.judging.detectors.base import FlagDraft, Limits, bounded, run_detector
-from workers.judging.detectors.view import RunView
+from workers.judging.detectors.scene import Scene
+from workers.judging.detectors.view import RolloutRow, RunView, passes, passes_second
 
 
 def look(view: RunView, limits: Limits) -> list[FlagDraft]:
@@ -16,19 +17,20 @@ def look(view: RunView, limits: Limits) -> list[FlagDraft]:
     p = mcnemar(only_first, only_second)
     if rate <= limits["rate"] and p >= limits["p"]:
         return []
+    other = view.scene.second.name if view.scene.second else "another version"
     return [
         FlagDraft(
             detector=DETECTOR.id,
-            key="run",
+            key=other,
             severity=Severity.WARNING,
             score=bounded(0.5 + rate),
-            sentence=f"Two versions of the reward disagree about {rate:.1%} of {total} rollouts: {only_first} pass by"
-            f" this one only, {only_second} by the other only (McNemar p = {p:.2g}).",
+            sentence=f"The reward and that of {other} disagree about {rate:.1%} of {total} rollouts: {only_first} pass"
+            f" by this one only, {only_second} by the other only (McNemar p = {p:.2g}).",
             evidence={
                 "passes by this one only": only_first,
                 "passes by the other only": only_second,
                 "p": p,
-                "rollouts": [str(row.id) for row in view.newest if _is_disputed(row.reward, row.second_reward)][:5],
+                "rollouts": [str(row.id) for row in view.newest if _is_disputed(view.scene, row)][:5],
             },
             training_step=view.steps[-1].step,
         )
@@ -42,8 +44,8 @@ def mcnemar(only_first: int, only_second: int) -> float:
     return float(stats.binomtest(only_first, only_first + only_second).pvalue)
 
 
-def _is_disputed(first: float, second: float | None) -> bool:
-    return second is not None and abs(first - second) > 1e-6
+def _is_disputed(scene: Scene, row: RolloutRow) -> bool:
+    return passes_second(scene, row) not in {None, passes(scene, row)}
 
 
 DETECTOR = run_detector("second_verifier", look)

@@ -44,6 +44,8 @@ class RolloutRow:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
+    second_columns: Mapping[str, float] = field(default_factory=dict)
+    """By the same version."""
     environment: str = ""
     """In which it was played, where the run plays several."""
 
@@ -160,8 +162,8 @@ class RunView:
             known = self.outcomes.get(row.task, BaseTask(0, 0))
             has_passed = passes(self.scene, row)
             self.outcomes[row.task] = BaseTask(known.plays + 1, known.passes + has_passed)
-            if row.second_reward is not None:
-                self.verdicts[has_passed, passes(self.scene, replace(row, reward=row.second_reward))] += 1
+            if (has_passed_second := passes_second(self.scene, row)) is not None:
+                self.verdicts[has_passed, has_passed_second] += 1
 
     @property
     def newest(self) -> list[RolloutRow]:
@@ -201,6 +203,14 @@ def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRo
 def passes(scene: Scene, row: RolloutRow) -> bool:
     """Does the rollout succeed? Where that is not known, none does."""
     return _meets(scene.success, row)
+
+
+def passes_second(scene: Scene, row: RolloutRow) -> bool | None:
+    """Does it succeed by the second verifier's own rule? None: that did not judge it, or success is not known."""
+    if row.second_reward is None or scene.success is None:
+        return None
+    rule = scene.second.success if scene.second else scene.success
+    return _meets(rule, replace(row, reward=row.second_reward, columns=row.second_columns))
 
 
 def rule_of(scene: Scene, row: RolloutRow) -> SuccessRule | None:

@@ -58,8 +58,8 @@ class Watch:
             self._counts[name[0]] += 1
 
     def _is_on(self, face: Face) -> bool:
-        has_steps = self.view.scene.has_steps or Need.STEPS not in face.needs
-        return self.settings[face.id].enabled and has_steps
+        other = Need.EVALUATION if self.view.scene.has_steps else Need.STEPS
+        return self.settings[face.id].enabled and other not in face.needs
 
     def _limits(self, face: Face) -> Limits:
         return self.settings[face.id].thresholds
