@@ -4,20 +4,22 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 from sqlalchemy import select
 
 from backend.db.models import Run
 from backend.db.session import forget_engine, transaction
-from backend.domain.vocabulary import RunKind
+from backend.domain.vocabulary import RunKind, Severity
 from backend.settings import get_settings
 from workers.jobs.judged_rows import Judged, examinations_of, judged_run, stored_steps
+from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.watch import Watch
 
 MOST = 0.02
-"""Share of rollouts that may be flagged."""
+"""Share of rollouts that may be flagged. About the run nothing graver than a note may be said."""
+MOST_LINES = 5
 console = Console(soft_wrap=True)
 
 
@@ -26,8 +28,19 @@ class Accused:
     rollouts: int = 0
     flagged: set[uuid.UUID] = field(default_factory=set)
     by_detector: Counter[str] = field(default_factory=Counter)
-    about_run: list[str] = field(default_factory=list)
+    about_run: list[FlagDraft] = field(default_factory=list)
     examples: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def share(self) -> float:
+        return len(self.flagged) / max(self.rollouts, 1)
+
+    @property
+    def faults(self) -> list[str]:
+        """Why it is not quiet: too many rollouts are flagged, or the run by more than a note."""
+        grave = sorted({draft.detector for draft in self.about_run if draft.severity is not Severity.NOTE})
+        too_many = [f"more than {MOST:.0%} of the rollouts"] if self.share > MOST else []
+        return [*too_many, *(f"the run, by {detector}" for detector in grave)]
 
 
 def look_at_databases(urls: Sequence[str]) -> bool:
@@ -53,7 +66,7 @@ def _accused(judged: Judged) -> Accused:
         found.rollouts += len(rows)
         for draft in watch.look(step, rows):
             if draft.rollout_id is None:
-                found.about_run.append(f"step {step}, {draft.severity}: {draft.detector}: {draft.sentence}")
+                found.about_run.append(replace(draft, training_step=step))
                 continue
             found.flagged.add(draft.rollout_id)
             found.by_detector[draft.detector] += 1
@@ -64,12 +77,14 @@ def _accused(judged: Judged) -> Accused:
 
 
 def _report(name: str, found: Accused) -> bool:
-    share = len(found.flagged) / max(found.rollouts, 1)
-    console.print(
-        f"{name}: {len(found.flagged)} of {found.rollouts:,} rollouts flagged ({share:.2%}; at most {MOST:.0%})"
-    )
+    told = f"accused: {'; '.join(found.faults)}" if found.faults else "quiet"
+    counts = f"{len(found.flagged)} of {found.rollouts:,} rollouts flagged ({found.share:.2%}; at most {MOST:.0%})"
+    console.print(f"{name}: {counts}; {told}", markup=False)
     for detector, count in found.by_detector.most_common():
         console.print(f"  {detector}: {count}, such as {found.examples[detector]!r}", markup=False)
-    for line in found.about_run:
+    for draft in found.about_run[:MOST_LINES]:
+        line = f"step {draft.training_step}, {draft.severity}: {draft.detector}: {draft.sentence}"
         console.print(f"  about the run: {line}", markup=False)
-    return share <= MOST
+    if len(found.about_run) > MOST_LINES:
+        console.print(f"  about the run: {len(found.about_run) - MOST_LINES} more")
+    return not found.faults
