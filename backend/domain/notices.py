@@ -1,6 +1,9 @@
 """What Proctor tells people by itself: the kinds of news, where it may go, how a delivery stands."""
 
+import uuid
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 
 class NoticeKind(StrEnum):
@@ -59,6 +62,24 @@ KIND_WORDS = {
 
 PAUSES_SECONDS = (10, 60, 300, 1800, 7200)
 """Between the attempts of one delivery; after the last one it is given up."""
+
+
+MOST_EXAMPLES = 3
+
+
+def examples_of(evidence: Mapping[str, Any]) -> list[uuid.UUID]:
+    """The first of the rollouts that it names (`rollouts`, as in the evidence of flags and alarms)."""
+    named = evidence.get("rollouts")
+    if not isinstance(named, list):
+        return []
+    return [id for each in named[:MOST_EXAMPLES] if (id := _as_id(each)) is not None]
+
+
+def _as_id(text: Any) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(str(text))
+    except ValueError:
+        return None
 
 
 def next_pause(attempts: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from backend.db.models import Notice
-from backend.domain.notices import NoticeKind
+from backend.domain.notices import NoticeKind, examples_of
 from backend.settings import get_settings
 
 MOST_EVIDENCE_CHARACTERS = 50_000
@@ -30,6 +30,8 @@ class Message:
     url: str
     """Absolute, on this installation's public address."""
     run: dict[str, str] | None
+    rollouts: list[dict[str, str]]
+    """Examples that the evidence names."""
     evidence: dict[str, Any]
     created_at: datetime
 
@@ -41,6 +43,7 @@ class Message:
             "text": self.text,
             "url": self.url,
             "run": self.run,
+            "rollouts": self.rollouts,
             "evidence": self.evidence,
             "created_at": self.created_at.isoformat(),
             "installation": public_url(),
@@ -60,7 +63,7 @@ class Message:
         return mail
 
     def _words(self) -> str:
-        parts = [self.title, self.text, self.url]
+        parts = [self.title, self.text, self.url, *(f"For example: {each['url']}" for each in self.rollouts)]
         if self.evidence:
             parts.append("Evidence:\n" + json.dumps(self.evidence, indent=2, ensure_ascii=False, default=str))
         return "\n\n".join(filter(None, parts)) + "\n"
@@ -76,6 +79,7 @@ def message_of(notice: Notice, delivery_id: object) -> Message:
         text=notice.text,
         url=absolute(notice.path),
         run=_run(notice),
+        rollouts=[{"id": str(id), "url": absolute(f"/rollouts/{id}")} for id in examples_of(notice.evidence)],
         evidence=_bounded(notice.evidence),
         created_at=notice.created_at,
     )

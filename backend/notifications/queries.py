@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
 from backend.db.models import Notice, NoticeDelivery, NoticeDestination, NoticeRead
-from backend.domain.notices import NoticeKind
+from backend.domain.notices import NoticeKind, examples_of
 from backend.errors import NotFound
 from backend.web.paging import LIMIT, Key, Slice, slice_of
 
@@ -23,6 +23,10 @@ class Told:
 
     notice: Notice
     is_read: bool
+
+    @property
+    def examples(self) -> list[uuid.UUID]:
+        return examples_of(self.notice.evidence)
 
 
 def notices(

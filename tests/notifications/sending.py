@@ -52,6 +52,10 @@ def _add(
     return place
 
 
+NAMED = [str(uuid.UUID(int=number)) for number in range(1, 6)]
+"""Rollouts."""
+
+
 def tell(
     session: Session, title: str = "game is paused", *, run_id: uuid.UUID | None = None, path: str = "/runs/1"
 ) -> None:
@@ -62,7 +66,7 @@ def tell(
         text="The reward jumped.",
         path=path,
         run_id=run_id,
-        evidence={"step": 7, "rollouts": ["a", "b"]},
+        evidence={"step": 7, "rollouts": NAMED},
     )
 
 

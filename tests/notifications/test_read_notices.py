@@ -14,7 +14,7 @@ from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.evaluations.service import finish_run
 from backend.notifications.outbox import announce
 from tests.factories import make_environment, make_environment_version, make_run
-from tests.notifications.sending import tell
+from tests.notifications.sending import NAMED, tell
 from tests.statements import statements_of
 from tests.web_fixtures import make_person, sign_in
 from workers.jobs.nightly import tell_of_expiry
@@ -35,6 +35,13 @@ def test_the_bell_counts_what_i_have_not_read(viewer: TestClient, author: TestCl
     assert viewer.post("/notices/read").status_code == 303
     assert "unread" not in viewer.get("/settings").text
     assert (_unread(viewer), _unread(author)) == (0, 3)
+
+
+def test_the_list_links_to_three_of_the_rollouts_that_the_evidence_names(viewer: TestClient, session: Session) -> None:
+    tell(session)
+    announce(session, kind=NoticeKind.JUDGING, title="t", text="x", path="/", evidence={"rollouts": 4})
+    text = viewer.get("/notices").text
+    assert [f'href="/rollouts/{id}"' in text for id in NAMED] == [True] * 3 + [False] * 2
 
 
 def test_opening_one_goes_to_its_page_and_marks_it_read(viewer: TestClient, session: Session) -> None:

@@ -9,7 +9,7 @@ from backend.db.session import transaction
 from backend.domain.notices import DeliveryStatus
 from tests.installation import forget_settings
 from tests.notifications.receivers import MailServer, free_port
-from tests.notifications.sending import RECIPIENTS, carry_out, email, only_delivery, tell
+from tests.notifications.sending import NAMED, RECIPIENTS, carry_out, email, only_delivery, tell
 
 pytestmark = [
     pytest.mark.usefixtures("committed_database"),
@@ -32,6 +32,8 @@ def test_it_sends_one_mail_with_the_link_and_the_evidence(mail_server: MakeServe
     text = mail.get_payload(decode=True).decode()  # type: ignore[union-attr]
     assert "http://127.0.0.1:8000/runs/7/alarms" in text
     assert '"step": 7' in text
+    assert f"For example: http://127.0.0.1:8000/rollouts/{NAMED[2]}" in text
+    assert f"/rollouts/{NAMED[3]}" not in text
     assert only_delivery().status is DeliveryStatus.DELIVERED
 
 

@@ -17,7 +17,7 @@ from backend.notifications import webhooks
 from tests.factories import make_run
 from tests.installation import forget_settings
 from tests.notifications.receivers import Answer, WebServer, free_port
-from tests.notifications.sending import carry_out, let_the_pause_pass, only_delivery, tell, webhook
+from tests.notifications.sending import NAMED, carry_out, let_the_pause_pass, only_delivery, tell, webhook
 from workers.jobs import housekeeping, leases
 from workers.jobs.notices import ask_for_due
 
@@ -41,7 +41,9 @@ def test_it_posts_the_evidence_and_absolute_links(web: WebServer, monkeypatch: p
     assert got.json["url"] == f"{page}/alarms"
     assert got.json["run"] == {"id": str(run.id), "name": "tictactoe 3", "url": page}
     assert (got.json["kind"], got.json["title"]) == ("alarm", "game is paused")
-    assert got.json["evidence"] == {"step": 7, "rollouts": ["a", "b"]}
+    assert got.json["evidence"] == {"step": 7, "rollouts": NAMED}
+    links = [{"id": id, "url": f"https://proctor.example.org/rollouts/{id}"} for id in NAMED[:3]]
+    assert got.json["rollouts"] == links
     delivery = only_delivery()
     assert (delivery.status, delivery.attempts, delivery.error) == (DeliveryStatus.DELIVERED, 1, None)
     assert delivery.delivered_at is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from sqlalchemy import select
+from sqlalchemy.orm import joinedload
 
 from backend.db.models import Intervention, Notice, Run, VerdictRecord
 from backend.db.models import Rollout as RolloutRow
@@ -19,10 +20,12 @@ from backend.domain.notices import NoticeKind
 from backend.domain.passes import SuccessRule
 from backend.domain.rollouts import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
+from backend.notifications.messages import message_of
 from tests.factories import make_environment_version, make_flag, make_rollouts, make_run, make_step
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
 from workers.jobs.interventions import Screened, record_screened
+from workers.jobs.rollout_rows import rollout_id
 from workers.judging.detectors.scene import Scene
 from workers.judging.detectors.view import row_of
 from workers.judging.detectors.watch import Watch
@@ -123,7 +126,10 @@ def test_a_repeat_of_what_a_detector_of_runs_names_is_kept_out_until_it_is_judge
     assert here.screened(1, [honest(0, "rm tests", step=1)]) == set(), "the flag came after this step"
     assert here.screened(2, rollouts) == {0}
     rollouts[0].metrics[SCREENED] = 1.0
-    assert here.told(rollouts, []) == [Screened("early_exit", 1, "1 of 2 rollouts.")]
+    [told] = here.told(rollouts, [])
+    assert (told.detector, told.rollouts, told.sentence) == ("early_exit", 1, "1 of 2 rollouts.")
+    assert told.examples == (rollout_id(run_id, rollouts[0]),)
+    assert "repeats" in told.seen
     judge(run_id, Verdict.HONEST)
     assert screening(run_id, actions).screened(3, [honest(0, "rm tests", step=3)]) == set()
 
@@ -143,6 +149,23 @@ def test_only_repeats_in_the_environment_that_it_speaks_of_are_kept_out(run_id: 
     assert here.screened(2, [repeated, elsewhere]) == {0}
     rows = here.rows([uuid.uuid4(), uuid.uuid4()], [repeated, elsewhere])
     assert [row.environment for row in rows] == ["boards", "sums"]
+
+
+def test_who_is_told_sees_examples_and_what_the_detector_saw(run_id: uuid.UUID) -> None:
+    rollouts = [changed(number, "rm tests") for number in range(5)]
+    here = screening(run_id)
+    for place in here.screened(2, rollouts):
+        rollouts[place].metrics[SCREENED] = 1.0
+    record_screened(run_id, 2, here.told(rollouts, []))
+    with transaction() as session:
+        [notice] = session.scalars(select(Notice).options(joinedload(Notice.run)).where(Notice.run_id == run_id))
+    message = message_of(notice, "1")
+    ids = [str(rollout_id(run_id, each)) for each in rollouts[:3]]
+    assert notice.evidence["rollouts"] == ids
+    assert [each["url"].partition("/rollouts/")[2] for each in message.rollouts] == ids
+    assert notice.evidence["screened"] == 5
+    assert notice.evidence["seen"]
+    assert notice.evidence["seen"] in notice.text
 
 
 def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid.UUID) -> None:

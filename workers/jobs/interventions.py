@@ -38,6 +38,9 @@ class Screened:
     detector: str
     rollouts: int
     sentence: str
+    examples: tuple[uuid.UUID, ...] = ()
+    seen: str = ""
+    """In the first of them, in the detector's words."""
 
 
 def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[Screened]) -> None:
@@ -46,7 +49,7 @@ def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[Screened]) 
         run = session.get_one(Run, run_id)
         told = set(session.scalars(select(Intervention.detector).where(Intervention.run_id == run_id)))
         for each in screened:
-            values = {"rollouts": each.rollouts, "sentence": plain_text(each.sentence)}
+            values: dict[str, Any] = {"rollouts": each.rollouts, "sentence": plain_text(each.sentence)}
             place = {"run_id": run_id, "step": step, "detector": each.detector, "action": Action.SCREEN}
             statement = insert(Intervention).values(id=new_id(), **place, **values)
             session.execute(statement.on_conflict_do_update(index_elements=["run_id", "step", "detector"], set_=values))
@@ -56,15 +59,22 @@ def record_screened(run_id: uuid.UUID, step: int, screened: Iterable[Screened]) 
 
 
 def _tell(session: Session, run: Run, step: int, screened: Screened) -> None:
+    seen = f" Seen in the first example: {screened.seen}" if screened.seen else ""
     outbox.announce(
         session,
         kind=NoticeKind.INTERVENTION,
         title=f"{title_of(screened.detector)}: rollouts of {run.name} are screened",
-        text=f"Step {step}: {screened.sentence} What this detector flags from now on stays out of the gradient until a"
-        " person judged it; this is told once for a run.",
+        text=f"Step {step}: {screened.sentence}{seen} What this detector flags from now on stays out of the gradient"
+        " until a person judged it; this is told once for a run.",
         path=f"/review?run={run.id}&detector={screened.detector}",
         run_id=run.id,
-        evidence={"detector": screened.detector, "step": step, "rollouts": screened.rollouts},
+        evidence={
+            "detector": screened.detector,
+            "step": step,
+            "screened": screened.rollouts,
+            "seen": screened.seen,
+            "rollouts": screened.examples,
+        },
     )
 
 

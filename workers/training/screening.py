@@ -6,11 +6,13 @@ and looks on demand) is known by its flags: an episode that repeats one of those
 """
 
 import uuid
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from backend.db.session import transaction
 from backend.domain.detectors.face import Action
+from backend.domain.notices import MOST_EXAMPLES
 from backend.domain.rollouts import Rollout
 from workers.jobs.interventions import Screened, flagged_by, title_of
 from workers.jobs.rollout_rows import rollout_id
@@ -79,14 +81,22 @@ class Screening:
     def told(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[Screened]:
         """By detector, what the step kept out of the gradient; and what detectors of runs flagged, whose rollouts are
         kept out when they are repeated."""
-        kept = [rollout for rollout in rollouts if SCREENED in rollout.metrics]
-        counts = Counter(detector for rollout in kept for detector in self._because[rollout_id(self._run_id, rollout)])
-        told = {name: Screened(name, count, f"{count} of {len(rollouts)} rollouts.") for name, count in counts.items()}
+        ids = [rollout_id(self._run_id, rollout) for rollout in rollouts if SCREENED in rollout.metrics]
+        kept: defaultdict[str, list[uuid.UUID]] = defaultdict(list)
+        for id_ in ids:
+            for detector in self._because[id_]:
+                kept[detector].append(id_)
+        told = {name: self._screened(name, of_it, len(rollouts)) for name, of_it in kept.items()}
         actions = self._actions()
         for draft in drafts:
             if draft.rollout_id is None and actions.get(draft.detector) is Action.SCREEN:
                 told[draft.detector] = _with_flag(told.get(draft.detector), draft)
         return list(told.values())
+
+    def _screened(self, detector: str, ids: Sequence[uuid.UUID], of: int) -> Screened:
+        draft = self._ahead.get((detector, str(ids[0])))
+        seen = draft.sentence if draft else "It repeats, reply by reply, an episode that was flagged before."
+        return Screened(detector, len(ids), f"{len(ids)} of {of} rollouts.", tuple(ids[:MOST_EXAMPLES]), seen)
 
     def _take_actions(self) -> None:
         screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
@@ -112,9 +122,10 @@ class Screening:
 
 def _with_flag(kept: Screened | None, draft: FlagDraft) -> Screened:
     """What a detector of runs flagged, beside what it kept out of this step by what it flagged before."""
-    named = len(draft.evidence.get("rollouts") or ())
+    ids = [uuid.UUID(each) for each in draft.evidence.get("rollouts") or ()]
+    named, examples = len(ids), tuple(ids[:MOST_EXAMPLES])
     leads_to = f"Repeats of the {named} rollouts that it names are kept out." if named else "It names none to keep out."
     flagged = f"{title_of(draft.detector)}: {draft.sentence} {leads_to}"
     if kept is None:
-        return Screened(draft.detector, 0, flagged)
-    return Screened(draft.detector, kept.rollouts, f"{kept.sentence} {flagged}")
+        return Screened(draft.detector, 0, flagged, examples)
+    return replace(kept, sentence=f"{kept.sentence} {flagged}")
