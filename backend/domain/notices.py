@@ -19,7 +19,7 @@ class NoticeKind(StrEnum):
     ONSET = "onset"
     """The checkpoint was found from which on a confirmed hack is played."""
     JUDGING = "judging"
-    """A judge, a question or a monitor found something."""
+    """A question or a monitor flagged rollouts, or who judges does what the data demands."""
     RESCORING = "rescoring"
     """Other rewards over a stored history changed what follows from it."""
     TEST = "test"
@@ -55,7 +55,7 @@ KIND_WORDS = {
     NoticeKind.RUN_FAILED: "a run failed",
     NoticeKind.CERTIFICATE_EXPIRED: "a nightly check put a certificate out of force",
     NoticeKind.ONSET: "the onset of a confirmed hack was found",
-    NoticeKind.JUDGING: "a judge, a question or a monitor found something",
+    NoticeKind.JUDGING: "a question or a monitor flagged rollouts, or a judge does what the data demands",
     NoticeKind.RESCORING: "other rewards changed what follows from a history",
 }
 """What a destination can choose."""

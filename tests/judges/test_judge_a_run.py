@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import select
 
-from backend.db.models import Flag, Judge, Run
+from backend.db.models import Flag, Judge, Notice, Run
 from backend.db.session import transaction
+from backend.domain.notices import NoticeKind
 from backend.domain.vocabulary import JudgementStatus, RunStatus
 from backend.evaluations.service import finish_run
 from backend.judging.judges.service import stop_judging
@@ -93,6 +94,9 @@ def test_a_gullible_judge_is_flagged_on_the_run(start: Start) -> None:
         flag = session.scalars(select(Flag).where(Flag.run_id == judging[0])).one()
         assert flag.detector == "injectable_judge"
         assert "strict" in flag.sentence
+        [notice] = session.scalars(select(Notice).where(Notice.run_id == judging[0]))
+    assert (notice.kind, notice.text) == (NoticeKind.JUDGING, flag.sentence)
+    assert notice.path == f"/runs/{judging[0]}/flags"
 
 
 @pytest.mark.slow

@@ -18,10 +18,9 @@ from backend.domain.vocabulary import RunStatus, Severity
 from backend.judging.judges.queries import record_of
 from backend.judging.judges.service import change_record
 from backend.queue import keep_answer
-from workers.jobs import inquiry_rows, judge_rows
+from workers.jobs import inquiry_news, inquiry_rows, judge_rows
 from workers.jobs.inquiry_rows import Case
 from workers.jobs.judge_rows import Appointed
-from workers.jobs.judging import record_flags
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.rounds import Round, TooManyFailures
@@ -154,7 +153,7 @@ class _Judging(Round[Case, Judged]):
 
         self._change(keep)
         if report.is_injectable:
-            record_flags(self._run_id, [self._warning(report)])
+            inquiry_news.warn(self._run_id, self._appointed.name, self._warning(report))
 
     def _warning(self, report: CanaryReport) -> FlagDraft:
         name = self._appointed.name

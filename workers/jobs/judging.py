@@ -90,14 +90,19 @@ def new_flags(run_id: uuid.UUID, drafts: Sequence[FlagDraft]) -> Counter[str]:
     if not drafts:
         return Counter()
     with transaction() as session:
-        stored = _stored_rollouts(session, drafts)
-        rows = [_row(run_id, draft, stored) for draft in drafts]
-        statement = insert(Flag).on_conflict_do_nothing(index_elements=["run_id", "detector", "key"])
-        found = session.execute(statement.returning(Flag.id, Flag.detector), rows)
-        new = {row.id: row.detector for row in found}
-        place(session, {row["rollout_id"] or row["id"] for row in rows if row["id"] in new})
-        if new:
-            announce(session, run_topic(run_id), REVIEW)
+        return store_flags(session, run_id, drafts)
+
+
+def store_flags(session: Session, run_id: uuid.UUID, drafts: Sequence[FlagDraft]) -> Counter[str]:
+    """The same, in the caller's transaction."""
+    stored = _stored_rollouts(session, drafts)
+    rows = [_row(run_id, draft, stored) for draft in drafts]
+    statement = insert(Flag).on_conflict_do_nothing(index_elements=["run_id", "detector", "key"])
+    found = session.execute(statement.returning(Flag.id, Flag.detector), rows)
+    new = {row.id: row.detector for row in found}
+    place(session, {row["rollout_id"] or row["id"] for row in rows if row["id"] in new})
+    if new:
+        announce(session, run_topic(run_id), REVIEW)
     return Counter(new.values())
 
 

@@ -27,7 +27,7 @@ from backend.evaluations.rollouts.contrasts import Scene, scenes
 from backend.events import announce, judges_topic
 from backend.judging.questions.flagging import MAX_SHOWN, evidence_of
 from backend.queue import keep_answer
-from workers.jobs import inquiry_rows, question_rows
+from workers.jobs import inquiry_news, inquiry_rows, question_rows
 from workers.jobs.inquiry_rows import Case
 from workers.jobs.judging import record_flags
 from workers.jobs.loops import run_async
@@ -65,6 +65,7 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
     asking = session.get(Asking, uuid.UUID(context.arguments["asking_id"]), with_for_update=True)
     if asking is not None:
         asking.status, asking.reason, asking.ended_at = RunStatus.FAILED, error, datetime.now(UTC)
+        inquiry_news.tell_of_flags(session, asking)
         announce(session, judges_topic(asking.run_id))
 
 
@@ -185,6 +186,7 @@ class _Asking(Round[C, A], Generic[C, A]):
             if asking is not None:
                 asking.status, asking.reason, asking.ended_at = status, reason, datetime.now(UTC)
                 asking.stop_requested = False
+                inquiry_news.tell_of_flags(session, asking)
                 announce(session, judges_topic(self.run_id))
 
     def _keep_canaries(self, report: CanaryReport, spent: Sequence[Spent]) -> None:
@@ -195,7 +197,7 @@ class _Asking(Round[C, A], Generic[C, A]):
                 inquiry_rows.add_spent(asking, spent)
                 announce(session, judges_topic(self.run_id))
         if report.is_injectable:
-            record_flags(self.run_id, [self._warning(report)])
+            inquiry_news.warn(self.run_id, self.known.name, self._warning(report))
 
     def _warning(self, report: CanaryReport) -> FlagDraft:
         return FlagDraft(
