@@ -15,7 +15,7 @@ class NoticeKind(StrEnum):
     """A detector's action was carried out: a run was paused, rolled back, or rollouts were masked."""
     RUN_FAILED = "run_failed"
     CERTIFICATE_EXPIRED = "certificate_expired"
-    """The checks of the night put a certificate out of force."""
+    """The checks of the night put a certificate out of force, weakened it, or broke off twice in a row."""
     ONSET = "onset"
     """The checkpoint was found from which on a confirmed hack is played."""
     JUDGING = "judging"
@@ -53,7 +53,7 @@ KIND_WORDS = {
     NoticeKind.ALARM: "an alarm paused, stopped or rolled back a training run",
     NoticeKind.INTERVENTION: "a detector acted on a training run",
     NoticeKind.RUN_FAILED: "a run failed",
-    NoticeKind.CERTIFICATE_EXPIRED: "a nightly check put a certificate out of force",
+    NoticeKind.CERTIFICATE_EXPIRED: "a nightly check put a certificate out of force or weakened it, or broke off twice",
     NoticeKind.ONSET: "the onset of a confirmed hack was found",
     NoticeKind.JUDGING: "a question or a monitor flagged rollouts, or a judge does what the data demands",
     NoticeKind.RESCORING: "other rewards changed what follows from a history",

@@ -9,7 +9,7 @@ from backend.db.models import Certificate, EnvironmentVersion, Job, Run
 from backend.db.session import transaction
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from tests import factories
-from workers.jobs.nightly import check_again, drifted
+from workers.jobs.nightly import check_again, drifted, weakened
 
 NIGHT = datetime(2026, 11, 22, 3, 0, tzinfo=UTC)
 
@@ -49,3 +49,16 @@ def test_drift_is_what_held_before():
     ]
     after = [{"check": each, "status": "failed"} for each in "abcd"]
     assert drifted(before, after) == ["a", "c"]
+
+
+def test_what_passed_and_is_doubtful_or_cannot_be_looked_at_is_weaker():
+    before = [{"check": each, "status": "passed"} for each in "abcd"] + [{"check": "e", "status": "warned"}]
+    after = [
+        {"check": "a", "status": "warned"},
+        {"check": "b", "status": "skipped", "applies": True},
+        {"check": "c", "status": "skipped", "applies": False},
+        {"check": "d", "status": "passed"},
+        {"check": "e", "status": "warned"},
+        {"check": "f", "status": "warned"},
+    ]
+    assert weakened(before, after) == ["a", "b"]

@@ -26,7 +26,7 @@ from workers.jobs.children import must_run_child
 from workers.jobs.env_host import open_env_host
 from workers.jobs.loops import run_async
 from workers.jobs.movers import make_mover
-from workers.jobs.nightly import drifted, tell_of_expiry
+from workers.jobs.nightly import drifted, tell_of_breaking, tell_of_expiry, tell_of_weakening, weakened
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import rollout_id
@@ -68,6 +68,13 @@ def run(context: JobContext) -> None:
         must_run_child(LOCAL_MODULE, [str(run_id)], run_id=run_id)
     else:
         check(run_id, policy)
+
+
+def give_up(session: Session, context: JobContext, reason: str) -> None:
+    """It broke off for good, without a certificate."""
+    row = session.get(Run, context.run_id) if context.run_id else None
+    if row is not None and not row.status.is_over:
+        tell_of_breaking(session, row, plain_text(reason))
 
 
 def asked_reference(session: Session, run_id: uuid.UUID) -> dict[str, Any]:
@@ -182,29 +189,34 @@ def _finish(assignment: _Assignment, results: Sequence[CheckResult]) -> None:
             finish_run(session, row, RunStatus.STOPPED, reason="Stopped on request; there is no certificate.")
             return
         status = certificate_status(list(results))
-        drift = _drift(session, assignment, results)
+        before, after = _results_before(session, assignment), [result.as_json() for result in results]
+        drift, weaker = drifted(before, after), weakened(before, after)
         session.execute(delete(Certificate).where(Certificate.run_id == assignment.run_id))
         session.add(
             Certificate(
                 version_id=assignment.version_id,
                 run_id=assignment.run_id,
                 status=status,
-                results=[result.as_json() for result in results],
+                results=after,
             )
         )
         counts = Counter(str(result.status) for result in results)
         seconds = sum(result.seconds for result in results)
-        summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift}
+        summary = {"certificate": str(status), **counts, "seconds": seconds, "drift": drift, "weaker": weaker}
         reason = f"Drift: {', '.join(drift)} held in the certificate before this one, and fails now." if drift else None
         finish_run(session, row, RunStatus.COMPLETED, summary, reason)
-        if drift and row.created_by is None:  # the nightly job asks for nobody
+        if row.created_by is not None:  # the nightly job asks for nobody
+            return
+        if drift:
             tell_of_expiry(session, row, drift)
+        elif weaker:
+            tell_of_weakening(session, row, weaker)
 
 
-def _drift(session: Session, assignment: _Assignment, results: Sequence[CheckResult]) -> list[str]:
-    """What the version's certificate before this one said held, and does not."""
+def _results_before(session: Session, assignment: _Assignment) -> list[dict[str, Any]]:
+    """Of the version's certificate before this one."""
     statement = select(Certificate.results).where(
         Certificate.version_id == assignment.version_id, Certificate.run_id != assignment.run_id
     )
     newest = statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)
-    return drifted(session.scalar(newest) or [], [result.as_json() for result in results])
+    return session.scalar(newest) or []

@@ -1,7 +1,8 @@
 """Certificates and judged fixtures of the newest versions again, every night: what drifted does not stay certified.
 
 Housekeeping asks, one version at a time; the checks run as everybody else's do. The newest certificate counts, so one
-that fails puts the older one out of force.
+that fails puts the older one out of force. A check that breaks off certifies nothing: the older one stays in force, and
+people are told when it happens twice in a row.
 """
 
 from collections.abc import Sequence
@@ -47,8 +48,66 @@ def drifted(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -
     return [str(each["check"]) for each in after if each["status"] == CheckStatus.FAILED and each["check"] in held]
 
 
+def weakened(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> list[str]:
+    """Checks that passed then, and are doubtful now or cannot be looked at any more."""
+    passed = {each["check"] for each in before if each["status"] == CheckStatus.PASSED}
+    doubtful = {CheckStatus.WARNED, CheckStatus.SKIPPED}
+    return [
+        str(each["check"])
+        for each in after
+        if each["status"] in doubtful and each.get("applies", True) and each["check"] in passed
+    ]
+
+
 def tell_of_expiry(session: Session, run: Run, drift: Sequence[str]) -> None:
     """People are told that what held before does not any more."""
+    _tell(
+        session,
+        run,
+        "is out of force",
+        f"The checks of the night found drift: {', '.join(drift)} held before, and fails now."
+        " Training on this version asks for an override until it is certified again.",
+        {"checks": list(drift)},
+    )
+
+
+def tell_of_weakening(session: Session, run: Run, doubtful: Sequence[str]) -> None:
+    """It stays in force, but says less than it did."""
+    _tell(
+        session,
+        run,
+        "is weaker",
+        f"The checks of the night found drift: {', '.join(doubtful)} passed before, and is doubtful now."
+        " The certificate stays in force with a warning.",
+        {"checks": list(doubtful)},
+    )
+
+
+def tell_of_breaking(session: Session, run: Run, reason: str) -> None:
+    """A check of the night breaks off for good and certifies nothing, so the older certificate still counts. Once, that
+    may be the machine's fault; the second time in a row people are told that nobody knows whether it holds."""
+    if run.created_by is not None:
+        return
+    of_version = Run.kind == RunKind.CHECK, Run.version_id == run.version_id, Run.id != run.id
+    completed = select(func.max(Run.created_at)).where(*of_version, Run.status == RunStatus.COMPLETED)
+    broken = select(func.count()).where(
+        *of_version,
+        Run.status == RunStatus.FAILED,
+        Run.created_by.is_(None),
+        Run.created_at > func.coalesce(completed.scalar_subquery(), datetime.min.replace(tzinfo=UTC)),
+    )
+    if session.scalar(broken) == 1:  # the second; each is told as a run that failed besides
+        _tell(
+            session,
+            run,
+            "could not be looked at for two nights",
+            f"The checks of the night broke off twice in a row, the last time because: {reason} The older certificate"
+            " still counts, but nobody knows whether what it says holds. Check the version by hand.",
+            {"reason": reason},
+        )
+
+
+def _tell(session: Session, run: Run, what: str, text: str, evidence: dict[str, Any]) -> None:
     version = session.scalars(
         select(EnvironmentVersion)
         .options(joinedload(EnvironmentVersion.environment))
@@ -58,12 +117,11 @@ def tell_of_expiry(session: Session, run: Run, drift: Sequence[str]) -> None:
     announce(
         session,
         kind=NoticeKind.CERTIFICATE_EXPIRED,
-        title=f"The certificate of {name} v{version.number} is out of force",
-        text=f"The checks of the night found drift: {', '.join(drift)} held before, and fails now."
-        " Training on this version asks for an override until it is certified again.",
+        title=f"The certificate of {name} v{version.number} {what}",
+        text=text,
         path=f"/environments/{name}/versions/{version.number}#certificate",
         run_id=run.id,
-        evidence={"environment": name, "version": version.number, "checks": list(drift)},
+        evidence={"environment": name, "version": version.number, **evidence},
     )
 
 
