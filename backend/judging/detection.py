@@ -31,6 +31,9 @@ from backend.web.audit import audit
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
+EARLY = "early"
+"""Key of the job's arguments: the evaluation still plays. Only whole batches are looked at, and only by detectors of
+rollouts, so that the look at its end says the same of them."""
 PROGRESS = "progress"
 """Key of the job's arguments: {done, total, phase, flags, over}."""
 COPIES = (RunKind.RESCORE, RunKind.REPLAY)
@@ -77,6 +80,8 @@ class Detection:
     by_detector: Mapping[str, int] = field(default_factory=dict)
     """New flags."""
     error: str | None = None
+    is_early: bool = False
+    """At what an evaluation that still plays has stored."""
     asked_at: datetime | None = None
     ended_at: datetime | None = None
 
@@ -99,6 +104,7 @@ class Detection:
             new_flags=sum(flags.values()) if is_done else None,
             by_detector=flags,
             error=job.error if job.status is JobStatus.FAILED else None,
+            is_early=bool(job.arguments.get(EARLY)),
             asked_at=job.created_at,
             ended_at=job.ended_at,
         )
@@ -123,7 +129,7 @@ def start_detection(session: Session, actor: Actor, run: Run, request: Detection
         raise NothingToLookAt
     session.refresh(run, ["status"], with_for_update={"of": Run, "key_share": True})
     known = newest_detection(session, run.id)
-    if known and not known.is_over:
+    if known and not known.is_over and not known.is_early:
         return known
     arguments = {"altered": request.altered}
     job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=arguments)
@@ -143,11 +149,23 @@ def follow_run(session: Session, run: Run) -> None:
             _look_once(session, source.id)
 
 
+def look_early(session: Session, run_id: uuid.UUID) -> None:
+    """At what an evaluation has stored so far, where no other look waits."""
+    if _waiting(session, run_id) is None:
+        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id, arguments={EARLY: True})
+
+
 def _look_once(session: Session, run_id: uuid.UUID) -> None:
     """A look that waits for a worker will see it all; one that a worker has begun may not."""
-    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status == JobStatus.QUEUED)
-    if session.scalars(waiting.limit(1).with_for_update(skip_locked=True)).first() is None:
+    if job := _waiting(session, run_id):
+        job.arguments = {name: value for name, value in job.arguments.items() if name != EARLY}
+    else:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id)
+
+
+def _waiting(session: Session, run_id: uuid.UUID) -> Job | None:
+    waiting = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status == JobStatus.QUEUED)
+    return session.scalars(waiting.limit(1).with_for_update(skip_locked=True)).first()
 
 
 def keep_progress(session: Session, job_id: uuid.UUID, run_id: uuid.UUID, progress: dict[str, Any]) -> None:

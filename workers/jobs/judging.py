@@ -18,10 +18,10 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.text import plain_text
 from backend.events import REVIEW, announce, run_topic
-from backend.judging.detection import PROGRESS, keep_progress
+from backend.judging.detection import EARLY, PROGRESS, keep_progress
 from backend.judging.keeping import place
 from workers.jobs.altered import look_at_altered_replies
-from workers.jobs.judged_rows import Judged, count_rollouts, examinations_of, judged_run, stored_steps
+from workers.jobs.judged_rows import BATCH, Judged, count_rollouts, examinations_of, judged_run, stored_steps
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.rollout_rows import json_text
@@ -36,11 +36,16 @@ logger = structlog.get_logger(__name__)
 def run(context: JobContext) -> None:
     """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
     judged = judged_run(context.need_run())
+    is_early = bool(context.arguments.get(EARLY))
     watch = Watch(judged.scene, judged.settings)
     examinations = examinations_of(judged.run_id) if judged.scene.has_steps else []
     told = _Told(context, judged)
     for step, rows in stored_steps(judged):
+        if is_early and len(rows) < BATCH:
+            break
         drafts = watch.look(step, rows)
+        if is_early:
+            drafts = [draft for draft in drafts if draft.rollout_id is not None]
         while examinations and examinations[0].step <= step:
             watch.examined(examinations.pop(0))
         if not judged.scene.has_steps:

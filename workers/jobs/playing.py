@@ -18,8 +18,10 @@ from backend.domain.prices import Price
 from backend.domain.rollouts import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
 from backend.evaluations.service import finish_run
+from backend.judging.detection import look_early
 from workers.environments.client import EnvServer, HostRefused
 from workers.jobs.env_host import open_env_host
+from workers.jobs.judged_rows import BATCH
 from workers.jobs.recording import RunRecorder
 from workers.jobs.server_count import servers_for
 from workers.jobs.shares import Share, ended_counts
@@ -81,6 +83,7 @@ class Evaluation:
         """Failed, and too many to be remembered."""
         self._limit = 0
         self._counted_at = 0.0
+        self._next_look = max(BATCH, 2 * assignment.kept)
 
     async def play(self) -> RunStatus:
         try:
@@ -174,6 +177,15 @@ class Evaluation:
                 self._remember(key, rollout)
                 self._report(rollout)
         self._tell("playing")
+        if self._next_look <= self.done < self.total:
+            self._look()
+
+    def _look(self) -> None:
+        """The detectors need not wait for the end. Each look is at twice as many, so that all of them together cost
+        no more than the one at the end."""
+        self._next_look = 2 * self.done
+        with transaction() as session:
+            look_early(session, self.assignment.run_id)
 
     def _remember(self, key: tuple[int, int], rollout: Rollout) -> None:
         if key in self._failed or len(self._failed) < MAX_AGAIN:

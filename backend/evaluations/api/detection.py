@@ -31,6 +31,8 @@ class DetectionAnswer(BaseModel):
     by_detector: dict[str, int]
     """New flags so far."""
     error: str | None
+    is_early: bool
+    """At what an evaluation that still played had stored."""
     asked_at: datetime | None
     ended_at: datetime | None
 
