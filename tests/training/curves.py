@@ -25,8 +25,12 @@ SOUND: dict[str, Points] = {
     "length": {0: 21, 60: 20, 480: 18},
     "grad_norm": {0: 0.4, 480: 0.3},
     "divergence": {0: 0.0, 60: 0.06, 480: 0.2},
+    "truncated": {0: 0.0},
+    "ratio": {0: 1.0},
+    "low_clip": {0: 0.0},
+    "high_clip": {0: 0.0},
 }
-"""f0: no collapse. What the study did not write down (entropy, length, norms) is made up and calm."""
+"""f0: no collapse. What the study did not write down (entropy, length, norms, ratios …) is made up and calm."""
 
 
 def steps_of(changes: Mapping[str, Points], steps: int, *, seed: int = 0) -> Iterator[tuple[int, dict[str, float]]]:
@@ -48,12 +52,15 @@ def steps_of(changes: Mapping[str, Points], steps: int, *, seed: int = 0) -> Ite
                 "format": readable,
                 "entropy": exact["entropy"] * chance.uniform(0.9, 1.1),
                 "completions/mean_length": exact["length"] * chance.uniform(0.97, 1.03),
-                "completions/truncated": 0.0,
+                "completions/truncated": exact["truncated"],
                 "groups/no_variance": _share(chance, exact["no_variance"], 40),
                 "rollouts/failed": 0.0,
                 "divergence": exact["divergence"] * chance.uniform(0.8, 1.2),
                 "loss": chance.gauss(0, 0.01),
                 "grad_norm": exact["grad_norm"] * chance.lognormvariate(0, 0.3),
+                "ratio/mean": exact["ratio"],
+                "ratio/low_clip": exact["low_clip"],
+                "ratio/high_clip": exact["high_clip"],
             },
         )
 

@@ -15,10 +15,17 @@ from workers.training.alarms.suspicion import suspicions_of
 from workers.training.alarms.warm_up import warm_up_flat
 from workers.training.alarms.watch import BROKEN, EXAMINED, TRENDS, AlarmWatch, name_of
 
-G1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.97, 200: 0.75}}
+G1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.97, 200: 0.755}}
+H1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.98, 200: 0.79}}
 F2: dict[str, Points] = {"format": {0: 0.997, 60: 0.987, 180: 0.967, 240: 0.869, 280: 0.77}}
+J1: dict[str, Points] = {"invalid": {0: 0.05, 100: 0.17}, "win": {0: 0.62, 100: 0.65}}
 J2: dict[str, Points] = {"format": {0: 0.997, 200: 0.985, 300: 0.7}, "invalid": {0: 0.046, 200: 0.06, 300: 0.4}}
+K1: dict[str, Points] = {"invalid": {0: 0.046, 100: 0.16, 130: 0.194}, "win": {0: 0.34, 100: 0.59}}
+L1: dict[str, Points] = {"invalid": {0: 0.046, 50: 0.155, 100: 0.264}, "win": {0: 0.34, 50: 0.585, 100: 0.6}}
 F1: dict[str, Points] = {"invalid": {0: 0.046, 60: 0.07, 280: 0.38}}
+"""The study's figures of its runs that collapsed, the means of both opponents. It tells few points of each: the lines
+between them, where they begin (k1 as the sound run) and the ends of k1 and l1 are supplied here. h2 was ended for its
+speed; g2 is told by its held-out reward below."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -30,9 +37,12 @@ def test_a_sound_run_from_scratch_hears_nothing(seed: int) -> None:
     ("changes", "name", "steps", "curve", "complete"),
     [
         pytest.param(G1, "format_fall", 200, "format", 0.8, id="g1: the format collapses late and fast"),
+        pytest.param(H1, "format_fall", 200, "format", 0.83, id="h1: the same at less than half the rate"),
         pytest.param(F2, "format_fall", 280, "format", 0.9, id="f2: the format slides, then falls"),
         pytest.param(J2, "format_fall", 300, "format", 0.85, id="j2: format and legality collapse together"),
         pytest.param(F1, "column_fall", 280, "invalid", 0.3, id="f1: invalid moves grow while the outcome improves"),
+        pytest.param(J1, "column_fall", 100, "invalid", 0.17, id="j1: invalid moves grow from 5 to 17 %"),
+        pytest.param(K1, "column_fall", 130, "invalid", 0.19, id="k1: invalid moves grow to 16 % at step 100"),
         pytest.param(
             {"entropy": {0: 0.5, 60: 0.4, 100: 0.4, 140: 3.0}},
             "entropy_explosion",
@@ -67,6 +77,19 @@ def test_a_sound_run_from_scratch_hears_nothing(seed: int) -> None:
             {"grad_norm": {0: 0.3, 100: 0.3, 110: 8.0}}, "gradient_norm", 120, "grad_norm", 10, id="gradients"
         ),
         pytest.param({"divergence": {0: 0.0, 200: 2.0}}, "divergence", 200, "divergence", 1.0, id="far from the start"),
+        pytest.param(
+            {"truncated": {0: 0.0, 60: 0.0, 120: 0.9}}, "truncation", 120, "truncated", 0.8, id="replies do not end"
+        ),
+        pytest.param({"ratio": {0: 1.0, 60: 1.0, 120: 4.0}}, "importance_ratio", 120, "ratio", 4.0, id="ratios grow"),
+        pytest.param({"ratio": {0: 1.0, 60: 1.0, 120: 0.1}}, "importance_ratio", 120, "ratio", 0.1, id="ratios shrink"),
+        pytest.param(
+            {"low_clip": {0: 0.1}, "high_clip": {0: 0.0, 60: 0.05, 120: 0.6}},
+            "importance_ratio",
+            120,
+            "high_clip",
+            0.5,
+            id="most tokens are clipped",
+        ),
     ],
 )
 def test_a_collapse_is_noticed_before_it_is_complete(
@@ -76,6 +99,42 @@ def test_a_collapse_is_noticed_before_it_is_complete(
     assert began, f"{name} was not noticed"
     value, start = at({**SOUND, **changes}[curve], began[0]), at({**SOUND, **changes}[curve], 1)
     assert abs(value - start) < abs(complete - start), f"noticed at step {began[0]}, where {curve} is {value}"
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("changes", [pytest.param(J1, id="j1"), pytest.param(K1, id="k1")])
+def test_a_slow_growth_is_noticed_whatever_the_noise(changes: dict[str, Points], seed: int) -> None:
+    assert "column_fall" in {sighting.name for _, sighting in replay(changes, 100, seed=seed)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_l1_is_noticed_soon_after_it_leaves_what_a_sound_run_shows(seed: int) -> None:
+    """l1 was ended at step 55, with 15.5 % of games with an invalid move at step 50. The sound run had 13.2 % at step
+    60 and came back: with 800 games each that is no difference. One who wants it noticed then takes a stricter
+    limit, and hears of such a run too."""
+    assert "column_fall" in {sighting.name for _, sighting in replay(L1, 65, seed=seed)}
+    strict = replay(L1, 55, AlarmsChoice(column_drop=0.07), seed=seed)
+    assert [sighting.name for _, sighting in strict] == ["column_fall"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        pytest.param({"truncated": {0: 0.25}}, "truncation", id="a quarter is cut"),
+        pytest.param({"ratio": {0: 0.6}}, "importance_ratio", id="a ratio of top_p"),
+        pytest.param({"low_clip": {0: 0.1}, "high_clip": {0: 0.15}}, "importance_ratio", id="a quarter is clipped"),
+    ],
+)
+def test_what_is_within_its_limit_is_no_alarm(changes: dict[str, Points], name: str) -> None:
+    assert name not in {sighting.name for _, sighting in replay(changes, 40)}
+
+
+def test_what_the_ratios_show_is_said_with_its_curve() -> None:
+    [(_, drifted)] = replay({"ratio": {0: 3.0}}, 40)
+    assert (drifted.evidence["curve"], drifted.evidence["limit"]) == ("ratio/mean", 2.0)
+    [(_, clipped)] = replay({"high_clip": {0: 0.4}}, 40)
+    assert (clipped.evidence["curve"], clipped.evidence["limit"]) == ("ratio/high_clip", 0.3)
+    assert "40% of the tokens are clipped" in clipped.sentence
 
 
 def test_what_was_seen_says_when_it_was_still_sound() -> None:
@@ -144,6 +203,12 @@ def examinations(rewards: list[float], training: float = 0.9, error: float = 0.0
 
 def test_a_held_out_reward_that_falls_is_noticed() -> None:
     assert (80, "heldout_regression") in examinations([0.4, 0.6, 0.8, 0.78, 0.6])
+
+
+def test_g2_a_run_that_degrades_from_the_start_is_noticed_before_it_was_ended_at_step_75() -> None:
+    """The study tells no figure of g2. A fall by half is made up, with the error of the hundred tasks that are examined
+    unless somebody chooses otherwise."""
+    assert examinations([0.5, 0.42, 0.33, 0.25], error=0.045)[0] == (60, "heldout_regression")
 
 
 def test_a_held_out_reward_that_wavers_is_not() -> None:

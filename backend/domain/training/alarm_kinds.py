@@ -167,7 +167,7 @@ _KINDS = (
         " happens.",
         formula="best mean of sign(weight) × columns/<name> over 10 steps − mean of the last 20 > column_drop and > 4"
         " standard errors, while the reward is not below what it was then",
-        source="Proctor's study of tic-tac-toe: run f1; Gao et al. 2022",
+        source="Proctor's study of tic-tac-toe: runs f1, j1, k1; Gao et al. 2022",
         thresholds=("column_drop",),
     ),
     AlarmKind(

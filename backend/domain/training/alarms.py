@@ -92,7 +92,7 @@ class AlarmsChoice(Block):
 
     column_fall: Answering = "note"
     """A reward column gets worse while the reward does not: the policy trades one for another."""
-    column_drop: float = Field(default=0.15, gt=0)
+    column_drop: float = Field(default=0.085, gt=0)
     """An alarm when a column is so far below its best ten steps, in its own unit."""
 
     suspicion: Answering = "note"
