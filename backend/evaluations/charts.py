@@ -1,6 +1,6 @@
 """Which curves a training run's page draws, from the metric points that the trainer writes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from backend.db.models import Run
@@ -122,27 +122,49 @@ def _kept_out(known: set[str]) -> Iterable[Chart]:
 
 
 def _spreads(run: Run, known: set[str]) -> Iterable[Chart]:
-    """How a step's values of each reward column are spread. The island fills what lies between p10 and p90."""
-    curves = (("columns_p90", "p90"), ("columns", "mean"), ("columns_p50", "median"), ("columns_p10", "p10"))
+    """How a step's values of each reward column are spread."""
     for name in run.columns:
-        if f"columns_p10/{name}" in known:
-            series = tuple(Series(f"{curve}/{name}", label) for curve, label in curves)
-            yield Chart(f"spread/{name}", f"Spread of {name}", "value", series)
+        yield from _spread(known, "columns", name, f"spread/{name}", f"Spread of {name}")
     deviations = tuple(series for series in _columns(run, "columns_std/") if series.name in known)
     if deviations:
         yield Chart("deviations", "Standard deviation of reward columns", "value", deviations, low=0)
 
 
+def _spread(known: set[str], curve: str, place: str, key: str, title: str) -> Iterable[Chart]:
+    """The island fills what lies between p10 and p90."""
+    if f"{curve}_p10/{place}" in known:
+        parts = ((f"{curve}_p90", "p90"), (curve, "mean"), (f"{curve}_p50", "median"), (f"{curve}_p10", "p10"))
+        series = tuple(Series(f"{prefix}/{place}", label) for prefix, label in parts)
+        yield Chart(key, title, "value", series)
+
+
 def _parts(run: Run, known: set[str]) -> Iterable[Chart]:
-    """Each reward column by level or by environment, where there are several."""
-    for part, word in (("level", "level "), ("environment", "")):
+    """Each reward column by level, by environment and by the levels of each environment, where there are several."""
+    for part in ("level", "environment", "environment_level"):
         prefix = f"columns_{part}/"
-        found = sorted((n.removeprefix(prefix) for n in known if n.startswith(prefix)), key=lambda n: (len(n), n))
+        found = [name.removeprefix(prefix).rpartition("/") for name in known if name.startswith(prefix)]
         for column in run.columns:
-            keys = [key for key, _, name in (each.rpartition("/") for each in found) if name == column]
-            if keys:
-                series = tuple(Series(f"{prefix}{key}/{column}", f"{word}{key}") for key in keys)
-                yield Chart(f"{part}/{column}", f"{column} by {part}", "value", series)
+            keys = [key for key, _, name in found if name == column]
+            places = sorted({key.rpartition("/")[0] for key in keys})
+            for place in places:
+                own = sorted((key for key in keys if key.rpartition("/")[0] == place), key=lambda n: (len(n), n))
+                yield from _part(known, part, place, column, own)
+
+
+def _part(known: set[str], part: str, place: str, column: str, keys: Sequence[str]) -> Iterable[Chart]:
+    """One column's means, deviations and spreads. `place`: the environment whose levels they are."""
+    key = f"{part}/{place}/{column}" if place else f"{part}/{column}"
+    title = f"{column} by level of {place}" if place else f"{column} by {part}"
+    words = {each: each if part == "environment" else f"level {each.rpartition('/')[2]}" for each in keys}
+    means = tuple(Series(f"columns_{part}/{each}/{column}", word) for each, word in words.items())
+    yield Chart(key, title, "value", means)
+    deviations = [Series(f"columns_{part}_std/{each}/{column}", word) for each, word in words.items()]
+    if told := tuple(series for series in deviations if series.name in known):
+        yield Chart(f"deviations/{key}", f"Standard deviation of {title}", "value", told, low=0)
+    for each, word in words.items():
+        where = f"{place}, {word}" if place else word
+        chart = f"spread/{part}/{each}/{column}"
+        yield from _spread(known, f"columns_{part}", f"{each}/{column}", chart, f"Spread of {column}, {where}")
 
 
 def _machinery(known: set[str]) -> Iterable[Chart]:

@@ -37,6 +37,24 @@ def test_columns_are_drawn_by_level_and_by_environment(session: Session) -> None
     assert labels(charts["environment/win"]) == ["guess"]
 
 
+def test_the_spread_of_a_column_is_drawn_by_level_environment_and_level_within_it(session: Session) -> None:
+    run = make_run(session, kind=RunKind.TRAINING)
+    curves = ("columns_{}", "columns_{}_std", "columns_{}_p10", "columns_{}_p50", "columns_{}_p90")
+    places = {"level": ("2", "10"), "environment": ("guess", "game"), "environment_level": ("guess/2", "guess/10")}
+    names = [
+        f"{curve.format(part)}/{place}/win" for part, found in places.items() for place in found for curve in curves
+    ]
+    charts = more(run, *names)
+    drawn = {series.name for chart in charts.values() for series in chart.series}
+    assert set(names) <= drawn
+    assert len(charts) == 3 * (1 + 1 + 2)
+    assert labels(charts["environment_level/guess/win"]) == ["level 2", "level 10"]
+    assert labels(charts["deviations/level/win"]) == ["level 2", "level 10"]
+    assert labels(charts["spread/environment_level/guess/10/win"]) == ["p90", "mean", "median", "p10"]
+    assert charts["spread/environment_level/guess/10/win"].title == "Spread of win, guess, level 10"
+    assert charts["spread/level/2/win"].title == "Spread of win, level 2"
+
+
 def test_a_climbing_window_is_drawn_with_the_success_that_moves_it(session: Session, viewer: TestClient) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
     for name, value in (("low", 0.0), ("high", 2.0), ("success", 0.7)):

@@ -80,6 +80,34 @@ def test_in_a_mix_columns_are_told_by_environment_and_levels_within_it() -> None
     assert figures["columns/brevity"] == -1.0
 
 
+def test_levels_and_environments_with_enough_rollouts_have_deviation_and_quantiles() -> None:
+    played = [*rollouts(), *rollouts()]  # 12 of level 0, 10 of level 1
+    figures = step_figures(step(played), COLUMNS)
+    assert figures["columns_level_std/0/fours"] == pytest.approx(math.sqrt(140 / 11))
+    assert figures["columns_level_p10/0/fours"] == pytest.approx(0.2)
+    assert figures["columns_level_p50/1/fours"] == 5.0
+    assert figures["columns_level_p90/1/brevity"] == -1.0
+    few = step_figures(step(rollouts()), COLUMNS)
+    assert not any(name.startswith(("columns_level_std/", "columns_level_p")) for name in few)
+    for rollout in played[:4]:
+        rollout.task = replace(rollout.task, version_id=OTHER)
+    mixed = step_figures(step(played), COLUMNS, {None: "game", OTHER: "guess"})
+    assert mixed["columns_environment_p50/game/brevity"] == -1.0
+    assert mixed["columns_environment_level/guess/1/fours"] == 2.0
+    assert mixed["columns_environment_level_p90/game/1/brevity"] == -1.0
+    assert "columns_environment_std/guess/fours" not in mixed
+
+
+def test_levels_of_few_rollouts_add_little_to_a_steps_curves() -> None:
+    def points(levels: int) -> int:
+        tasks = [replace(task_of(MANIFEST, Split.TRAIN, 0), level=number % levels) for number in range(320)]
+        played = [completed(task, 0, number, {"fours": 1.0, "brevity": -1.0}) for number, task in enumerate(tasks)]
+        return len(step_figures(step(played), COLUMNS)) - len(step_figures(step(played[:1]), COLUMNS))
+
+    assert points(64) == 64 * (1 + 2)
+    assert points(40) == 40 * (1 + 2 * 5)
+
+
 def test_replaced_and_masked_rollouts_are_counted() -> None:
     played = rollouts()
     played[0].metrics |= {MASKED: 1.0, SCREENED: 1.0}

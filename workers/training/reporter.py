@@ -16,6 +16,9 @@ Key = TypeVar("Key", int, str)
 Environments = Mapping[uuid.UUID | None, str]
 """Names by what the tasks of each environment carry."""
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+FEWEST = 8
+"""Rollouts that a level or an environment needs for a deviation and quantiles of its own: fewer say little, and so a
+step has at most five points of a column for eight rollouts, however many levels there are."""
 
 
 def step_figures(step: GrpoStep, columns: Sequence[str], environments: Environments | None = None) -> dict[str, float]:
@@ -42,32 +45,60 @@ def _columns(completed: Sequence[Rollout], columns: Sequence[str]) -> dict[str, 
     """Of each column the mean, the standard deviation and quantiles. In a mix, over the rollouts that have it."""
     figures = {}
     for name in columns:
-        values = [rollout.columns[name] for rollout in completed if name in rollout.columns]
-        spread = spread_of(values)
+        values = _values(completed, name)
         figures[f"columns/{name}"] = _mean(values)
-        figures[f"columns_std/{name}"] = math.nan if spread is None else spread
-        found = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
-        figures |= {f"columns_{label}/{name}": float(value) for label, value in zip(QUANTILES, found, strict=True)}
+        figures |= {f"columns_{label}/{name}": value for label, value in _spread(values).items()}
     return figures
 
 
 def _parts(completed: Sequence[Rollout], columns: Sequence[str], environments: Environments) -> dict[str, float]:
-    """Means by level, or where there are several environments by environment and each one's own levels: levels of
-    different environments say nothing together. The planner draws each environment's reward."""
-    figures: dict[str, float] = {}
+    """By level, or where there are several environments by environment and each one's own levels: levels of different
+    environments say nothing together. The planner draws each environment's reward."""
     if len(environments) > 1:
+        figures: dict[str, float] = {}
         for name, members in _split(completed, lambda rollout: environments[rollout.task.version_id]).items():
-            figures |= _means(members, columns, f"columns_environment/{name}/")
+            figures |= _told(members, columns, "environment", name)
             figures |= _levels(members, f"environment_level/{name}/")
+            for level, own in _split(members, _level).items():
+                figures |= _told(own, columns, "environment_level", f"{name}/{level}")
         return figures
-    for level, members in _split(completed, lambda rollout: rollout.task.level).items():
-        figures |= _means(members, columns, f"columns_level/{level}/")
-    return figures | _levels(completed, "level/")
+    figures = _levels(completed, "level/")
+    for level, members in _split(completed, _level).items():
+        figures |= _told(members, columns, "level", str(level))
+    return figures
+
+
+def _told(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, place: str) -> dict[str, float]:
+    """Of each column that these rollouts have the mean, and of enough of them also the deviation and quantiles."""
+    figures = {}
+    for name in columns:
+        values = _values(rollouts, name)
+        if values:
+            figures[f"columns_{part}/{place}/{name}"] = _mean(values)
+        if len(values) >= FEWEST:
+            figures |= {f"columns_{part}_{label}/{place}/{name}": value for label, value in _spread(values).items()}
+    return figures
+
+
+def _values(rollouts: Iterable[Rollout], column: str) -> list[float]:
+    return [rollout.columns[column] for rollout in rollouts if column in rollout.columns]
+
+
+def _spread(values: Sequence[float]) -> dict[str, float]:
+    """Standard deviation and quantiles."""
+    deviation = spread_of(values)
+    found = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
+    quantiles = {label: float(value) for label, value in zip(QUANTILES, found, strict=True)}
+    return {"std": math.nan if deviation is None else deviation, **quantiles}
+
+
+def _level(rollout: Rollout) -> int:
+    return rollout.task.level
 
 
 def _levels(completed: Sequence[Rollout], prefix: str) -> dict[str, float]:
     """Reward by level."""
-    levels = _split(completed, lambda rollout: rollout.task.level).items()
+    levels = _split(completed, _level).items()
     return {f"{prefix}{level}": _mean([r.reward for r in own if r.reward is not None]) for level, own in levels}
 
 
@@ -77,11 +108,6 @@ def _split(rollouts: Iterable[Rollout], key: Callable[[Rollout], Key]) -> dict[K
     for rollout in rollouts:
         parts.setdefault(key(rollout), []).append(rollout)
     return dict(sorted(parts.items())) if len(parts) > 1 else {}
-
-
-def _means(rollouts: Sequence[Rollout], columns: Sequence[str], prefix: str) -> dict[str, float]:
-    values = {name: [rollout.columns[name] for rollout in rollouts if name in rollout.columns] for name in columns}
-    return {prefix + name: _mean(found) for name, found in values.items() if found}
 
 
 def _play(rollouts: Sequence[Rollout], completed: Sequence[Rollout]) -> dict[str, float]:

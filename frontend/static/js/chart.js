@@ -39,11 +39,14 @@
       document.addEventListener(figure.dataset.event || "points", () => this.refresh());
       if (!document.querySelector("[data-live]")) setInterval(() => document.hidden || this.refresh(), POLL_MS);
       figure.querySelector("details")?.addEventListener("toggle", () => this.table());
+      figure.parentElement?.closest("details")?.addEventListener("toggle", () => this.refresh());
     }
 
     size() { return { width: Math.max(160, this.plotBox.clientWidth), height: +this.figure.dataset.height || 220 }; }
 
+    // what is folded away asks for its points when it is opened
     async refresh() {
+      if (!this.figure.checkVisibility()) return;
       if (this.busy) { this.again = true; return; }
       this.busy = true;
       try {
