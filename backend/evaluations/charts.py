@@ -7,6 +7,8 @@ from backend.db.models import Run
 from backend.evaluations.points import Series
 
 CHEATED = "environment_cheat_rate/"
+LEARNING = ("forward", "backward", "optimiser", "other", "idle")
+"""Parts of a step's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,9 @@ def _part(known: set[str], part: str, place: str, column: str, keys: Sequence[st
 def _machinery(known: set[str]) -> Iterable[Chart]:
     """How the step was made: its time, its tokens, how far the policy moved while it learned."""
     for prefix, title, unit, parts in (
-        ("seconds", "Where a step's time goes", "seconds", ("rollouts", "reward", "forward", "backward", "other")),
+        ("seconds", "Where a step's time goes", "seconds", ("rollouts", "reward", *LEARNING)),
+        ("seconds", "What is done after a step", "seconds", ("storing", "detectors", "steering", "examination")),
+        ("sft/seconds", "Warm-up (SFT): where a step's time goes", "seconds", LEARNING),
         ("tokens", "Tokens of a step", "tokens", ("in", "out")),
         ("ratio", "Importance ratio", "ratio", ("mean", "max")),
         ("ratio", "Clipped tokens", "share", ("low_clip", "high_clip")),

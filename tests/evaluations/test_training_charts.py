@@ -84,8 +84,12 @@ def test_each_environment_of_a_mix_is_drawn_by_its_levels(session: Session) -> N
 
 def test_time_tokens_and_ratios_have_charts_of_their_own(session: Session) -> None:
     run = make_run(session, kind=RunKind.TRAINING)
-    charts = more(run, "seconds/rollouts", "seconds/step", "tokens/in", "ratio/mean", "ratio/low_clip")
-    assert labels(charts["seconds/rollouts"]) == ["rollouts", "reward", "forward", "backward", "other"]
+    names = ["seconds/rollouts", "seconds/step", "seconds/detectors", "sft/seconds/idle", "tokens/in", "ratio/mean"]
+    charts = more(run, *names, "ratio/low_clip")
+    learning = ["forward", "backward", "optimiser", "other", "idle"]
+    assert labels(charts["seconds/rollouts"]) == ["rollouts", "reward", *learning]
+    assert labels(charts["seconds/storing"]) == ["storing", "detectors", "steering", "examination"]
+    assert labels(charts["sft/seconds/forward"]) == learning
     assert labels(charts["ratio/mean"]) == ["mean", "max"]
     assert labels(charts["ratio/low_clip"]) == ["low", "high"]
     assert "seconds/step" in charts

@@ -32,6 +32,26 @@ def test_every_step_reports_what_was_played_with_advantages(tmp_path: Path) -> N
                 assert rollout.advantage == pytest.approx((rollout.reward or 0) - mean, abs=1e-5)
 
 
+def test_the_divergence_is_measured_where_beta_is_above_0_and_a_tiny_one_holds_nothing(tmp_path: Path) -> None:
+    start = tmp_path / "start"
+    for part in make_tiny():
+        part.save_pretrained(start)
+    free = Outcome(tmp_path / "free", start=start)
+    assert [step.divergence for step in free.steps] == [None] * 4
+    measured = Outcome(tmp_path / "measured", start=start, choice=CHOICE.model_copy(update={"beta": 1e-6}))
+    divergences = [step.divergence or 0.0 for step in measured.steps]
+    assert divergences[0] == pytest.approx(0.0, abs=1e-6)
+    assert divergences[-1] > 1e-6
+    assert torch.allclose(measured.weights, free.weights, atol=1e-4)
+
+
+def test_the_time_of_a_step_is_known_in_parts(tmp_path: Path) -> None:
+    for step in Outcome(tmp_path).steps:
+        learning = step.forward_seconds, step.backward_seconds, step.optimiser_seconds, step.other_seconds
+        assert all(seconds > 0 for seconds in (*learning, step.rollout_seconds, step.reward_seconds))
+        assert 0 < step.idle_seconds < step.seconds
+
+
 def test_a_stopped_run_goes_on_bit_by_bit(tmp_path: Path) -> None:
     whole = Outcome(tmp_path / "whole")
     stopped = Outcome(tmp_path / "cut", stop_after=3)

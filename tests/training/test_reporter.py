@@ -43,7 +43,9 @@ def step(played: list[Rollout]) -> GrpoStep:
         rollout_seconds=1.0,
         reward_seconds=0.1,
         forward_seconds=0.3,
-        backward_seconds=0.5,
+        backward_seconds=0.4,
+        optimiser_seconds=0.1,
+        other_seconds=0.02,
         seconds=2.0,
     )
 
@@ -123,8 +125,9 @@ def test_replaced_and_masked_rollouts_are_counted() -> None:
 
 def test_the_time_of_a_step_is_told_in_parts_that_sum_to_it() -> None:
     figures = step_figures(step(rollouts()), COLUMNS)
-    parts = [figures[f"seconds/{name}"] for name in ("rollouts", "reward", "forward", "backward", "other")]
-    assert sum(parts) == pytest.approx(figures["seconds/step"])
+    names = ("rollouts", "reward", "forward", "backward", "optimiser", "other", "idle")
+    assert sum(figures[f"seconds/{name}"] for name in names) == pytest.approx(figures["seconds/step"])
+    assert figures["seconds/idle"] == pytest.approx(0.08)
     assert (figures["tokens/in"], figures["tokens/out"]) == (110.0, 55.0)
     assert figures["tokens_per_second"] == 27.5
 

@@ -65,7 +65,12 @@ def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(whole: uuid.UUID) 
     for name in ("groups/no_variance", "loss", "grad_norm", "learning_rate", "seconds/step", "tokens_per_second"):
         assert all(value is not None and math.isfinite(value) for value in curves[name].values())
     assert sorted(curves["heldout/reward"]) == sorted(curves["heldout/level/2"]) == [0, 2, 4]
+    for name in ("optimiser", "other", "idle", "storing", "detectors", "steering", "examination"):
+        assert sorted(curves[f"seconds/{name}"]) == [1, 2, 3, 4]
+    assert {step for step, seconds in curves["seconds/examination"].items() if seconds} == {2, 4}
+    assert all((curves[f"seconds/{name}"][3] or 0) > 0 for name in ("optimiser", "storing", "detectors", "steering"))
     assert curves["sft/loss"]
+    assert curves["sft/tokens_per_second"].keys() == curves["sft/seconds/step"].keys() == curves["sft/loss"].keys()
     for row in checkpoints.values():
         load_folder(get_settings().data / "artifacts" / row.artifact)
     assert not (get_settings().data / "training" / str(run_id)).exists()

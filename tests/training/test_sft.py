@@ -1,5 +1,6 @@
 """The warm-up through TRL: masked loss, resume bit by bit."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,31 @@ def test_it_imitates_the_good_reply_and_not_the_spoiled_one(tmp_path: Path) -> N
         first = model(input_ids=torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
     assert tokenizer.decode(first.argmax()) == "<move>"
     assert first[tokenizer.eos_token_id] < -3  # a third of the spoiled replies were empty
+
+
+def test_its_speed_and_its_time_are_told_in_parts_without_what_the_listener_does(tmp_path: Path) -> None:
+    model, tokenizer = make_tiny()
+    told, lessons = [], some_lessons(tokenizer)
+
+    def take(step: int, figures: dict[str, float]) -> bool:
+        time.sleep(0.05)  # an examination
+        if figures:
+            told.append(figures)
+        return True
+
+    began = time.monotonic()
+    train_sft(SftRun(model, tokenizer, CHOICE.model_copy(update={"steps": 10}), lessons, 3, tmp_path, 10, take))
+    whole = time.monotonic() - began
+    assert len(told) == 2
+    for figures in told:
+        parts = [figures[f"seconds/{name}"] for name in ("forward", "backward", "optimiser", "other", "idle")]
+        assert all(part > 0 for part in parts)
+        assert sum(parts) == pytest.approx(figures["seconds/step"])
+        assert figures["tokens_per_second"] > 0
+    assert sum(5 * figures["seconds/step"] for figures in told) < whole - 10 * 0.05
+    tokens = sum(figures["tokens_per_second"] * 5 * figures["seconds/step"] for figures in told)
+    mean = sum(len(lesson.tokens) for lesson in lessons) / len(lessons)
+    assert tokens == pytest.approx(10 * CHOICE.batch * mean, rel=0.3)
 
 
 def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from workers.judging.detectors.view import Examination
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.behind import Behind
+from workers.training.clock import Clock
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import settle
 from workers.training.pace import Pace
@@ -67,6 +68,8 @@ class Reinforcement:
         mixed = self._environments if assignment.is_mixed else None
         self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions, mixed)
         self._behind = Behind()
+        self._clock = Clock()
+        """Of what is done between two steps."""
         self._is_used_up = False
 
     def carry_out(self) -> None:
@@ -118,20 +121,33 @@ class Reinforcement:
 
     def _on_step(self, step: GrpoStep) -> bool:
         """Record, judge, learn what to play next, steer, examine. Returns whether to go on."""
-        bench, self.reached = self.bench, step.step
+        goes_on = self._after(step)
+        spent = self._clock.take()
+        parts = ("storing", "detectors", "steering", "examination")
+        self.bench.recorder.metrics(step.step, {f"seconds/{name}": spent[name] for name in parts})
+        return goes_on
+
+    def _after(self, step: GrpoStep) -> bool:
+        bench, self.reached, counts = self.bench, step.step, self._clock.counts
         columns = [column.name for column in bench.assignment.columns]
-        figures = step_figures(step, columns, self._environments)
-        planned = self._planner.learn(step.step, step.rollouts)
-        bench.purse.pay(step.rollouts)
-        self._is_used_up = bench.is_used_up()
-        self._store(step, figures, planned)
-        drafts, actions = self._judge(step), self._actions()
-        bench.recorder.metrics(step.step, cheat_points(self._watch.view, step.step))
+        with counts("storing"):
+            figures = step_figures(step, columns, self._environments)
+        with counts("steering"):
+            planned = self._planner.learn(step.step, step.rollouts)
+            bench.purse.pay(step.rollouts)
+            self._is_used_up = bench.is_used_up()
+        with counts("storing"):
+            self._store(step, figures, planned)
+        with counts("detectors"):
+            drafts, actions = self._judge(step), self._actions()
+            bench.recorder.metrics(step.step, cheat_points(self._watch.view, step.step))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
-        self._memory.keep(step.step, self._planner)
-        goes_on = self._steering.after_step(step.step, figures, suspicions, interventions_of(drafts, actions))
+        with counts("steering"):
+            self._memory.keep(step.step, self._planner)
+            goes_on = self._steering.after_step(step.step, figures, suspicions, interventions_of(drafts, actions))
         if self._steering.is_examination_due(step.step) or step.step == self.choice.steps or self._is_used_up:
-            goes_on = self._examine(step.step) and goes_on
+            with counts("examination"):
+                goes_on = self._examine(step.step) and goes_on
         elif not goes_on:
             bench.store.save(Stage.GRPO, step.step, self._model, self._tokenizer)
         return goes_on and not self._is_used_up

@@ -154,7 +154,9 @@ def _time(step: GrpoStep) -> dict[str, float]:
         "seconds/reward": step.reward_seconds,
         "seconds/forward": step.forward_seconds,
         "seconds/backward": step.backward_seconds,
+        "seconds/optimiser": step.optimiser_seconds,
         "seconds/other": step.other_seconds,
+        "seconds/idle": step.idle_seconds,
         "tokens_per_second": tokens / step.seconds if step.seconds > 0 else math.nan,
     }
 

@@ -209,6 +209,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             reward_seconds=spent["reward"],
             forward_seconds=spent["forward"],
             backward_seconds=spent["backward"],
+            optimiser_seconds=spent["optimiser"],
+            other_seconds=spent["other"],
             seconds=seconds,
         )
 

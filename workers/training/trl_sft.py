@@ -1,5 +1,7 @@
 """TRL's SFTTrainer behind one door: lessons in, a warmed-up model out."""
 
+import math
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +15,13 @@ from trl import SFTConfig, SFTTrainer
 
 from backend.domain.training.warm_up import SftChoice
 from workers.models.adapter import unrounded
+from workers.training.clock import Clock
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.ranks.ranks import ALONE, Ranks
 from workers.training.ranks.weights import check_same
 from workers.training.resume import WithoutCard, mark_complete, newest_complete
+from workers.training.timed import Timed
 
 LOG_EVERY = 5
 """Steps."""
@@ -44,12 +48,17 @@ class SftRun:
     ranks: Ranks = ALONE
 
 
-class _Trainer(WithoutCard, SFTTrainer):  # type: ignore[misc]
-    """TRL's."""
+class _Trainer(WithoutCard, Timed, SFTTrainer):  # type: ignore[misc]
+    """TRL's, with a clock."""
+
+    def compute_loss(self, *arguments: Any, **named: Any) -> Any:
+        with self.clock.counts("forward"):
+            return super().compute_loss(*arguments, **named)
 
 
 def train_sft(run: SftRun) -> None:
     """Train until the last step or until `on_step` says stop; goes on from the newest complete state in the folder."""
+    listener = _Listener(run)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with unrounded(run.model):
@@ -58,9 +67,10 @@ def train_sft(run: SftRun) -> None:
                 args=_arguments(run),
                 train_dataset=_dataset(run),
                 processing_class=run.tokenizer,
-                callbacks=[_Listener(run)],
+                callbacks=[listener],
             )
         trainer.remove_callback(PrinterCallback)
+        listener.clock = trainer.clock
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
 
@@ -115,6 +125,13 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, run: SftRun) -> None:
         self.run = run
+        self.clock = Clock()
+        """The trainer's."""
+        self._told_at = time.monotonic()
+        self._told_step = self._told_tokens = 0
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._told_at, self._told_step = time.monotonic(), state.global_step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         return self._report(state.global_step, {}, control)
@@ -123,12 +140,25 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
         if logs is None or "loss" not in logs:
             return control
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
-        return self._report(state.global_step, {name: float(logs[name]) for name in names if name in logs}, control)
+        figures = {name: float(logs[name]) for name in names if name in logs}
+        return self._report(state.global_step, figures | self._time(state.global_step, logs["num_tokens"]), control)
+
+    def _time(self, step: int, tokens: int) -> dict[str, float]:
+        """Tokens a second, read and written, and where a step's time went, since they were last told."""
+        now, spent = time.monotonic(), self.clock.take()
+        seconds, steps = now - self._told_at, max(1, step - self._told_step)
+        speed = (tokens - self._told_tokens) / seconds if seconds > 0 else math.nan
+        self._told_at, self._told_step, self._told_tokens = now, step, tokens
+        parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
+        parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
+        return {"tokens_per_second": speed, **{f"seconds/{name}": value / steps for name, value in parts.items()}}
 
     def _report(self, step: int, figures: dict[str, float], control: Any) -> Any:
+        began = time.monotonic()
         if not self.run.ranks.agree(lambda: self.run.on_step(step, figures)):
             control.should_save = True
             control.should_training_stop = True
+        self._told_at += time.monotonic() - began  # what the listener does is no part of the steps
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:

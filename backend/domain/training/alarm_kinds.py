@@ -101,7 +101,7 @@ _KINDS = (
         sentence="The policy is far from what it was before GRPO.",
         cause="The rate is too high, or beta is too small to hold the policy.",
         advice="Lower the rate or raise beta in a branch. Far is not bad in itself: look at the held-out reward.",
-        formula="mean of divergence (k3 estimate) over 10 steps > divergence_limit",
+        formula="mean of divergence (k3 estimate; needs grpo.beta > 0) over 10 steps > divergence_limit",
         source="Schulman 2020, approximating KL divergence; TRL's kl",
         thresholds=("divergence_limit",),
     ),

@@ -82,13 +82,16 @@ class GrpoStep:
     reward_seconds: float
     forward_seconds: float
     backward_seconds: float
+    optimiser_seconds: float
+    other_seconds: float
+    """Padding, and states that were saved before the step."""
     seconds: float
 
     @property
-    def other_seconds(self) -> float:
-        """The optimiser, padding, and waiting."""
-        known = self.rollout_seconds + self.reward_seconds + self.forward_seconds + self.backward_seconds
-        return max(0.0, self.seconds - known)
+    def idle_seconds(self) -> float:
+        """Nothing of all that: bookkeeping, and waiting for others."""
+        learning = self.forward_seconds + self.backward_seconds + self.optimiser_seconds
+        return max(0.0, self.seconds - self.rollout_seconds - self.reward_seconds - learning - self.other_seconds)
 
     @property
     def learned(self) -> list[Rollout]:

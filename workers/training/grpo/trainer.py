@@ -9,9 +9,9 @@ import torch
 from peft import PeftModel
 from trl import GRPOTrainer
 
-from workers.training.grpo.clock import Clock
 from workers.training.grpo.positions import count_without_padding
 from workers.training.resume import WithoutCard
+from workers.training.timed import Timed
 
 _HIGHEST_LOG_RATIO = 20.0
 AdvantagesOfTokens = Callable[[], list[list[float]] | None]
@@ -20,7 +20,7 @@ Counted = tuple[float, float, float]
 """Sum of ratios, number of tokens, highest ratio."""
 
 
-class Trainer(WithoutCard, GRPOTrainer):  # type: ignore[misc]
+class Trainer(WithoutCard, Timed, GRPOTrainer):  # type: ignore[misc]
     """Lets tokens of one episode have different advantages, and tells what it did."""
 
     temperature: float
@@ -30,8 +30,6 @@ class Trainer(WithoutCard, GRPOTrainer):  # type: ignore[misc]
         for model in (self.model, self.ref_model):
             if model is not None:
                 count_without_padding(model)
-        is_cuda = self.accelerator.device.type == "cuda"
-        self.clock = Clock(torch.cuda.synchronize if is_cuda else lambda: None)
         self.ratios = Ratios()
         self._advantages_of_tokens = advantages_of_tokens
         self._scored: dict[str, Any] | None = None
@@ -46,14 +44,6 @@ class Trainer(WithoutCard, GRPOTrainer):  # type: ignore[misc]
             if model is not None:
                 _temperature_cell(model).cell_contents = temperature
         self.temperature = temperature
-
-    def training_step(self, *arguments: Any, **named: Any) -> Any:
-        with self.clock.counts("backward"):
-            return super().training_step(*arguments, **named)
-
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
-        with self.clock.counts("other"):
-            return super()._prepare_inputs(generation_batch)
 
     def _calculate_rewards(self, *arguments: Any) -> Any:
         with self.clock.counts("reward"):

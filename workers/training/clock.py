@@ -1,4 +1,4 @@
-"""Where a step's time goes: each moment is counted once, by the innermost thing that is being done."""
+"""Where time goes: each moment is counted once, by the innermost thing that is being done."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -13,22 +13,29 @@ class Clock:
         self._wait = wait
         """Until an accelerator has done what it was given; without it, work is counted where it is waited for."""
         self._seconds: dict[str, float] = defaultdict(float)
-        self._inside: list[float] = []
-        """For each name that is being counted: seconds that others inside it took."""
+        self._inside: list[list[float]] = []
+        """For each thing that is being counted: when it began, and seconds that others inside it took."""
 
     @contextmanager
     def counts(self, name: str) -> Iterator[None]:
-        self._wait()
-        began = perf_counter()
-        self._inside.append(0.0)
+        self.begin()
         try:
             yield
         finally:
-            self._wait()
-            took = perf_counter() - began
-            self._seconds[name] += took - self._inside.pop()
-            if self._inside:
-                self._inside[-1] += took
+            self.end(name)
+
+    def begin(self) -> None:
+        """Of something whose name is told when it ends."""
+        self._wait()
+        self._inside.append([perf_counter(), 0.0])
+
+    def end(self, name: str) -> None:
+        self._wait()
+        began, others = self._inside.pop()
+        took = perf_counter() - began
+        self._seconds[name] += took - others
+        if self._inside:
+            self._inside[-1][1] += took
 
     def take(self) -> dict[str, float]:
         """What was counted, by name; the clock begins anew."""
