@@ -128,7 +128,7 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
         self.clock = Clock()
         """The trainer's."""
         self._told_at = time.monotonic()
-        self._told_step = self._told_tokens = 0
+        self._told_step, self._told_tokens = 0, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._told_at, self._told_step = time.monotonic(), state.global_step
@@ -141,14 +141,14 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
             return control
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
         figures = {name: float(logs[name]) for name in names if name in logs}
-        return self._report(state.global_step, figures | self._time(state.global_step, logs["num_tokens"]), control)
+        return self._report(state.global_step, figures | self._time(state.global_step, logs.get("num_tokens")), control)
 
-    def _time(self, step: int, tokens: int) -> dict[str, float]:
-        """Tokens a second, read and written, and where a step's time went, since they were last told."""
+    def _time(self, step: int, tokens: float | None) -> dict[str, float]:
+        """Tokens a second, where the trainer counts them, and where a step's time went, since they were last told."""
         now, spent = time.monotonic(), self.clock.take()
         seconds, steps = now - self._told_at, max(1, step - self._told_step)
-        speed = (tokens - self._told_tokens) / seconds if seconds > 0 else math.nan
-        self._told_at, self._told_step, self._told_tokens = now, step, tokens
+        speed = math.nan if tokens is None or seconds <= 0 else (tokens - self._told_tokens) / seconds
+        self._told_at, self._told_step, self._told_tokens = now, step, tokens or 0.0
         parts = {name: spent[name] for name in ("forward", "backward", "optimiser", "other")}
         parts |= {"idle": max(0.0, seconds - sum(parts.values())), "step": seconds}
         return {"tokens_per_second": speed, **{f"seconds/{name}": value / steps for name, value in parts.items()}}
