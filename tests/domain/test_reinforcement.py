@@ -51,8 +51,3 @@ def test_the_temperature_goes_in_a_straight_line() -> None:
 def test_choices_of_older_runs_still_load() -> None:
     stored = {"steps": 10, "tasks_per_step": 4, "group_size": 4, "loss_type": "dr_grpo", "temperature": 0.9}
     assert GrpoChoice.model_validate(stored).updates == 1
-
-
-def test_every_field_says_what_it_does() -> None:
-    for name, info in GrpoChoice.model_fields.items():
-        assert info.description, name

@@ -1,14 +1,17 @@
 """What a training run can be told, and what is refused."""
 
+import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from backend.domain.manifest import read_manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
+from backend.training.choices import block_of, holds_many
 from tests.training.conftest import built_in
 
 
@@ -83,9 +86,27 @@ def test_a_checkpoint_is_an_id() -> None:
     assert configuration.problems(scripts=[], levels=1) == []
 
 
-def test_every_choice_explains_itself() -> None:
-    for name, field in TrainingConfiguration.model_fields.items():
-        assert field.description, name
-        block = field.annotation
-        for inner, choice in getattr(block, "model_fields", {}).items():
-            assert choice.description, f"{name}.{inner}"
+TELLS_WHEN = re.compile(
+    r"\b(when|where|if|unless|until|raise|lower|higher|more|fewer|few|choose|suits|repeat)\b", re.IGNORECASE
+)
+
+
+def leaves_of(block: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every choice by its dotted name, with its help on one line."""
+    for name, info in block.model_fields.items():
+        if (inner := block_of(info)) and not holds_many(info.annotation):
+            yield from leaves_of(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, " ".join((info.description or "").split())
+
+
+def test_every_choice_says_what_it_does_and_when_to_change_it() -> None:
+    """In two sentences at least, the first of which the form shows alone where the help is long."""
+    for name, help_text in leaves_of(TrainingConfiguration):
+        assert len(re.findall(r"[.!?](?= |$)", help_text)) >= 2, f"{name}: {help_text}"
+        is_named_by_catalogue = name.startswith("detectors.")  # a detector's sentence, and what it does by default
+        assert is_named_by_catalogue or TELLS_WHEN.search(help_text), f"{name}: {help_text}"
+
+
+def test_every_block_says_what_it_holds() -> None:
+    assert all(info.description for info in TrainingConfiguration.model_fields.values())

@@ -34,17 +34,20 @@ class AdapterChoice(Block):
     rank: int = Field(default=16, ge=1, le=1024)
     """Width of the adapter's matrices: how much it can learn. 8 to 64 is usual; more costs memory and rarely helps."""
     alpha: float = Field(default=32.0, gt=0, le=8192)
-    """How strongly the adapter acts: its product is multiplied by alpha / rank. Twice the rank is usual."""
+    """How strongly the adapter acts: its product is multiplied by alpha / rank. Twice the rank is usual; change it with
+    the rank, and the learning rate when it learns too slowly."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the adapter's inputs that are dropped in training. 0 for reinforcement, which
-    must train the policy that played."""
+    """Share of the adapter's inputs that are dropped in training. Leave it at 0 for reinforcement, which must train the
+    policy that played; 0.05 to 0.1 when a warm-up has few lessons and learns them by heart."""
     targets: str = Field(default=ALL_LAYERS, max_length=400, pattern=r"^[A-Za-z0-9_.,\- ]+$")
-    """Which layers get an adapter. all-linear: every linear layer but the output, which learns best. Or the names of
-    layers, separated by commas: q_proj,v_proj uses less memory."""
+    """Which layers get an adapter. all-linear: every linear layer but the output, which learns best. Choose names of
+    layers, separated by commas, when memory is short: q_proj,v_proj uses less."""
     is_rank_stabilised: bool = False
-    """Multiply by alpha / √rank instead: for ranks of 64 and more."""
+    """Multiply by alpha / √rank instead. For ranks of 64 and more, where alpha / rank makes the adapter too quiet to
+    use its width."""
     is_double_quantised: bool = True
-    """Only qlora: round the scales of the 4-bit base too. Saves 0.4 bits a weight."""
+    """Only qlora: round the scales of the 4-bit base too. Saves 0.4 bits a weight; turn off when memory is not scarce
+    and the base should be as exact as 4 bits allow."""
 
     @field_validator("targets")
     @classmethod

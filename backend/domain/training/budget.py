@@ -13,11 +13,14 @@ class BudgetChoice(Block):
     """Limits beside the number of steps. The first that is reached ends the run with a last examination."""
 
     minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Minutes at work, all stages and attempts together, waiting for a worker not counted. Empty: no limit."""
+    """Minutes at work, all stages and attempts together, waiting for a worker not counted. Empty: no limit. Set it when
+    the machine is rented or is needed again by a certain hour."""
     tokens: int | None = Field(default=None, ge=1)
-    """Tokens that the policy samples in GRPO's episodes; examinations are not counted. Empty: no limit."""
+    """Tokens that the policy samples in GRPO's episodes; examinations are not counted. Empty: no limit. Set it to
+    compare runs at the same effort, or when replies may grow long."""
     rollouts: int | None = Field(default=None, ge=1)
-    """Episodes that GRPO plays; examinations are not counted. Empty: no limit."""
+    """Episodes that GRPO plays; examinations are not counted. Empty: no limit. Set it when every episode costs
+    something, as with paid services behind the environment or groups that are replaced."""
 
 
 @dataclass(frozen=True, slots=True)

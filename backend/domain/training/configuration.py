@@ -55,13 +55,14 @@ class ModelChoice(Block):
     """Which weights the run starts from."""
 
     source: Literal["scratch", "checkpoint", "base"] = "scratch"
-    """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run. base: a Hugging
-    Face name or a folder on the worker."""
+    """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run, to go on from
+    what it learned. base: a Hugging Face name or a folder on the worker, where the task needs a model that can read and
+    reason; lower the learning rates and see the presets for one."""
     size: Literal["tiny", "mini", "small", "medium"] = "tiny"
     """Only from scratch: about 0.1, 0.2, 0.9 or 4 million parameters. tiny learns a small game in minutes on one core;
     take a larger one when the training reward stays low although replies are understood."""
     architecture: Literal["gpt2", "llama"] = "gpt2"
-    """Only from scratch. gpt2 is the faster one on a CPU; llama is what larger models look like, to try tools on."""
+    """Only from scratch. gpt2 is the faster one on a CPU; choose llama to try tools on what larger models look like."""
     context: int = Field(default=256, ge=64, le=4096)
     """Only from scratch: the longest conversation in tokens. Raise it when the pre-flight finds conversations that do
     not fit; memory and time grow with what is played, not with this."""
@@ -76,9 +77,11 @@ class ModelChoice(Block):
     """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02; try 0.15
     when the warm-up's loss stays flat."""
     checkpoint: uuid.UUID | None = None
-    """Only from a checkpoint: its id. The best one by held-out reward is usually the one to go on from."""
+    """Only from a checkpoint: its id. The best one by held-out reward is usually the one to go on from; an earlier one
+    where the reward was hacked."""
     base: str = Field(default="", max_length=300)
-    """Only from a base: its name or folder. Its weights must be safetensors; its code is never run."""
+    """Only from a base: its name or folder. Its weights must be safetensors; its code is never run. Choose an instruct
+    model: it has a chat template, and keeps to the environment's format sooner."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ModelChoice":
@@ -97,7 +100,8 @@ class HeldoutChoice(Block):
     time."""
     tasks: int = Field(default=100, ge=1, le=100_000)
     """Held-out tasks, one episode each; the same ones every time. A hundred tell shares apart that differ by ten
-    points, a thousand by three."""
+    points, a thousand by three: more when the best checkpoint has to be told from a lucky one, fewer when examinations
+    take most of the time."""
     temperature: float = Field(default=1.0, ge=0, le=5)
     """Sampling temperature; 0 takes the likeliest token. Leave it at 1 to see the policy that trains; 0 when it will be
     used greedily."""
@@ -117,15 +121,16 @@ class CheckpointChoice(Block):
     large."""
     keep_every: int = Field(default=0, ge=0, le=1_000_000)
     """Beside them, the GRPO checkpoint of every so many steps keeps its weights; 0: none, 1: all of them do, and
-    nothing is deleted."""
+    nothing is deleted. Set it when you want to look at how the policy changed over a long run, or to branch off far
+    back."""
 
 
 class TrainingConfiguration(Block):
     """All of a training run's choices."""
 
     recipe: Recipe = Recipe.SFT_THEN_GRPO
-    """Which stages: imitation, reinforcement, or the one after the other. A model that knows nothing of the task needs
-    imitation first; one that succeeds sometimes can begin with reinforcement."""
+    """Which stages: imitation, reinforcement, or the one after the other. Choose imitation first when the model
+    knows nothing of the task, reinforcement alone when it succeeds sometimes, and imitation alone to copy good play."""
     model: ModelChoice = ModelChoice()
     """Which weights it starts from."""
     adapter: AdapterChoice = AdapterChoice()
@@ -146,7 +151,8 @@ class TrainingConfiguration(Block):
     """What it may use up."""
     mix: Mix = Field(default_factory=list)
     """Further environments to train on at once, as `name@3=0.5` (version and weight may be left out), set apart by
-    commas. The run's own environment has the weight 1; every step and every examination has tasks of all."""
+    commas. The run's own environment has the weight 1; every step and every examination has tasks of all. Add some when
+    one policy should play them all, or when it forgets one while it learns another."""
     alarms: AlarmsChoice = AlarmsChoice()
     """What looks unhealthy, and what the run does about it."""
     detectors: DetectorsChoice = DetectorsChoice()

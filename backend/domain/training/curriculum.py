@@ -28,12 +28,15 @@ class CurriculumChoice(Block):
     window: int = Field(default=128, ge=4, le=100_000)
     """Only adaptive: how many episodes of a level are looked at. Fewer decide sooner, and by chance more often."""
     lower: float = Field(default=0.5, ge=0, le=0.9)
-    """Only adaptive: share of each step's tasks for the levels beneath the top one, so that they are not forgotten."""
+    """Only adaptive: share of each step's tasks for the levels beneath the top one, so that they are not forgotten.
+    Raise it when their success falls while the window climbs; lower it to spend more on what is not mastered."""
     width: int = Field(default=4, ge=1, le=100)
-    """Only adaptive: levels in the window; the ones below it are not played any more."""
+    """Only adaptive: levels in the window; the ones below it are not played any more. Raise it when lower levels are
+    forgotten; lower it when there are many easy ones that need no practice."""
     success_at: float | None = Field(default=None, allow_inf_nan=False)
     """Only adaptive: the reward from which an episode succeeds. Empty: as everywhere else, the column that is named for
-    it (`win`, `correct`, …) at its highest, else half of the highest reward."""
+    it (`win`, `correct`, …) at its highest, else half of the highest reward. Set it when a part of the reward is enough
+    to go on to harder levels."""
 
     @property
     def is_adaptive(self) -> bool:

@@ -27,7 +27,7 @@ class GrpoChoice(Block):
     it when many groups have no variance."""
     levels: list[Annotated[float, Field(ge=0)]] | None = None
     """Relative share of each level in every step, from level 0, such as `2,1,1`; empty: the same for all. Give little
-    to levels that always or never succeed."""
+    where episodes always or never succeed."""
     replace_uniform: int = Field(default=0, ge=0, le=20)
     """Rounds in which groups whose rewards are all equal give place to groups of fresh tasks, because they teach
     nothing (DAPO's dynamic sampling); 0: they stay. Turn on when many groups have no variance and episodes are cheap:
@@ -38,7 +38,8 @@ class GrpoChoice(Block):
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     """How the learning rate falls over the run. constant where the end is not known; cosine and linear settle."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps until the learning rate is reached. Some help large models, whose first gradients mislead Adam."""
+    """Steps until the learning rate is reached. Choose some, such as 10, for large models, whose first gradients
+    mislead Adam."""
     updates: int = Field(default=1, ge=1, le=64)
     """Optimiser updates from the same episodes. 1 stays on-policy and is the steadiest. 2 to 4 learn more from episodes
     that are expensive to play; `epsilon` and the ratio's level then decide how far one step may go, and with 1 they
@@ -48,20 +49,22 @@ class GrpoChoice(Block):
     ones speak less per token. dr_grpo: divided by a fixed length. bnpo: as dapo, within each part of the step. cispo:
     the ratio is cut but no token loses its gradient. sapo: a soft gate instead of a cut. luspo: whole episodes,
     weighted by their length. vespo: whole episodes, softly weighted. With one update cispo and vespo learn as dapo
-    does, and sapo as grpo."""
+    does, and sapo as grpo: choose among them when `updates` is above 1, and dr_grpo or dapo when replies grow long
+    without earning more."""
     importance_level: Literal["auto", "token", "sequence"] = "auto"
     """How far the policy has moved since the episode was played: measured at each token, or over the whole episode
-    (GSPO), which is calmer for long replies and models of experts. auto: what the loss type was made for."""
+    (GSPO), which is calmer for long replies and models of experts. auto: what the loss type was made for; choose
+    another when `updates` is above 1 and the ratio's curve is restless."""
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     """How far the ratio may fall below 1, and rise above it, before a token stops teaching. Smaller is steadier; for
     ratios of whole episodes GSPO takes 3e-4. Counts with more than one update; sapo and vespo have no such cut."""
     epsilon_high: float | None = Field(default=None, gt=0, le=100)
-    """Another limit above 1, so that rare tokens can become likely; DAPO takes 0.28. Empty: the same as below. For
-    cispo it is the greatest ratio itself; empty: 5."""
+    """Another limit above 1, so that rare tokens can become likely; DAPO takes 0.28. Empty: the same as below. Raise it
+    when the entropy falls with several updates. For cispo it is the greatest ratio itself; empty: 5."""
     aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
     """How reward columns become one advantage. sum_then_normalize: the weighted sum is compared within its group.
-    normalize_then_sum: each column is compared on its own first (GDPO), so that a column of small numbers is heard
-    beside one of large numbers; it always divides by the spread, whatever `scale_rewards` says."""
+    normalize_then_sum: each column is compared on its own first (GDPO); choose it when a column of small numbers is not
+    heard beside one of large numbers. It always divides by the spread, whatever `scale_rewards` says."""
     credit: Literal["episode", "turn"] = "episode"
     """Which tokens a reward speaks to. episode: all of them. turn: a turn's tokens get what came from that turn on,
     compared with the group at the same turn; use it when the environment's columns tell single turns apart. With one
@@ -71,18 +74,19 @@ class GrpoChoice(Block):
     speak equally loud, and noise as loud as signal where all did nearly the same."""
     beta: float = Field(default=0.01, ge=0, le=10)
     """Weight of the divergence from the policy as it was before GRPO. A little keeps the reply's format from drifting
-    away; 0 needs no second model in memory."""
+    away; raise it when the format falls; 0 needs no second model in memory."""
     temperature: float = Field(default=1.0, gt=0, le=5)
     """Sampling temperature in training. Above 1 tries more, below 1 less; a group that all plays the same learns
     nothing."""
     temperature_end: float | None = Field(default=None, gt=0, le=5)
-    """Temperature of the last step, reached in a straight line; empty: it stays. Falling explores first and settles
-    then; rising works against entropy that collapses."""
+    """Temperature of the last step, reached in a straight line; empty: it stays. Choose a lower one to explore first
+    and settle then, a higher one against entropy that collapses."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that together reach this probability. Below 1 rare slips disappear from training
-    episodes; the loss still sees all tokens, so stay above 0.9."""
+    """Sample from the likeliest tokens that together reach this probability. Choose less than 1 when rare slips spoil
+    training episodes; the loss still sees all tokens, so stay above 0.9."""
     top_k: int = Field(default=0, ge=0, le=1_000_000)
-    """Sample from at most so many of the likeliest tokens; 0: all. As `top_p`, it parts sampling from the loss."""
+    """Sample from at most so many of the likeliest tokens; 0: all. As `top_p`, it parts sampling from the loss: set it,
+    to 50 or more, only when a large vocabulary's rare tokens spoil episodes."""
     mask_truncated: bool = False
     """Episodes with a reply that was cut at its token limit teach nothing, though they count in their group's mean.
     Turn on when good long replies are being cut; leave off when rambling should be unlearned."""
@@ -90,9 +94,11 @@ class GrpoChoice(Block):
     """Longer gradients are cut to this length. Low values hold single steps back; raise it when the curve of the norm
     is always above it and learning is slow."""
     adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower follows sooner and is noisier."""
+    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower follows sooner and is noisier; 0.999
+    suits long runs of large models."""
     entropy_bonus: float = Field(default=0.0, ge=0, le=1)
-    """Reward for variety of tokens. It can destroy the reply's format, with dr_grpo soonest."""
+    """Reward for variety of tokens. It can destroy the reply's format, with dr_grpo soonest: try 0.001 when the entropy
+    collapses and neither a higher temperature nor a lower rate holds it."""
     micro_batches: int = Field(default=1, ge=1, le=4096)
     """Parts in which a step's gradient is computed, to save memory. Raise it when a step does not fit; what is learned
     stays the same."""
