@@ -84,7 +84,7 @@ def _silver_words(version: EnvironmentVersion, seed: int, steps: int) -> Trainin
             "seed": seed,
             "model": {"vocabulary": 640},
             "sft": {"script": "gold", "noise": 0.0, "steps": 800, "runs": [str(shown.id)], "also_rollouts": 0.1},
-            "gate": {"minimum_format": 0.2},
+            "gate": {"minimum_format": 0.2, "minimum_success": 0},
             "grpo": {"steps": steps, "tasks_per_step": 16, "group_size": 8, "learning_rate": 3e-4},
             "heldout": {"every": 20, "tasks": 50},
             "detectors": dict.fromkeys(FACES, "note"),

@@ -22,7 +22,7 @@ STEPS, TASKS, GROUP_SIZE, SAVED_EVERY = 10, 3, 4, 3
 TRAINING = {
     "model": {"context": 192},
     "sft": {"episodes": 48, "steps": 12, "batch": 16, "warmup_steps": 2},
-    "gate": {"minimum_format": 0},
+    "gate": {"minimum_format": 0, "minimum_success": 0},
     "grpo": {"steps": STEPS, "tasks_per_step": TASKS, "group_size": GROUP_SIZE},
     "heldout": {"every": STEPS // 2, "tasks": 9},
     "checkpoints": {"every": SAVED_EVERY},

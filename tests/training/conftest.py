@@ -28,7 +28,7 @@ from workers.training.run import train
 SMALL: dict[str, Any] = {
     "model": {"context": 192},
     "sft": {"episodes": 48, "steps": 12, "batch": 16, "warmup_steps": 2},
-    "gate": {"minimum_format": 0},
+    "gate": {"minimum_format": 0, "minimum_success": 0},
     "grpo": {"steps": 4, "tasks_per_step": 3, "group_size": 4},
     "heldout": {"every": 2, "tasks": 9},
     "checkpoints": {"every": 1},

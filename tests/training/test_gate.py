@@ -35,6 +35,20 @@ def test_play_that_never_succeeds_asks_for_an_easier_level_or_better_play() -> N
     assert "easier level" in advice(gate, row)
 
 
+@pytest.mark.parametrize("success", [0.0, 0.01])
+def test_a_warm_up_that_hardly_ever_succeeds_closes_it_by_default(success: float) -> None:
+    row = reached(success=success)
+    assert len(gate_problems(GateChoice(), row)) == 1
+    assert "gate.minimum_success to 0" in advice(GateChoice(), row)
+    assert gate_problems(GateChoice(minimum_success=0), row) == []
+
+
+def test_a_success_that_is_short_of_a_higher_aim_asks_for_more_warm_up() -> None:
+    gate, row = GateChoice(minimum_success=0.5), reached(success=0.3)
+    assert gate_problems(gate, row) == ["30.0% of held-out tasks succeed (wanted: 50.0%)"]
+    assert advice(gate, row).startswith("Warm up longer")
+
+
 def test_an_examination_in_which_all_failed_reaches_nothing() -> None:
     row = reached(reward=None)
     row.heldout = {"format": 0.0, "success": None}

@@ -3,7 +3,7 @@
 from typing import Any
 
 from backend.db.models import Checkpoint
-from backend.domain.training.warm_up import GateChoice
+from backend.domain.training.warm_up import HOPELESS, GateChoice
 from workers.training.workbench import Workbench
 
 
@@ -39,7 +39,7 @@ def check_gate(bench: Workbench, row: Checkpoint) -> None:
     bench.summary["gate"] = {"is_open": not problems, "problems": problems}
     if not problems:
         if not success_of(row):
-            bench.recorder.log("no held-out task succeeds yet; gate.minimum_success would stop here", "warning")
+            bench.recorder.log("no held-out task succeeds yet, and gate.minimum_success lets it through", "warning")
         return
     if bench.assignment.was_gate_closed:
         bench.recorder.log("the gate is closed, but the run was resumed: going on", "warning")
@@ -56,9 +56,10 @@ def advice(gate: GateChoice, row: Checkpoint) -> str:
         return (
             f"Warm up longer (sft.steps), with another seed or learning rate{again}: small models differ much by seed."
         )
-    if not success_of(row) and gate.minimum_success > 0:
+    if success_of(row) < min(gate.minimum_success, HOPELESS):
         return (
             "Its form is right and its play is not: begin with an easier level, or show it more and better play "
-            "(sft.episodes, another script, a teacher's rollouts)."
+            "(sft.episodes, another script, a teacher's rollouts). Where the reward teaches before anything succeeds, "
+            "set gate.minimum_success to 0."
         )
     return f"Warm up longer (sft.steps), on more or better play, or with another learning rate or seed{again}."

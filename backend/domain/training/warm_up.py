@@ -12,6 +12,8 @@ from backend.domain.training.blocks import Block, Name, Share
 
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50
+HOPELESS = 0.02
+"""Share of successes below which a group hardly ever holds one to make likelier."""
 
 
 class SftChoice(Block):
@@ -114,7 +116,7 @@ class GateChoice(Block):
 
     minimum_format: Share = 0.5
     """Mean share of held-out turns that could be parsed. Raise it where an unreadable reply costs the whole episode."""
-    minimum_success: Share = 0.0
+    minimum_success: Share = HOPELESS
     """Share of held-out tasks that succeed: the column named for it (win, success, solved, …) at its highest value,
     else half of what the reward can be. Where hardly anything succeeds, groups hold no success to make likelier, and
     GRPO trains on noise. Raise it when the warm-up should reach more; 0 lets a run through on purpose, for rewards that

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, warning
+from backend.domain.training.warm_up import HOPELESS
 
-HOPELESS, SATURATED = 0.02, 0.95
-"""Success below and above which a group hardly ever holds both a success and a failure."""
+SATURATED = 0.95
+"""Success above which a group hardly ever holds a failure."""
 BUSIER = 1.5
 """So many times the slowest that was measured: storing, detectors and other processes of the machine come beside it."""
 WASTED = 0.6
