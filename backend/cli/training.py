@@ -1,6 +1,8 @@
 """`proctor train` and `proctor run config`: launch a training run, look at it before, write it down as a file."""
 
 import time
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +34,7 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="A choice by its name in the configuration: grpo.steps=200, grpo.levels=1,2; "
-            "nothing after the = empties it. Repeatable; wins over preset and file.",
+            "nothing after the = empties it. Repeatable; wins over preset and file. `--set list` explains every one.",
         ),
     ] = None,
     mix: Annotated[
@@ -59,15 +61,18 @@ def train(
 ) -> None:
     """Train a model: imitation (SFT), reinforcement (GRPO), or one after the other.
 
-    Choices come from --set, else the file, else the preset, else the defaults; the launch form shows all of them with
-    what they do. `--dry-run` looks at the run before anything is queued: arithmetic, memory, chat template, how often
-    the policy succeeds already, and how long it will take. A wrong choice is refused by its name.
+    Choices come from --set, else the file, else the preset, else the defaults; `--set list` and the launch form show
+    all of them with what they do. `--dry-run` looks at the run before anything is queued: arithmetic, memory, chat
+    template, how often the policy succeeds already, and how long it will take. A wrong choice is refused by its name.
 
     Ctrl-C leaves the run going; `proctor run watch` comes back, `run stop` stops it, `run resume` goes on.
     """
     client = connect()
     if preset == "list":
         _tell_presets(client.get("/training/presets"), as_json)
+        return
+    if choices == ["list"]:
+        _tell_choices(client.get("/training/choices", preset=preset), as_json)
         return
     told = _read_file(config) if config else {}
     asked = {"preset": preset, "name": name, "without_certificate": without_certificate}
@@ -115,6 +120,18 @@ def _tell_presets(presets: dict[str, Any], as_json: bool) -> None:
         say(f"{name}: {preset['title']}", "bold")
         for label, field in (("", "about"), ("for: ", "suits"), ("takes: ", "takes"), ("seen: ", "seen")):
             say(f"  {label}{preset[field]}")
+
+
+def _tell_choices(found: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        write_json(found)
+        return
+    for section, choices in groupby(found, key=itemgetter("section")):
+        say(section, "bold")
+        for choice in choices:
+            values = f"  ({', '.join(choice['one_of'])})" if choice["one_of"] else ""
+            say(f"  {choice['name']}={choice['default']}{values}", "cyan")
+            say(f"      {choice['help']}")
 
 
 def _look(client: Client, body: dict[str, Any], *, as_json: bool) -> int:

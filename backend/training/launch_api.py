@@ -14,7 +14,8 @@ from backend.domain.training.presets import PRESETS, Preset
 from backend.domain.vocabulary import PreflightStatus, RunStatus
 from backend.training import service
 from backend.training.configuration_file import ConfigurationFile, file_of_run
-from backend.training.forms import TrainingRequest
+from backend.training.forms import TrainingRequest, resolve_configuration
+from backend.training.launch import LaunchField, LaunchSection, launch_sections
 from backend.training.launch_queries import get_preflight, get_training_run
 from backend.training.preflight import configuration_of, findings_of, start_preflight, verdict_of
 from backend.web.dependencies import SessionDep, Trainer, Viewer
@@ -51,10 +52,34 @@ class PreflightOut(BaseModel):
     ended_at: datetime | None
 
 
+class ChoiceOut(BaseModel):
+    """One choice of a training run."""
+
+    name: str
+    """Dotted, as `--set` and configuration files have it."""
+    section: str
+    """Title of its block."""
+    default: str
+    """As `--set` reads it; empty: nothing."""
+    one_of: list[str]
+    """The values that it may have, where they are few."""
+    only: str
+    """With which other choice it counts: `model.source=base|checkpoint`, any of those after a semicolon; empty:
+    always."""
+    help: str
+
+
 @router.get("/presets")
 def list_presets(_: Viewer) -> dict[str, Preset]:
     """Configurations that were tried, with what each is for."""
     return dict(PRESETS)
+
+
+@router.get("/choices")
+def list_choices(_: Viewer, preset: str | None = None) -> list[ChoiceOut]:
+    """Every choice of a training run with its default, or the preset's value, and what it does: as the form has it."""
+    sections = launch_sections(resolve_configuration(preset, {}))
+    return [_choice(section, field) for section in sections for field in section.fields]
 
 
 @router.post("", status_code=201)
@@ -81,6 +106,17 @@ def show_preflight(preflight_id: uuid.UUID, session: SessionDep, _: Viewer) -> P
 def show_configuration(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> ConfigurationFile:
     """What `proctor train --config` reads to start the same run again."""
     return file_of_run(get_training_run(session, run_id))
+
+
+def _choice(section: LaunchSection, field: LaunchField) -> ChoiceOut:
+    return ChoiceOut(
+        name=field.name,
+        section=section.title,
+        default=field.value,
+        one_of=[option.value for option in field.options if option.value],
+        only=field.only or section.only,
+        help=field.help,
+    )
 
 
 def _out(preflight: Preflight) -> PreflightOut:

@@ -1,5 +1,6 @@
 """The command line against a real web server: what it says, in JSON and for people, and how it ends."""
 
+import re
 from importlib.metadata import version as package_version
 from pathlib import Path
 
@@ -8,10 +9,12 @@ import pytest
 from backend.cli.connection import connect
 from backend.db.models import Run
 from backend.db.session import transaction
+from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
 from backend.settings import get_settings
+from backend.training.choices import flatten
 from tests.factories import make_flag, make_rollouts, make_run
 from tests.ops.commands import Command, proctor, server
 
@@ -96,6 +99,20 @@ def test_a_training_run_is_queued_with_its_choices(proctor: Command) -> None:
     assert proctor("train", "tictactoe", "--set", "grpo.steps", "--no-wait").status == 2
     assert "quick" in proctor("train", "tictactoe", "--preset", "list", "--json").json
     assert "for: Seeing that an environment can be trained on" in proctor("train", "--preset", "list").out
+
+
+@pytest.mark.slow
+def test_every_training_choice_is_told_with_its_default_and_what_it_does(proctor: Command) -> None:
+    told = proctor("train", "--set", "list")
+    assert told.status == 0
+    assert set(flatten(TrainingConfiguration().resolved())) <= set(re.findall(r"^  ([a-z0-9_.]+)=", told.out, re.M))
+    shown = " ".join(told.out.split())
+    assert "grpo.steps=100 Training steps; each plays tasks × group size new episodes. More while" in shown
+    assert "recipe=sft_then_grpo (sft_then_grpo, sft, grpo)" in shown
+    of_preset = {each["name"]: each for each in proctor("train", "--preset", "quick", "--set", "list", "--json").json}
+    assert of_preset["grpo.steps"]["default"] == "10"
+    assert of_preset["grpo.steps"]["section"] == "Reinforcement (GRPO)"
+    assert proctor("train", "--preset", "no-such", "--set", "list").status == 2
 
 
 @pytest.mark.slow
