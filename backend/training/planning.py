@@ -2,12 +2,13 @@
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EnvironmentVersion
+from backend.db.models import EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once
 from backend.domain.training.preflight.findings import PreflightFinding
 from backend.errors import InvalidInput
+from backend.training.beginnings import beginning_of
 from backend.training.mixing import version_of_part
 from backend.training.queries import find_certificate
 from backend.training.workers import offers
@@ -20,11 +21,14 @@ def plan_of(session: Session, version: EnvironmentVersion, configuration: Traini
             sites.append(_site(session, version_of_part(session, part), part.weight))
         except InvalidInput as error:
             missing.append(error.fields["mix"])
+    beginning = beginning_of(session, configuration.model)
     return Plan(
         configuration=configuration,
         sites=sites,
         offers=offers(session),
-        checkpoint_bytes=_size(session, configuration),
+        checkpoint_bytes=beginning.size_bytes,
+        context=beginning.context,
+        is_pretrained=beginning.is_pretrained,
         missing=missing,
     )
 
@@ -38,11 +42,3 @@ def findings_at_once(
     session: Session, version: EnvironmentVersion, configuration: TrainingConfiguration
 ) -> list[PreflightFinding]:
     return checks_at_once(plan_of(session, version, configuration))
-
-
-def _size(session: Session, configuration: TrainingConfiguration) -> int | None:
-    wanted = configuration.model.checkpoint
-    if configuration.model.source != "checkpoint" or wanted is None:
-        return None
-    checkpoint = session.get(Checkpoint, wanted)
-    return checkpoint.size_bytes if checkpoint else None

@@ -1,5 +1,6 @@
 """What a pre-flight makes of choices and of figures that were measured: pure functions."""
 
+import uuid
 from dataclasses import replace
 from typing import Any
 
@@ -109,6 +110,56 @@ def test_a_script_that_the_environment_does_not_offer_is_a_problem():
 
 def test_a_reply_that_may_fill_the_context_is_a_warning():
     assert checked(make_manifest("game", episode={"max_tokens_per_turn": 512}))["context"].status == "warning"
+
+
+@pytest.mark.parametrize("source", ["base", "checkpoint"])
+def test_the_context_of_a_model_that_is_not_made_here_counts_where_it_is_known(source: str):
+    model = {"source": source, "base": "some/model", "checkpoint": uuid.uuid4()}
+    manifest = make_manifest("game", episode={"max_tokens_per_turn": 512})
+    plan = Plan(configured(recipe="grpo", model=model), [Site(manifest, CheckStatus.PASSED)], [LAPTOP])
+    assert "context" not in {each.name for each in checks_at_once(plan)}
+    found = {each.name: each for each in checks_at_once(replace(plan, context=512))}
+    assert (found["context"].status, found["context"].evidence["context"]) == (FindingStatus.WARNING, 512)
+    found = {each.name: each for each in checks_at_once(replace(plan, context=32_768))}
+    assert found["context"].status is FindingStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "sft", "grpo", "warned"),
+    [
+        ("full", 2e-3, 5e-4, {"sft_rate", "grpo_rate"}),
+        ("lora", 2e-3, 5e-4, {"sft_rate", "grpo_rate"}),
+        ("full", 2e-5, 1e-6, set()),
+        ("lora", 2e-4, 1e-5, set()),
+        ("lora", 2e-5, 1e-6, set()),
+        ("full", 2e-5, 1e-4, {"grpo_rate"}),
+    ],
+)
+def test_rates_far_above_what_is_usual_for_a_pretrained_model_are_a_warning(
+    kind: str, sft: float, grpo: float, warned: set[str]
+):
+    """The first two are the defaults, which suit models from scratch."""
+    choices = configured(
+        model={"source": "base", "base": "some/model"},
+        adapter={"kind": kind},
+        sft={"learning_rate": sft},
+        grpo={"learning_rate": grpo},
+    )
+    plan = Plan(choices, [Site(make_manifest("game"), CheckStatus.PASSED)], [LAPTOP], is_pretrained=True)
+    found = {each.name: each for each in checks_at_once(plan) if each.name.endswith("_rate")}
+    assert {name for name, each in found.items() if each.status is FindingStatus.WARNING} == warned
+    assert all(each.advice for each in found.values() if each.status is FindingStatus.WARNING)
+    assert not [each for each in checks_at_once(replace(plan, is_pretrained=False)) if each.name.endswith("_rate")]
+
+
+def test_only_the_rate_of_a_stage_that_the_run_has_is_looked_at():
+    alone = configured(recipe="grpo", model={"source": "base", "base": "some/model"})
+    plan = Plan(alone, [Site(make_manifest("game"), CheckStatus.PASSED)], [LAPTOP], is_pretrained=True)
+    found = {each.name: each.sentence for each in checks_at_once(plan)}
+    assert "sft_rate" not in found
+    assert found["grpo_rate"] == (
+        "grpo.learning_rate is 5e-4; for all weights of a pretrained model 1e-6 to 1e-5 is usual."
+    )
 
 
 def test_lora_is_offered_while_no_worker_answers_and_qlora_is_not():

@@ -18,6 +18,7 @@ from backend.db.session import transaction
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.training.exports import ExportOptions
+from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, make_run, run_of
@@ -61,6 +62,18 @@ def trained(base: Path, kind: str, **choices: Any) -> uuid.UUID:
     train(run_id)
     assert run_of(run_id).status is RunStatus.COMPLETED, run_of(run_id).error
     return run_id
+
+
+def test_the_preset_for_an_instruct_model_trains_a_model_in_a_folder(installation: None, base: Path) -> None:
+    preset = PRESETS["instruct-lora"].configuration.resolved()
+    preset["model"]["base"] = str(base)
+    preset["grpo"] |= {"steps": 2, "tasks_per_step": 2}
+    preset["heldout"] |= {"every": 2, "tasks": 6}
+    run_id = make_run(**preset)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).error
+    saved = checkpoints_of(run_id)
+    assert list(saved) == [("untrained", 0), ("grpo", 2)]
+    assert all(checkpoint.adapter and checkpoint.adapter["rank"] == 16 for checkpoint in saved.values())
 
 
 def exported(checkpoint: Checkpoint, form: ExportForm, **options: Any) -> tuple[Export, Path]:

@@ -69,7 +69,8 @@ class SftChoice(Block):
     batch: int = Field(default=32, ge=1, le=4096)
     """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
     learning_rate: float = Field(default=2e-3, gt=0, le=1)
-    """Highest learning rate. 2e-5 suits pretrained models; small ones from scratch want a hundred times more."""
+    """Highest learning rate. 2e-5 suits pretrained models, ten times that their adapters; small ones from scratch want
+    a hundred times more."""
     warmup_steps: int = Field(default=20, ge=0)
     """Steps until the learning rate is reached; it then falls as a cosine. More when the loss jumps at first."""
     adam_beta2: float = Field(default=0.95, gt=0, lt=1)

@@ -1,6 +1,5 @@
 """How long a conversation is for the chosen model: by its tokenizer where it is at hand, else by its characters."""
 
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from backend.db.models import Checkpoint
 from backend.domain.exchange.training_data import about_tokens
 from backend.domain.lessons import TokenCount
 from backend.domain.training.configuration import ModelChoice
+from backend.training.beginnings import stored_context
 
 _MARKS = 2
 """Tokens that a chat template adds to a message, at least: who speaks, and its end."""
 _ABOUT = "about, 4 characters each"
 _MOST_BYTES = 64 * 1024**2
-_CONTEXT_NAMES = ("max_position_embeddings", "n_positions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,9 @@ def _of_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Measure:
         return Measure(about_tokens, _ABOUT)
     try:
         count = _counter(_read(f"{row.artifact}/tokenizer.json"))
-        context = _context(json.loads(_read(f"{row.artifact}/config.json")))
     except (OSError, ValueError):
         return Measure(about_tokens, _ABOUT)
-    return Measure(count, "by the checkpoint's tokenizer", context)
+    return Measure(count, "by the checkpoint's tokenizer", stored_context(row.artifact))
 
 
 def _counter(text: bytes) -> TokenCount:
@@ -72,7 +70,3 @@ def _counter(text: bytes) -> TokenCount:
 def _read(key: str) -> bytes:
     with artifacts.open_file(key) as file:
         return file.read(_MOST_BYTES)
-
-
-def _context(configuration: Mapping[str, Any]) -> int | None:
-    return next((int(configuration[name]) for name in _CONTEXT_NAMES if configuration.get(name)), None)

@@ -13,6 +13,7 @@ from backend.domain.training.memory import Load, MemoryEstimate, ModelMeasures, 
 from backend.domain.training.mix import portions
 from backend.domain.training.model_shapes import BYTES_OF_FLOAT, SHAPES, parameters_from_scratch, parameters_in_name
 from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
+from backend.domain.training.preflight.rates import rate_findings
 from backend.domain.vocabulary import CheckStatus
 
 SMALL_GROUP = 4
@@ -44,8 +45,18 @@ class Plan:
     """Workers that answer."""
     checkpoint_bytes: int | None = None
     """Size of the checkpoint's weights, where the run starts from one."""
+    context: int | None = None
+    """What the checkpoint or the base reads, where that is known before it is loaded."""
+    is_pretrained: bool = False
+    """It starts from weights that were trained elsewhere on much text."""
     missing: Sequence[str] = ()
     """What is said of environments of the mix that are not there."""
+
+    @property
+    def reads(self) -> int | None:
+        """The context of the model that it starts from."""
+        model = self.configuration.model
+        return model.context if model.source == "scratch" else self.context
 
     @property
     def able(self) -> list[Offer]:
@@ -63,7 +74,8 @@ def checks_at_once(plan: Plan) -> list[PreflightFinding]:
         _batch(plan.configuration),
         *_of_each(plan, _tasks),
         *_of_each(plan, _heldout),
-        *_of_each(plan, _context),
+        *_of_each(plan, partial(_context, plan.reads)),
+        *(rate_findings(plan.configuration) if plan.is_pretrained else ()),
     ]
     memory = memory_at_once(plan)
     return found + ([memory] if memory else [])
@@ -204,23 +216,23 @@ def _heldout(configuration: TrainingConfiguration, site: Site, portion: Portion)
         yield ok("heldout", sentence)
 
 
-def _context(configuration: TrainingConfiguration, site: Site, _: Portion) -> Iterator[PreflightFinding]:
+def _context(context: int | None, _: TrainingConfiguration, site: Site, __: Portion) -> Iterator[PreflightFinding]:
     """Against the limits that the manifest declares. What episodes really need is measured by a worker."""
-    model, episode = configuration.model, site.manifest.proctor.episode
-    if model.source != "scratch":
+    if context is None:
         return
+    episode = site.manifest.proctor.episode
     most = episode.max_turns * episode.max_tokens_per_turn
     sentence = (
-        f"The model reads {model.context:,} tokens; replies alone may have {episode.max_turns} turns ×"
+        f"The model reads {context:,} tokens; replies alone may have {episode.max_turns} turns ×"
         f" {episode.max_tokens_per_turn:,} tokens = {most:,}."
     )
-    if episode.max_tokens_per_turn >= model.context:
+    if episode.max_tokens_per_turn >= context:
         advice = (
             "A single reply may fill the context, and the episode then ends. A look by a worker tells what is needed."
         )
-        yield warning("context", sentence, advice, context=model.context, most=most)
+        yield warning("context", sentence, advice, context=context, most=most)
     else:
-        yield ok("context", sentence, context=model.context, most=most)
+        yield ok("context", sentence, context=context, most=most)
 
 
 def memory_at_once(plan: Plan) -> PreflightFinding | None:
