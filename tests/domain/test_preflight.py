@@ -15,6 +15,8 @@ from backend.domain.training.model_shapes import parameters_in_name
 from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once, memory_finding
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
 from backend.domain.training.preflight.measured import (
+    SCRIPTED,
+    UNTRAINED,
     Range,
     Speed,
     TaskSuccess,
@@ -238,7 +240,10 @@ def test_many_groups_without_a_gradient_are_a_warning():
 
 @pytest.mark.parametrize(("longest", "status"), [(100, "ok"), (220, "warning"), (300, "problem")])
 def test_conversations_are_held_against_the_context(longest: int, status: str):
-    assert conversation_finding(longest, 80.0, 256, played=64).status == status
+    for of in (SCRIPTED, UNTRAINED):
+        found = conversation_finding([60, longest, 80], 256, of=of)
+        assert found.status == status
+        assert f"The longest of 3 {of} has {longest} tokens" in found.sentence
 
 
 SPEED = Speed(Range(0.5, 1), Range(1, 1), scripted=0.1, sft_step=Range(2, 3), grpo_step=Range(4, 6))

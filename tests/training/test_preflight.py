@@ -1,6 +1,8 @@
 """A pre-flight on a worker: what it finds out about a run, for real, in a process of its own."""
 
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +11,22 @@ from sqlalchemy.exc import NoResultFound
 
 from backend.db.models import Checkpoint, Policy, Preflight, Rollout, Run
 from backend.db.session import transaction
-from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
 from tests.training.conftest import SMALL, built_in, stored_version
 from workers.jobs.preflight import give_up, run
 from workers.jobs.registry import JobContext
+from workers.models.build import CHAT_TEMPLATE, build_model, build_tokenizer
+from workers.training.checkpoints import save_model
 from workers.training.preflight.run import examine
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
 
-def new_preflight(**choices: Any) -> uuid.UUID:
+def new_preflight(files: dict[str, str] | None = None, **choices: Any) -> uuid.UUID:
     configuration = TrainingConfiguration.model_validate({**SMALL, **choices})
     with transaction() as session:
-        version = stored_version(session, built_in("tictactoe"))
+        version = stored_version(session, files or built_in("tictactoe"))
         preflight = Preflight(version_id=version.id, configuration=configuration.resolved())
         session.add(preflight)
         session.flush()
@@ -74,6 +78,74 @@ def test_a_model_that_cannot_be_loaded_is_a_finding(installation: None):
     found = findings_of(preflight)
     assert preflight.status is PreflightStatus.COMPLETED
     assert found["model"]["status"] == "problem"
+
+
+def base_in(folder: Path, chat_template: str | None = CHAT_TEMPLATE, *, context: int = 192) -> dict[str, Any]:
+    """Choices of a run that starts from a tiny model in a folder, whose tokenizer has this chat template."""
+    words = ["You play tic-tac-toe as X. Reply with <move>n</move>.", *(f"<move>{n}</move>" for n in range(1, 10))] * 8
+    tokenizer = build_tokenizer(words, context=context)
+    model = build_model(tokenizer, ModelChoice(context=context, architecture="llama"), seed=5)
+    tokenizer.chat_template = chat_template
+    save_model(model, tokenizer, folder)
+    return {"recipe": "grpo", "model": {"source": "base", "base": str(folder)}}
+
+
+REWRITES = CHAT_TEMPLATE.replace(
+    "message['content'] + '<|end|>' }}{% endgen", "_CONTENT + '<|end|>' }}{% endgen"
+).replace("_CONTENT", "(message['content'] if loop.last else 'earlier') ")
+"""As templates do that drop the reasoning of earlier turns."""
+ENDLESS = CHAT_TEMPLATE.replace("message['content'] + '<|end|>' }}{% endgen", "message['content'] }}{% endgen").replace(
+    "'<|user|>' + message['content'] + '<|end|>'", "'<|user|>' + message['content']"
+)
+UNMARKED = CHAT_TEMPLATE.replace("{% generation %}", "").replace("{% endgeneration %}", "")
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "told"),
+    [
+        (REWRITES, "rewrites earlier turns"),
+        (ENDLESS, "does not end the assistant's turn with the end-of-sequence token"),
+        (None, "the tokenizer has no chat template"),
+    ],
+)
+def test_a_chat_template_that_cannot_carry_a_conversation_ends_the_look(
+    installation: None, tmp_path: Path, chat_template: str | None, told: str
+):
+    preflight = look_here(new_preflight(**base_in(tmp_path / "base", chat_template)))
+    found = findings_of(preflight)
+    assert (preflight.status, preflight.reason) == (PreflightStatus.COMPLETED, None)
+    assert found["model"]["status"] == "ok"
+    assert found["chat_template"]["status"] == "problem"
+    assert told in found["chat_template"]["sentence"]
+    assert "instruct model" in found["chat_template"]["advice"]
+    assert "base_success" not in found
+
+
+def test_a_chat_template_without_marks_of_what_is_generated_is_in_order(installation: None, tmp_path: Path):
+    found = findings_of(look_here(new_preflight(**base_in(tmp_path / "base", UNMARKED))))
+    template = found["chat_template"]
+    assert (template["status"], template["evidence"]) == ("ok", {"generation_markers": False, "stop_token": "<|end|>"})
+    assert "which Proctor does itself" in template["sentence"]
+    assert found["base_success"]["evidence"]["attempts"] == 32 * 4
+
+
+def test_without_a_script_the_policys_own_episodes_tell_how_long_conversations_are(installation: None, tmp_path: Path):
+    files = built_in("tictactoe")
+    files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*\n", "", files["openenv.yaml"])
+    found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))
+    assert "script" not in found
+    assert "conversations of the policy before training" in found["conversation"]["sentence"]
+    assert 0 < found["conversation"]["evidence"]["longest"] <= found["conversation"]["evidence"]["context"] == 192
+
+
+def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episodes(installation: None, tmp_path: Path):
+    files = built_in("tictactoe")
+    files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*$", "  scripts: [nobody]", files["openenv.yaml"])
+    found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))
+    assert found["conversation"]["status"] == "problem"
+    assert "The script could not be played" in found["conversation"]["sentence"]
+    assert found["base_success"]["evidence"]["attempts"] == 32 * 4
+    assert found["time"]["evidence"]["seconds"] > 0
 
 
 def test_a_pre_flight_that_was_given_up_says_so(installation: None):

@@ -6,8 +6,10 @@ from typing import Any
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.memory import estimate_memory
 from backend.domain.training.preflight.at_once import in_mb, load_of, memory_finding
-from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, ok, problem, told_of, warning
 from backend.domain.training.preflight.measured import (
+    SCRIPTED,
+    UNTRAINED,
     TaskSuccess,
     conversation_finding,
     gradient_finding,
@@ -40,9 +42,12 @@ def look(bench: Workbench, notebook: Notebook) -> None:
         return
     scripted = _ask_script(bench, notebook, subject)
     played = _ask_policy(bench, notebook, subject)
-    conversations = scripted if scripted and scripted.lessons else played
+    if scripted is None:
+        notebook.find(_lengths_of(subject, played, UNTRAINED))
+    learned = scripted if scripted and scripted.lessons else None
+    conversations = learned or played
     if conversations.lessons:
-        _ask_effort(bench, notebook, subject, conversations, (scripted, played))
+        _ask_effort(bench, notebook, subject, conversations, (learned, played))
 
 
 def _load(bench: Workbench, notebook: Notebook) -> Subject | None:
@@ -60,19 +65,19 @@ def _load(bench: Workbench, notebook: Notebook) -> Subject | None:
     try:
         chat = ChatTokens(tokenizer)
     except ChatUnusable as error:
-        advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
-        notebook.find(problem("chat_template", f"Its chat template cannot be used: {error}.", advice))
+        notebook.find(_unusable(error))
         return None
-    notebook.find(_template(tokenizer, chat))
-    return Subject(model, tokenizer, chat, hardware)
+    template = _template(tokenizer, chat)
+    notebook.find(template)
+    return None if template.status is FindingStatus.PROBLEM else Subject(model, tokenizer, chat, hardware)
 
 
-def _template(tokenizer: Any, chat: ChatTokens) -> Any:
+def _template(tokenizer: Any, chat: ChatTokens) -> PreflightFinding:
     """Does it leave earlier turns alone? Asked of two turns: a conversation must be a beginning of the longer one."""
     try:
         chat.continuation([{"role": "user", "content": "b"}])
     except ChatUnusable as error:
-        return problem("chat_template", f"Its chat template cannot be used: {error}.", "Choose another model.")
+        return _unusable(error)
     end = tokenizer.convert_ids_to_tokens(chat.end)
     marks = "{% generation %}" in tokenizer.chat_template or "{%- generation" in tokenizer.chat_template
     told = "it marks what the assistant writes" if marks else "it does not mark what the assistant writes"
@@ -81,26 +86,35 @@ def _template(tokenizer: Any, chat: ChatTokens) -> Any:
     return ok("chat_template", f"{sentence}{why}.", generation_markers=marks, stop_token=str(end))
 
 
+def _unusable(error: ChatUnusable) -> PreflightFinding:
+    advice = "Choose a model whose chat template only appends and ends each reply, such as an instruct model."
+    return problem("chat_template", f"Its chat template cannot be used: {error}.", advice)
+
+
 def _ask_script(bench: Workbench, notebook: Notebook, subject: Subject) -> Played | None:
+    """None where there is no script to play."""
     played = play_script(bench, subject.chat)
     if played is None:
-        notebook.find(
-            warning("conversation", "The environment offers no script: how long conversations are is unknown.")
-        )
         return None
     if not played.lessons:
         advice = "Read the environment's log; its checks tell more."
         notebook.find(problem("conversation", f"The script could not be played. {played.failure}".strip(), advice))
-        return None
-    lengths = [len(lesson.tokens) for lesson in played.lessons]
-    context = getattr(subject.model.config, "max_position_embeddings", None) or 10**9
-    notebook.find(conversation_finding(max(lengths), sum(lengths) / len(lengths), context, played=len(lengths)))
+        return played
+    notebook.find(_lengths_of(subject, played, SCRIPTED))
     for venue in bench.assignment.venues:
         tasks = successes(venue, bench.configuration.curriculum.rule(venue.manifest), played)
         if tasks:
             found = _script(tasks)
             notebook.find(told_of(found, venue.name) if bench.assignment.is_mixed else found)
     return played
+
+
+def _lengths_of(subject: Subject, played: Played, of: str) -> PreflightFinding:
+    lengths = [len(lesson.tokens) for lesson in played.lessons]
+    if not lengths:
+        return warning("conversation", "No episode could be played: how long conversations are is unknown.")
+    context = getattr(subject.model.config.get_text_config(), "max_position_embeddings", None) or 10**9
+    return conversation_finding(lengths, context, of=of)
 
 
 def _script(tasks: Sequence[TaskSuccess]) -> PreflightFinding:

@@ -66,11 +66,15 @@ class Speed:
     """What was not measured as it will be, each as a clause."""
 
 
-def conversation_finding(longest: int, mean: float, context: int, *, played: int) -> PreflightFinding:
-    """Scripted conversations against what the model reads."""
+SCRIPTED, UNTRAINED = "scripted conversations", "conversations of the policy before training"
+"""Whose conversations are measured."""
+
+
+def conversation_finding(lengths: Sequence[int], context: int, *, of: str = SCRIPTED) -> PreflightFinding:
+    """What was played, in tokens, against what the model reads."""
+    longest, mean = max(lengths), sum(lengths) / len(lengths)
     sentence = (
-        f"The longest of {played} scripted conversations has {longest:,} tokens (mean {mean:,.0f}); the model reads"
-        f" {context:,}."
+        f"The longest of {len(lengths)} {of} has {longest:,} tokens (mean {mean:,.0f}); the model reads {context:,}."
     )
     evidence = {"longest": longest, "mean": mean, "context": context}
     if longest > context:
@@ -78,7 +82,8 @@ def conversation_finding(longest: int, mean: float, context: int, *, played: int
             "conversation", sentence, "Give the model a longer context (model.context) or another base.", **evidence
         )
     if longest > 0.8 * context:
-        advice = "Episodes of a policy that errs are longer: those that do not fit end as cut."
+        later = "Episodes of a policy that errs are longer" if of == SCRIPTED else "In training they may become longer"
+        advice = f"{later}: those that do not fit end as cut."
         return warning("conversation", sentence, advice, **evidence)
     return ok("conversation", sentence, **evidence)
 
