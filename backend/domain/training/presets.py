@@ -111,10 +111,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             about="GRPO of Qwen2.5-0.5B-Instruct through an adapter of rank 16 on all linear layers, in bf16 where"
             " there is a GPU: 4 tasks × 8 episodes a step at a rate of 1e-5, without a second model in memory. The"
             " rate, the layers, alpha and so few episodes a step are those of TRL's guide “LoRA Without Regret”"
-            " (huggingface.co/docs/trl/lora_without_regret), after Schulman and Thinking Machines Lab 2025.",
-            suits="A pretrained model on an environment where it succeeds sometimes already; the pre-flight tells how"
-            " often. Where it hardly ever does, choose SFT, then GRPO: the warm-up's rate of 2e-4 is the guide's too."
-            " Another model takes its place by model.base.",
+            " (huggingface.co/docs/trl/lora_without_regret), after Schulman and Thinking Machines Lab 2025."
+            " Where the model hardly ever succeeds, choose SFT, then GRPO: the warm-up's rate of 2e-4 is the"
+            " guide's too.",
+            suits="A pretrained model where it succeeds sometimes already, as the pre-flight tells. Another model goes"
+            " into model.base.",
             takes="Needs a GPU, or patience: on a CPU a step of half a billion weights takes minutes. The worker"
             " downloads about 1 GB once.",
             seen="Not run with this model on a GPU here. Its choices were run on a tiny model in a folder, to see that"
