@@ -48,7 +48,9 @@ def detectors(environment: Environment = "", as_json: AsJson = False) -> None:
 
 def keep(
     rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="Id of a judged rollout.")],
-    bound: Annotated[float | None, typer.Option(help="What it may earn at most, or must earn at least.")] = None,
+    bound: Annotated[
+        float | None, typer.Option(help="What it may earn at most, or must earn at least: authors say it.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Have every later certificate replay a rollout that was judged a hack or honest."""
@@ -63,7 +65,7 @@ def take_back(
     fixture: Annotated[str, typer.Argument(metavar="FIXTURE", help="Its id.")],
     as_json: AsJson = False,
 ) -> None:
-    """No certificate replays it any more; it stays in the history."""
+    """No certificate replays it any more; it stays in the history. For authors."""
     connect().delete(f"/fixtures/{fixture}")
     if as_json:
         write_json({"taken_back": fixture})

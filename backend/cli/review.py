@@ -89,7 +89,7 @@ def give_verdict(
     evidence: Annotated[bool, typer.Option("--evidence", help="You had the evidence before you judged.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Store a verdict. The newest counts; none is overwritten."""
+    """Store a verdict. The newest counts; none is overwritten. `proctor review undo` takes it back."""
     client = connect()
     path = f"/review/items/{_id(client, item)}/verdicts" + ("?evidence=true" if evidence else "")
     found = client.post(path, {"verdict": verdict, "comment": comment})
@@ -97,6 +97,17 @@ def give_verdict(
         write_json(found)
     else:
         say(f"{len(found['items'])} verdict(s) stored: {verdict}")
+
+
+@app.command("undo")
+def undo(as_json: AsJson = False) -> None:
+    """Take back your last verdict; again, the one before. Its consequences are withdrawn, the history keeps it."""
+    found = connect().post("/review/undo", {})
+    if as_json:
+        write_json(found)
+    else:
+        given = found["items"][0]
+        say(f"taken back: {given['verdict']} on {short(given['rollout_id'] or given['flag_id'])}")
 
 
 @app.command("assign")

@@ -164,7 +164,8 @@ def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
     flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
     unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
     waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
-    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+    given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
+    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, *given)
     return JudgingState(*session.execute(select(flagged, waiting, judged.exists())).one())
 
 

@@ -50,6 +50,8 @@ class VerdictOut(BaseModel):
     comment: str
     person_id: uuid.UUID | None
     created_at: datetime
+    taken_back_at: datetime | None
+    """Its giver undid it: it causes nothing."""
 
 
 @router.get("/flags")

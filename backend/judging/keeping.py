@@ -23,11 +23,11 @@ _PLACE = """
 WITH newest AS (
   SELECT DISTINCT ON (v.flag_id) f.detector, v.verdict
   FROM verdicts v JOIN flags f ON f.id = v.flag_id
-  WHERE NOT v.is_bulk
+  WHERE NOT v.is_bulk AND v.taken_back_at IS NULL AND v.verdict <> 'unsure'
   ORDER BY v.flag_id, v.created_at DESC, v.id DESC
 ), known AS (
   SELECT detector, (1.0 + count(*) FILTER (WHERE verdict IN ('hack', 'broken_reward'))) / (2.0 + count(*)) AS precision
-  FROM newest WHERE verdict <> 'unsure' GROUP BY detector
+  FROM newest GROUP BY detector
 ), pieces AS (
   SELECT coalesce(f.rollout_id, f.id) AS id, f.run_id, f.rollout_id, f.created_at, f.detector,
          f.detector || ': ' || f.cluster AS cluster,
@@ -120,14 +120,15 @@ environment, of all. By its own reward it is then ranked as that one is, so that
 
 _MARK = """
 WITH given AS (
-  SELECT coalesce(rollout_id, flag_id) AS id, verdict, is_bulk, person_id, created_at, id AS record
+  SELECT coalesce(rollout_id, flag_id) AS id, verdict, is_bulk, person_id, created_at, id AS record,
+         taken_back_at IS NULL AS stands
   FROM verdicts
   WHERE coalesce(rollout_id, flag_id) IS NOT NULL
     AND (:all OR rollout_id = ANY(:ids) OR (rollout_id IS NULL AND flag_id = ANY(:ids)))
 ), summed AS (
-  SELECT id, (array_agg(CASE WHEN is_bulk AND verdict = 'unsure' THEN NULL ELSE verdict END
-                        ORDER BY created_at DESC, record DESC))[1] AS verdict,
-         coalesce(array_agg(DISTINCT person_id) FILTER (WHERE NOT is_bulk AND person_id IS NOT NULL), '{}') AS reviewers
+  SELECT id, (array_agg(verdict ORDER BY created_at DESC, record DESC) FILTER (WHERE stands))[1] AS verdict,
+         coalesce(array_agg(DISTINCT person_id) FILTER (WHERE stands AND NOT is_bulk AND person_id IS NOT NULL), '{}')
+           AS reviewers
   FROM given GROUP BY id
 )
 UPDATE review_items item SET verdict = summed.verdict, reviewers = summed.reviewers

@@ -43,7 +43,8 @@ def take_back(session: Session, actor: Actor, rollout: Rollout) -> None:
     flag = find_picked(session, rollout)
     if flag is None:
         return
-    if session.scalar(select(VerdictRecord.id).where(VerdictRecord.flag_id == flag.id).limit(1)):
+    judged = select(VerdictRecord.id).where(VerdictRecord.flag_id == flag.id, VerdictRecord.taken_back_at.is_(None))
+    if session.scalar(judged.limit(1)):
         raise Conflict("It was judged in the meantime, so it stays in the queue's history.")
     session.execute(delete(Flag).where(Flag.id == flag.id))
     keeping.drop(session, [rollout.id])

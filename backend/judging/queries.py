@@ -13,7 +13,7 @@ from backend.errors import NotFound
 from backend.judging.forms import FlagFilter, Shown
 
 _RANK = case({str(severity): rank for rank, severity in enumerate(Severity)}, value=Flag.severity)
-_IS_REVIEWED = exists().where(VerdictRecord.flag_id == Flag.id)
+_IS_REVIEWED = exists().where(VerdictRecord.flag_id == Flag.id, VerdictRecord.taken_back_at.is_(None))
 
 
 def flags_matching(chosen: FlagFilter) -> Select[Flag]:
@@ -40,7 +40,7 @@ def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uui
     """The verdict that counts, by flag."""
     statement = (
         select(VerdictRecord.flag_id, VerdictRecord.verdict)
-        .where(VerdictRecord.flag_id.in_(list(flag_ids)))
+        .where(VerdictRecord.flag_id.in_(list(flag_ids)), VerdictRecord.taken_back_at.is_(None))
         .order_by(VerdictRecord.flag_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(VerdictRecord.flag_id))
     )

@@ -1,7 +1,8 @@
-"""Verdicts: each is a new record, the newest counts, nothing is overwritten."""
+"""Verdicts: each is a new record, the newest that stands counts, nothing is overwritten. Whoever gave one may take it
+back; it stays in the history."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
@@ -10,7 +11,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Rollout, VerdictRecord
 from backend.events import REVIEW, announce, run_topic
 from backend.judging import keeping, queries
-from backend.judging.consequences.following import follow_verdict
+from backend.judging.consequences.following import follow_undo, follow_verdict, weigh_again
 from backend.judging.forms import VerdictForm
 from backend.web.audit import audit
 from backend.web.identity import Actor
@@ -70,6 +71,24 @@ def _record(
     return made
 
 
+def take_back(session: Session, actor: Actor, records: Collection[VerdictRecord]) -> None:
+    """One decision, stored for each flag and each rollout that it was about: what it caused is withdrawn."""
+    now = datetime.now(UTC)
+    for record in records:
+        record.taken_back_at = now
+    session.flush()
+    keeping.mark(session, {id for record in records if (id := record.rollout_id or record.flag_id)})
+    looks = {(each.run_id, each.rollout_id): each for each in records if each.rollout_id and not each.is_bulk}
+    for (run_id, rollout_id), record in looks.items():
+        if rollout_id:
+            follow_undo(session, actor, run_id, rollout_id, record.verdict, record.created_at)
+    weigh_again(session, {record.run_id for record in records if record.is_bulk})
+    for record in list(looks.values()) or list(records)[:1]:
+        subject = ("rollout", record.rollout_id) if record.rollout_id and not record.is_bulk else ("run", record.run_id)
+        audit(session, actor, "verdict.take_back", *subject, verdict=str(record.verdict), count=len(records))
+    announce(session, REVIEW, *{run_topic(record.run_id) for record in records})
+
+
 def _find_resent(
     session: Session,
     actor: Actor,
@@ -82,6 +101,7 @@ def _find_resent(
         VerdictRecord.run_id == run_id,
         VerdictRecord.rollout_id == rollout_id,
         VerdictRecord.flag_id == flag_id,
+        VerdictRecord.taken_back_at.is_(None),
     )
     newest = session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
     is_same = (

@@ -9,6 +9,7 @@ from backend.domain.judged_fixtures import least_kept
 from backend.domain.vocabulary import Role, Verdict
 from backend.errors import InvalidInput
 from backend.judging.consequences import fixtures
+from backend.judging.consequences.aftermath import aftermath_of
 from backend.judging.forms import VerdictForm
 from backend.judging.service import judge_rollout
 from tests import factories
@@ -24,6 +25,24 @@ def a_rollout(session: Session, **checks: float) -> Rollout:
     version = factories.make_environment_version(session, checks=checks)
     run = factories.make_run(session, version)
     return factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]])[0]
+
+
+@pytest.fixture
+def author(session: Session) -> Member:
+    return factories.make_member(session, Role.AUTHOR)
+
+
+def twins(session: Session) -> tuple[Rollout, Rollout]:
+    """Two rollouts of one task that did the same."""
+    version = factories.make_environment_version(session, checks={"floor_maximum": 0.3})
+    run = factories.make_run(session, version)
+    first, second = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2, group_size=2)
+    return first, second
+
+
+def in_force(session: Session) -> list[float | None]:
+    """Bounds."""
+    return [row.bound for row in rows(session) if row.withdrawn_at is None]
 
 
 def judge(session: Session, reviewer: Member, rollout: Rollout, verdict: Verdict) -> None:
@@ -54,19 +73,102 @@ def test_another_verdict_takes_it_back_and_the_row_stays(session: Session, revie
     assert [row.withdrawn_at is None for row in rows(session)] == [False, True]
 
 
-def test_without_a_floor_a_person_has_to_say_what_it_may_earn(session: Session, reviewer: Member):
+@pytest.mark.parametrize("before", [Verdict.HACK, Verdict.HONEST])
+def test_unsure_changes_nothing(session: Session, reviewer: Member, before: Verdict):
+    rollout = a_rollout(session, floor_maximum=0.3)
+    judge(session, reviewer, rollout, Verdict.UNSURE)
+    assert rows(session) == []
+    judge(session, reviewer, rollout, before)
+    kept = fixtures.keep(session, reviewer, rollout.id)
+    judge(session, reviewer, rollout, Verdict.UNSURE)
+    assert [row.id for row in rows(session) if row.withdrawn_at is None] == [kept.id]
+    assert fixtures.judged_rollout(session, rollout.id).verdict is before
+
+
+def test_a_broken_reward_says_of_no_bound_that_it_is_right(session: Session, reviewer: Member):
+    rollout = a_rollout(session, floor_maximum=0.3)
+    judge(session, reviewer, rollout, Verdict.HACK)
+    judge(session, reviewer, rollout, Verdict.BROKEN_REWARD)
+    (made,) = rows(session)
+    assert made.withdrawn_because == "judged broken reward"
+
+
+@pytest.mark.parametrize("again", [Verdict.HONEST, Verdict.BROKEN_REWARD])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_it_stays_while_a_twin_is_judged_a_hack(
+    session: Session, reviewer: Member, again: Verdict, order: tuple[int, int]
+):
+    both = twins(session)
+    for each in both:
+        judge(session, reviewer, each, Verdict.HACK)
+    judge(session, reviewer, both[order[0]], again)
+    assert in_force(session) == [0.3]
+    judge(session, reviewer, both[order[1]], Verdict.UNSURE)
+    assert in_force(session) == [0.3]
+    judge(session, reviewer, both[order[1]], again)
+    assert in_force(session) == []
+
+
+def test_a_twin_that_did_something_else_keeps_nothing(session: Session, reviewer: Member):
+    both = twins(session)
+    both[1].steps = [factories.make_step("<move>5</move>", {})]
+    session.flush()
+    for each in both:
+        judge(session, reviewer, each, Verdict.HACK)
+    judge(session, reviewer, both[0], Verdict.HONEST)
+    assert [row.replies[0]["reply"] for row in rows(session) if row.withdrawn_at is None] == ["<move>5</move>"]
+
+
+def test_what_is_a_hack_elsewhere_is_not_kept_as_honest(session: Session, reviewer: Member):
+    first, second = twins(session)
+    judge(session, reviewer, first, Verdict.HACK)
+    judge(session, reviewer, second, Verdict.HONEST)
+    with pytest.raises(fixtures.IsAHackElsewhere):
+        fixtures.keep(session, reviewer, second.id)
+    judge(session, reviewer, first, Verdict.HONEST)
+    fixtures.keep(session, reviewer, second.id)
+    judge(session, reviewer, first, Verdict.HACK)
+    assert in_force(session) == [0.3]
+
+
+def test_without_a_floor_an_author_has_to_say_what_it_may_earn(session: Session, reviewer: Member, author: Member):
     rollout = a_rollout(session)
     judge(session, reviewer, rollout, Verdict.HACK)
     assert rows(session) == []
+    told = aftermath_of(session, rollout.id)
+    assert told
+    assert told.can_be_kept
+    assert "declares no floor" in told.lack
     with pytest.raises(InvalidInput):
         fixtures.keep(session, reviewer, rollout.id)
-    assert fixtures.keep(session, reviewer, rollout.id, 0.25).highest == 0.25
+    with pytest.raises(fixtures.BoundIsForAuthors):
+        fixtures.keep(session, reviewer, rollout.id, 0.25)
+    assert fixtures.keep(session, author, rollout.id, 0.25).highest == 0.25
+    told = aftermath_of(session, rollout.id)
+    assert told
+    assert told.fixture
+    assert not told.calls_for_more
 
 
-def test_another_bound_is_another_row(session: Session, reviewer: Member):
+def test_a_full_list_is_told_and_takes_more_by_hand(
+    session: Session, reviewer: Member, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fixtures, "MOST_BY_VERDICT", 0)
+    rollout = a_rollout(session, floor_maximum=0.3)
+    judge(session, reviewer, rollout, Verdict.HACK)
+    told = aftermath_of(session, rollout.id)
+    assert told
+    assert "by themselves" in told.lack
+    assert (told.can_be_kept, told.default_bound) == (True, 0.3)
+    assert fixtures.keep(session, reviewer, rollout.id).highest == 0.3
+
+
+def test_another_bound_is_another_row(session: Session, author: Member):
+    reviewer = author
     rollout = a_rollout(session, floor_maximum=0.3)
     judge(session, reviewer, rollout, Verdict.HACK)
     changed = fixtures.keep(session, reviewer, rollout.id, 0.1)
+    assert fixtures.keep(session, reviewer, rollout.id) is changed
     assert [(row.highest, row.withdrawn_because) for row in rows(session)] == [
         (0.3, "the bound became 0.1"),
         (0.1, ""),
@@ -101,6 +203,10 @@ def test_a_failed_rollout_leaves_nothing_to_replay(session: Session, reviewer: M
     rollout = factories.make_rollouts(session, factories.make_run(session, version), [None])[0]
     judge(session, reviewer, rollout, Verdict.HACK)
     assert rows(session) == []
+    told = aftermath_of(session, rollout.id)
+    assert told
+    assert "did not come to its end" in told.lack
+    assert not told.can_be_kept
 
 
 @pytest.mark.parametrize("reward", [0.1, 1.2, 1.2000000476837158, 0.0, -0.3])

@@ -35,7 +35,7 @@ def test_it_counts_for_all_flags_of_the_rollout_and_goes_on(
 ) -> None:
     answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack", "comment": " a trick "})
     assert answer.status_code == 303
-    assert answer.headers["location"] == f"/review/{flags[2].rollout_id}?undo={flags[0].rollout_id}"
+    assert answer.headers["location"] == f"/review/{flags[2].rollout_id}?judged={flags[0].rollout_id}"
     records = session.scalars(select(VerdictRecord)).all()
     assert {record.flag_id for record in records} == {flags[0].id, flags[1].id}
     me = reviewer.get("/api/v1/me").json()["person_id"]
@@ -67,13 +67,9 @@ def test_a_filter_by_detector_and_the_address_of_a_flag_tell_too(
     assert not any(session.scalars(select(VerdictRecord.is_blind)))
 
 
-def test_undo_leads_back_and_a_second_verdict_is_a_new_record(
-    reviewer: TestClient, session: Session, flags: list[Flag]
-) -> None:
+def test_a_second_verdict_is_a_new_record(reviewer: TestClient, session: Session, flags: list[Flag]) -> None:
     rollout_id = flags[2].rollout_id
-    first = reviewer.post(f"/review/{rollout_id}", data={"verdict": "hack"})
-    page = reviewer.get(first.headers["location"])
-    assert f'href="/review/{rollout_id}"' in page.text
+    reviewer.post(f"/review/{rollout_id}", data={"verdict": "hack"})
     reviewer.post(f"/review/{rollout_id}", data={"verdict": "honest"})
     records = session.scalars(select(VerdictRecord).where(VerdictRecord.flag_id == flags[2].id)).all()
     assert {record.verdict for record in records} == {Verdict.HACK, Verdict.HONEST}
@@ -101,7 +97,7 @@ def test_what_others_said_is_not_told_before_the_own_verdict(
 def test_the_last_verdict_leads_to_the_empty_queue(reviewer: TestClient, flags: list[Flag]) -> None:
     reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "honest"})
     answer = reviewer.post(f"/review/{flags[2].rollout_id}", data={"verdict": "honest"})
-    assert answer.headers["location"] == f"/review?undo={flags[2].rollout_id}"
+    assert answer.headers["location"] == f"/review?judged={flags[2].rollout_id}"
     assert reviewer.get("/api/v1/review/next").status_code == 404
 
 
@@ -160,9 +156,40 @@ def test_an_unknown_verdict_or_item_is_refused(reviewer: TestClient, flags: list
     assert reviewer.post(f"/api/v1/rollouts/{uuid.uuid4()}/verdicts", json={"verdict": "hack"}).status_code == 404
 
 
+def test_a_hack_that_is_no_fixture_is_told_with_the_form_for_its_bound(
+    app: FastAPI, reviewer: TestClient, session: Session, flags: list[Flag]
+) -> None:
+    """The version of these rollouts declares no floor."""
+    answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack"})
+    following = reviewer.get(answer.headers["location"]).text
+    assert "Judged hack, but no certificate replays it: its version declares no floor" in following
+    assert "An author can: Ann." not in following
+    assert 'name="bound"' not in following
+    author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))
+    assert "An author can: Ann." in reviewer.get(answer.headers["location"]).text
+    answer = author.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack"})
+    assert 'name="bound"' in author.get(answer.headers["location"]).text
+    assert 'name="bound"' in author.get(f"/rollouts/{flags[0].rollout_id}").text
+    author.post(f"/rollouts/{flags[0].rollout_id}/fixture", data={"bound": "0.2"})
+    assert session.scalars(select(Fixture.highest)).all() == [0.2]
+    assert 'name="bound"' not in author.get(answer.headers["location"]).text
+
+
+def test_a_broken_reward_offers_its_repair_beside_the_next_item(
+    app: FastAPI, reviewer: TestClient, session: Session, flags: list[Flag]
+) -> None:
+    author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))
+    answer = author.post(f"/review/{flags[0].rollout_id}", data={"verdict": "broken_reward"})
+    assert f"/edit?beside={flags[0].rollout_id}" in author.get(answer.headers["location"]).text
+    answer = reviewer.post(f"/review/{flags[2].rollout_id}", data={"verdict": "broken_reward"})
+    following = reviewer.get(answer.headers["location"]).text
+    assert "An author can: Ann." in following
+    assert "/edit?beside=" not in following
+
+
 JUDGING = (
-    r"/review/.*|/rollouts/\{rollout_id\}/(verdicts|review|review/undo|fixture)|/fixtures/.*"
-    r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture)|fixtures/.*)"
+    r"/review/.*|/rollouts/\{rollout_id\}/(verdicts|review|review/undo|fixture)"
+    r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture))"
 )
 OWN = (
     r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"

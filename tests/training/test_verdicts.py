@@ -1,8 +1,9 @@
-"""What people judged a hack is not learned from when it is done again."""
+"""What people judged a hack, or a broken reward, is not learned from when it is done again."""
 
 import uuid
 
 import pytest
+from sqlalchemy import func, update
 
 from backend.db.models import Rollout as RolloutRow
 from backend.db.models import Run, VerdictRecord
@@ -55,19 +56,49 @@ def test_the_same_replies_in_the_same_task_are_masked(run_id: uuid.UUID) -> None
         played(0, "Let me see.", HACK, version_id=uuid.uuid4()),
         played(0, "Let me see.", HACK),
     ]
-    assert verdicts.hacks(rollouts) == {0, 4}
+    assert verdicts.wrongly_rewarded(rollouts) == {0, 4}
 
 
 def test_a_verdict_counts_from_when_it_is_given_and_the_newest_counts(run_id: uuid.UUID) -> None:
     verdicts = Verdicts([version_of(run_id)])
     rollouts = [played(0, "Let me see.", HACK)]
-    assert verdicts.hacks(rollouts) == set()
+    assert verdicts.wrongly_rewarded(rollouts) == set()
     judge(run_id, Verdict.HACK)
-    assert verdicts.hacks(rollouts) == {0}
+    assert verdicts.wrongly_rewarded(rollouts) == {0}
     judge(run_id, Verdict.HONEST)
-    assert verdicts.hacks(rollouts) == set()
+    assert verdicts.wrongly_rewarded(rollouts) == set()
+
+
+def test_unsure_neither_masks_nor_unmasks(run_id: uuid.UUID) -> None:
+    verdicts = Verdicts([version_of(run_id)])
+    rollouts = [played(0, "Let me see.", HACK)]
+    judge(run_id, Verdict.UNSURE)
+    assert (verdicts.wrongly_rewarded(rollouts), verdicts.honest(rollouts)) == (set(), set())
+    judge(run_id, Verdict.HACK)
+    judge(run_id, Verdict.UNSURE)
+    assert verdicts.wrongly_rewarded(rollouts) == {0}
+    judge(run_id, Verdict.HONEST)
+    judge(run_id, Verdict.UNSURE)
+    assert (verdicts.wrongly_rewarded(rollouts), verdicts.honest(rollouts)) == (set(), {0})
+
+
+@pytest.mark.parametrize("before", [None, Verdict.HACK, Verdict.HONEST])
+def test_a_broken_reward_is_not_learned_from(run_id: uuid.UUID, before: Verdict | None) -> None:
+    if before:
+        judge(run_id, before)
+    judge(run_id, Verdict.BROKEN_REWARD)
+    verdicts = Verdicts([version_of(run_id)])
+    rollouts = [played(0, "Let me see.", HACK), played(1, "Let me see.", HACK)]
+    assert (verdicts.wrongly_rewarded(rollouts), verdicts.honest(rollouts)) == ({0}, set())
+
+
+def test_a_verdict_that_was_taken_back_masks_nothing(run_id: uuid.UUID) -> None:
+    judge(run_id, Verdict.HACK)
+    with transaction() as session:
+        session.execute(update(VerdictRecord).values(taken_back_at=func.now()))
+    assert Verdicts([version_of(run_id)]).wrongly_rewarded([played(0, "Let me see.", HACK)]) == set()
 
 
 def test_verdicts_on_other_versions_are_not_asked_for(run_id: uuid.UUID) -> None:
     judge(run_id, Verdict.HACK)
-    assert Verdicts([uuid.uuid4()]).hacks([played(0, "Let me see.", HACK)]) == set()
+    assert Verdicts([uuid.uuid4()]).wrongly_rewarded([played(0, "Let me see.", HACK)]) == set()

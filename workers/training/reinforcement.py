@@ -104,7 +104,7 @@ class Reinforcement:
             play=self._play,
             on_step=self._on_step,
             before_save=self._behind.wait,
-            masked=self._verdicts.hacks,
+            masked=self._verdicts.wrongly_rewarded,
             screened=self._screening.screened,
             controls=self._controls,
             columns_of=assignment.columns_of if assignment.is_mixed else None,

@@ -15,6 +15,8 @@ from backend.domain.rollouts import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Verdict
 
+WRONG = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
+"""Verdicts which say that the reward must not be learned from, whoever is to blame."""
 Deed = tuple[str, ...]
 """A task, and every reply in it."""
 
@@ -31,26 +33,26 @@ class Deeds:
 
 
 class Verdicts:
-    """Verdicts of people on episodes of these environment versions, whichever run played them. The newest counts, from
-    the moment it is given."""
+    """Verdicts of people on episodes of these environment versions, whichever run played them. The newest that says
+    something counts, from the moment it is given: unsure changes nothing."""
 
     def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
         """The run's own version first."""
         self._own, self._versions = version_ids[0], version_ids
         self._deeds = Deeds()
 
-    def hacks(self, rollouts: Sequence[Rollout]) -> set[int]:
-        """Places of rollouts that repeat a hack reply by reply."""
+    def wrongly_rewarded(self, rollouts: Sequence[Rollout]) -> set[int]:
+        """Places of rollouts that repeat, reply by reply, a hack or what the reward gets wrong."""
         with transaction() as session:
-            hacks = self._deeds.of(session, _judged(session, self._versions, Verdict.HACK))
-        return self.places(rollouts, hacks)
+            wrong = self._deeds.of(session, _judged(session, self._versions, WRONG))
+        return self.places(rollouts, wrong)
 
     def honest(self, rollouts: Sequence[Rollout]) -> set[int]:
-        """Places of rollouts that repeat what was judged honest, and nothing that was judged a hack."""
+        """Places of rollouts that repeat what was judged honest, and nothing whose reward was judged wrong."""
         with transaction() as session:
-            hacks = self._deeds.of(session, _judged(session, self._versions, Verdict.HACK))
-            honest = self._deeds.of(session, _judged(session, self._versions, Verdict.HONEST))
-        return self.places(rollouts, honest - hacks)
+            wrong = self._deeds.of(session, _judged(session, self._versions, WRONG))
+            honest = self._deeds.of(session, _judged(session, self._versions, {Verdict.HONEST}))
+        return self.places(rollouts, honest - wrong)
 
     def places(self, rollouts: Sequence[Rollout], deeds: set[Deed]) -> set[int]:
         """Which of the rollouts did one of these."""
@@ -62,17 +64,18 @@ class Verdicts:
         return _deed_of(task.version_id or self._own, task.split, task.index, task.seed, replies)
 
 
-def _judged(session: Session, version_ids: Sequence[uuid.UUID], verdict: Verdict) -> set[uuid.UUID]:
+def _judged(session: Session, version_ids: Sequence[uuid.UUID], verdicts: Collection[Verdict]) -> set[uuid.UUID]:
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
         .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
         .join(Group, Group.id == RolloutRow.group_id)
         .join(Task, Task.id == Group.task_id)
         .where(Task.version_id.in_(version_ids))
+        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
         .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(VerdictRecord.rollout_id))
     )
-    return {row.rollout_id for row in session.execute(newest) if row.verdict is verdict}
+    return {row.rollout_id for row in session.execute(newest) if row.verdict in verdicts}
 
 
 def _deeds(session: Session, rollout_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, Deed]:

@@ -48,7 +48,7 @@ class Flag(Base):
 
 
 class VerdictRecord(Base):
-    """A person's decision on a rollout or a flag. Never overwritten: the newest counts."""
+    """A person's decision on a rollout or a flag. Never overwritten: the newest that stands counts."""
 
     __tablename__ = "verdicts"
 
@@ -64,6 +64,8 @@ class VerdictRecord(Base):
     """Given to a whole cluster at once; nobody looked at this very rollout, so no statistic counts it."""
     person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
+    taken_back_at: Mapped[datetime | None]
+    """Whoever gave it undid it: it stays in the history and causes nothing."""
 
     person: Mapped[Person | None] = relationship(lazy="raise")
 
@@ -196,6 +198,11 @@ class Fixture(Base):
     @property
     def is_positive(self) -> bool:
         return self.lowest is not None
+
+    @property
+    def verdict(self) -> Verdict:
+        """On which it rests."""
+        return Verdict.HONEST if self.is_positive else Verdict.HACK
 
     @property
     def bound(self) -> float | None:

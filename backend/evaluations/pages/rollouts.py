@@ -20,6 +20,7 @@ from backend.evaluations.rollouts.filter_fields import scope_of
 from backend.evaluations.rollouts.queries import Neighbours
 from backend.evaluations.rollouts.side_by_side import marked_apart
 from backend.evaluations.rollouts.token_text import TokenView, token_view
+from backend.judging.consequences.aftermath import Aftermath, aftermath_of
 from backend.judging.evidence import read_evidence
 from backend.judging.forms import VerdictForm
 from backend.judging.judges.queries import judgements_of_rollout
@@ -57,6 +58,8 @@ class RolloutPage:
     wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
+    after: Aftermath | None
+    """Of the verdict that counts."""
     judgements: Sequence[tuple[Judge, Judgement]]
     answers: Sequence[tuple[Question, QuestionAnswer]]
     tokens: TokenView | None
@@ -94,6 +97,7 @@ def show_rollout(
 ) -> HTMLResponse:
     rollout = rollout_queries.get_rollout(session, rollout_id)
     flags = rollout_queries.flags_of_rollout(session, rollout.id)
+    verdicts = rollout_queries.verdicts_of_rollout(session, rollout.id)
     answers = answers_of_rollout(session, rollout.id)
     entries = _entries(rollout, flags, [answer for _, answer in answers])
     shown, left_out = (entries, 0) if whole else bounded(entries)
@@ -115,7 +119,8 @@ def show_rollout(
         around=_around(session, rollout, wanted),
         wanted=wanted,
         flags=flags,
-        verdicts=rollout_queries.verdicts_of_rollout(session, rollout.id),
+        verdicts=verdicts,
+        after=aftermath_of(session, rollout.id) if verdicts else None,
         judgements=judgements_of_rollout(session, rollout.id),
         answers=answers,
         tokens=token_view(session, rollout),

@@ -222,6 +222,7 @@ def newest_verdicts(run_id: uuid.UUID) -> Subquery:
     return (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
         .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None))
         .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(VerdictRecord.rollout_id))
         .subquery("newest_verdicts")

@@ -232,6 +232,7 @@ def _said_of() -> Iterator[ColumnElement[Any]]:
         select(Flag.detector).where(Flag.rollout_id == Rollout.id).order_by(Flag.detector).distinct().scalar_subquery()
     )
     verdict = select(VerdictRecord.verdict).where(VerdictRecord.rollout_id == Rollout.id)
+    verdict = verdict.where(VerdictRecord.taken_back_at.is_(None))
     yield verdict.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1).scalar_subquery()
     scores = select(func.jsonb_object_agg(Judge.name, Judgement.score)).select_from(Judgement)
     yield scores.join(Judge, Judge.id == Judgement.judge_id).where(Judgement.rollout_id == Rollout.id).scalar_subquery()
@@ -350,7 +351,7 @@ def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
 
 
 def verdicts_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[VerdictRecord]:
-    """Newest first."""
+    """Newest first, with those that were taken back."""
     statement = (
         select(VerdictRecord)
         .options(joinedload(VerdictRecord.person))

@@ -144,7 +144,8 @@ class Standing:
             return [select(value).where(of_run) for value in (func.count(), _newest(Flag.id), func.sum(Flag.score))]
         if name == "verdict":
             of_run = VerdictRecord.run_id == run_id
-            return [select(value).where(of_run) for value in (func.count(), _newest(VerdictRecord.id))]
+            said = (func.count(), _newest(VerdictRecord.id), func.count(VerdictRecord.taken_back_at))
+            return [select(value).where(of_run) for value in said]
         if name.startswith("judge."):
             judge_id = self._scope.judges[name.removeprefix("judge.")]
             own = (Judgement.run_id == run_id, Judgement.judge_id == judge_id)

@@ -10,7 +10,7 @@ from backend.db.models import Fixture
 from backend.environments.queries import get_environment
 from backend.judging.consequences import fixtures
 from backend.judging.consequences.forms import BoundForm, KeepForm
-from backend.web.dependencies import Reviewer, SessionDep, Viewer
+from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.paging import Page
 
 router = APIRouter(prefix="/api/v1", tags=["judging"])
@@ -48,13 +48,13 @@ def keep_rollout(rollout_id: uuid.UUID, form: KeepForm, session: SessionDep, act
 
 
 @router.patch("/fixtures/{fixture_id}")
-def change_bound(fixture_id: uuid.UUID, form: BoundForm, session: SessionDep, actor: Reviewer) -> JudgedFixtureAnswer:
+def change_bound(fixture_id: uuid.UUID, form: BoundForm, session: SessionDep, actor: Author) -> JudgedFixtureAnswer:
     """Another row with the new bound; the old one is taken back."""
     return _answer(fixtures.change_bound(session, actor, fixtures.get_fixture(session, fixture_id), form.bound))
 
 
 @router.delete("/fixtures/{fixture_id}")
-def withdraw(fixture_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> JudgedFixtureAnswer:
+def withdraw(fixture_id: uuid.UUID, session: SessionDep, actor: Author) -> JudgedFixtureAnswer:
     fixture = fixtures.get_fixture(session, fixture_id)
     fixtures.withdraw(session, actor, fixture)
     return _answer(fixture)

@@ -43,7 +43,9 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
 
 
 def has_verdicts(session: Session, run_id: uuid.UUID) -> bool:
-    of_run = exists().where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+    of_run = exists().where(
+        VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None)
+    )
     return bool(session.scalar(select(of_run)))
 
 

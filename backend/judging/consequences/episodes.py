@@ -95,17 +95,18 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
 
 
 def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Judgement]:
-    """The newest verdict by rollout; those who were unsure said nothing."""
+    """The newest verdict by rollout that says something: whoever was unsure changes nothing of it."""
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict, VerdictRecord.is_bulk)
         .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
         .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(VerdictRecord.rollout_id))
     )
     return {
         rollout_id: Judgement(verdict, is_bulk)
         for rollout_id, verdict, is_bulk in session.execute(newest)
-        if rollout_id and verdict is not Verdict.UNSURE
+        if rollout_id
     }
 
 

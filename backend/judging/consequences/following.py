@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import select
@@ -11,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Run
 from backend.domain.vocabulary import JobStatus, Queue, RunKind, Verdict
-from backend.judging.consequences.fixtures import fixture_of_verdict
+from backend.judging.consequences.fixtures import fixture_of_verdict, fixture_without_verdict
 from backend.queue import FOLLOW_JOB, enqueue
 
 if TYPE_CHECKING:
@@ -22,6 +23,14 @@ def follow_verdict(
     session: Session, actor: Actor | None, run_id: uuid.UUID, rollout_id: uuid.UUID, verdict: Verdict
 ) -> None:
     fixture_of_verdict(session, actor, rollout_id, verdict)
+    weigh_again(session, {run_id})
+
+
+def follow_undo(
+    session: Session, actor: Actor, run_id: uuid.UUID, rollout_id: uuid.UUID, verdict: Verdict, given_at: datetime
+) -> None:
+    """The verdict was taken back, and so is what it caused."""
+    fixture_without_verdict(session, actor, rollout_id, verdict, given_at)
     weigh_again(session, {run_id})
 
 

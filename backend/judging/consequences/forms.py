@@ -11,7 +11,7 @@ class KeepForm(BaseModel):
     """A fixture out of a judged rollout."""
 
     bound: Bound | None = None
-    """Left out: of a hack the version's floor, of an honest episode what it earned."""
+    """Left out: of a hack the version's floor, of an honest episode what it earned. Authors may say another."""
 
 
 class BoundForm(BaseModel):

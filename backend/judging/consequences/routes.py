@@ -12,7 +12,7 @@ from backend.db.models import Environment, Fixture
 from backend.environments.queries import get_environment
 from backend.judging.consequences import curves, fixtures
 from backend.judging.consequences.forms import BoundForm, KeepForm, WithdrawForm
-from backend.web.dependencies import Reviewer, SessionDep, Viewer
+from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.forms import read_form
 from backend.web.pages import page, see_other
 
@@ -51,7 +51,7 @@ def keep_rollout(
 @router.post("/fixtures/{fixture_id}/bound")
 def change_bound(
     session: SessionDep,
-    actor: Reviewer,
+    actor: Author,
     fixture_id: uuid.UUID,
     form: Annotated[BoundForm, Depends(read_form(BoundForm))],
 ) -> Response:
@@ -62,7 +62,7 @@ def change_bound(
 @router.post("/fixtures/{fixture_id}/withdraw")
 def withdraw(
     session: SessionDep,
-    actor: Reviewer,
+    actor: Author,
     fixture_id: uuid.UUID,
     form: Annotated[WithdrawForm, Depends(read_form(WithdrawForm))],
 ) -> Response:

@@ -160,12 +160,14 @@ def environments(session: Session) -> Sequence[str]:
 
 
 def newest_looks(subject: Any) -> Any:
-    """The newest verdict by rollout, or by flag, of those who looked at this very one."""
-    condition: ColumnElement[bool] = ~VerdictRecord.is_bulk
+    """The newest verdict by rollout, or by flag, of those who looked at this very one. Unsure only where nobody said
+    anything else."""
+    is_look: ColumnElement[bool] = ~VerdictRecord.is_bulk & VerdictRecord.taken_back_at.is_(None)
+    says_nothing = VerdictRecord.verdict == Verdict.UNSURE
     return (
         select(subject.label("subject"), VerdictRecord.verdict)
-        .where(subject.is_not(None), condition)
-        .order_by(subject, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .where(subject.is_not(None), is_look)
+        .order_by(subject, says_nothing, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .ext(distinct_on(subject))
         .subquery()
     )

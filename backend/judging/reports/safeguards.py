@@ -287,7 +287,8 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
 
 
 def _reviewers(session: Session, run_id: uuid.UUID) -> int:
-    statement = select(func.count(VerdictRecord.person_id.distinct())).where(VerdictRecord.run_id == run_id)
+    given = (VerdictRecord.run_id == run_id, VerdictRecord.taken_back_at.is_(None))
+    statement = select(func.count(VerdictRecord.person_id.distinct())).where(*given)
     return session.scalar(statement) or 0
 
 

@@ -85,7 +85,7 @@ def _reviewers(session: Session) -> Sequence[ReviewerTold]:
     statement = (
         select(Person.name, day, func.count(subject.distinct()))
         .join(Person, Person.id == VerdictRecord.person_id)
-        .where(~VerdictRecord.is_bulk, day >= first)
+        .where(~VerdictRecord.is_bulk, VerdictRecord.taken_back_at.is_(None), day >= first)
         .group_by(Person.id, day)
     )
     found: dict[str, dict[date, int]] = {}

@@ -21,6 +21,7 @@ from backend.judging.review.forms import (
     ItemAssignForm,
     ReviewFilter,
     TargetForm,
+    UndoForm,
     read_review_filter,
 )
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
@@ -150,9 +151,16 @@ def judge(
 ) -> Page[VerdictOut]:
     """`evidence` says that you had it before you judged. One record for every flag on the rollout."""
     item, by_flag = queries.get_item(session, item_id)
-    is_blind = not (evidence or by_flag or screens.may_see(actor, item, chosen))
+    is_blind = not (evidence or by_flag or screens.is_told(session, actor, item, chosen))
     made = service.judge(session, actor, item, form, is_blind=is_blind)
     return Page(items=[VerdictOut.model_validate(record) for record in made])
+
+
+@router.post("/undo")
+def undo(session: SessionDep, actor: Reviewer, form: UndoForm) -> Page[VerdictOut]:
+    """Take back your last verdict that stands, or the one that is named; again, the one before. Each stays in the
+    history, and what it caused is withdrawn."""
+    return Page(items=[VerdictOut.model_validate(each) for each in service.undo(session, actor, form.verdict)])
 
 
 @router.post("/items/{item_id}/cluster", status_code=201)
@@ -221,7 +229,7 @@ def _items(session: Session, actor: Actor, chosen: ReviewFilter, items: list[Rev
 
 
 def _whole(session: Session, actor: Actor, chosen: ReviewFilter, item: ReviewItem, evidence: bool) -> ItemWhole:
-    is_open = evidence or screens.may_see(actor, item, chosen)
+    is_open = evidence or screens.is_told(session, actor, item, chosen)
     told = _told(item, queries.flags_of_items(session, [item.id])[item.id]) if is_open else {}
     rollout = item.rollout
     return ItemWhole(

@@ -59,6 +59,13 @@ def read_review_filter(
     return ReviewFilter(shown=shown, mine=mine, detector=detector, environment=environment, run=run_id, order=order)
 
 
+class UndoForm(BaseModel):
+    """Which of one's own verdicts is taken back."""
+
+    verdict: uuid.UUID | None = None
+    """Left out: the last one that stands."""
+
+
 class ClusterForm(BaseModel):
     """A verdict on all of a cluster that nobody judged by itself."""
 

@@ -4,7 +4,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
@@ -34,6 +34,8 @@ PER_DAY = 30
 """Verdicts a day that somebody means to give, unless they say otherwise."""
 AGREEING = 3
 """Verdicts that agree before the rest of a cluster may be judged at once."""
+UNDO_WITHIN = timedelta(hours=12)
+"""So long after a verdict its giver may take it back by one key; later another verdict says otherwise."""
 MOST_SIBLINGS = 16
 MOST_BASE = 4
 _COUNTED = 10_000
@@ -155,8 +157,49 @@ def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
     statement = statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
     told: dict[tuple[Any, ...], VerdictRecord] = {}
     for record in session.scalars(statement):
-        told.setdefault((record.person_id, record.created_at, record.verdict, record.comment), record)
+        key = (record.person_id, record.created_at, record.verdict, record.comment, record.taken_back_at)
+        told.setdefault(key, record)
     return list(told.values())
+
+
+def last_given(session: Session, person_id: uuid.UUID) -> VerdictRecord | None:
+    """What the person decided last, of what stands and was decided lately."""
+    statement = _given_lately(person_id).where(VerdictRecord.taken_back_at.is_(None))
+    return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
+
+
+def given_lately(session: Session, person_id: uuid.UUID, record_id: uuid.UUID) -> VerdictRecord | None:
+    """Their own verdict, taken back or not."""
+    return session.scalar(_given_lately(person_id).where(VerdictRecord.id == record_id))
+
+
+def _given_lately(person_id: uuid.UUID) -> Select[VerdictRecord]:
+    since = datetime.now(UTC) - UNDO_WITHIN
+    return select(VerdictRecord).where(VerdictRecord.person_id == person_id, VerdictRecord.created_at > since)
+
+
+def decision_of(session: Session, record: VerdictRecord) -> Sequence[VerdictRecord]:
+    """All that was stored with it, of what stands: one for each flag on its rollout, or for its whole cluster."""
+    alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
+    statement = select(VerdictRecord).where(*(getattr(VerdictRecord, name) == getattr(record, name) for name in alike))
+    if not record.is_bulk:
+        own = VerdictRecord.rollout_id == record.rollout_id if record.rollout_id else VerdictRecord.id == record.id
+        statement = statement.where(own)
+    statement = statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)
+    return session.scalars(statement.with_for_update()).all()
+
+
+def took_back(session: Session, item: ReviewItem, person_id: uuid.UUID) -> bool:
+    """Has the person judged it before, and taken that back? They may have read everything in between."""
+    about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
+    given = select(VerdictRecord.id).where(about, VerdictRecord.person_id == person_id, ~VerdictRecord.is_bulk)
+    return session.scalar(given.where(VerdictRecord.taken_back_at.is_not(None)).limit(1)) is not None
+
+
+def verdicts_given_at_once(session: Session, ids: Collection[uuid.UUID]) -> Sequence[VerdictRecord]:
+    """On these rollouts, of what stands."""
+    statement = select(VerdictRecord).where(VerdictRecord.rollout_id.in_(ids), VerdictRecord.is_bulk)
+    return session.scalars(statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)).all()
 
 
 def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
@@ -303,7 +346,10 @@ def counts(session: Session, person_id: uuid.UUID) -> Counts:
     midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
     today = select(func.count(subject.distinct())).where(
-        VerdictRecord.person_id == person_id, VerdictRecord.created_at >= midnight, ~VerdictRecord.is_bulk
+        VerdictRecord.person_id == person_id,
+        VerdictRecord.created_at >= midnight,
+        ~VerdictRecord.is_bulk,
+        VerdictRecord.taken_back_at.is_(None),
     )
     target = session.get(ReviewTarget, person_id)
     return Counts(
@@ -335,6 +381,7 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
     statement = (
         select(VerdictRecord.rollout_id, VerdictRecord.person_id, VerdictRecord.verdict, VerdictRecord.is_blind)
         .where(VerdictRecord.rollout_id.in_(twice), ~VerdictRecord.is_bulk, VerdictRecord.person_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None))
         .order_by(VerdictRecord.created_at, VerdictRecord.id)
     )
     said: defaultdict[uuid.UUID, dict[uuid.UUID, tuple[Verdict, bool]]] = defaultdict(dict)

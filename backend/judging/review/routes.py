@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import ReviewItem
 from backend.domain.vocabulary import Verdict
 from backend.events import REVIEW
+from backend.judging.consequences.aftermath import aftermath_of
 from backend.judging.forms import VerdictForm
 from backend.judging.review import queries, screens, service
 from backend.judging.review.forms import (
@@ -20,6 +21,7 @@ from backend.judging.review.forms import (
     ItemAssignForm,
     ReviewFilter,
     TargetForm,
+    UndoForm,
     read_review_filter,
 )
 from backend.judging.review.screens import address, item_page, queue_page
@@ -41,9 +43,9 @@ def show_queue(
     actor: Viewer,
     chosen: Chosen,
     after: After = None,
-    undo: uuid.UUID | None = None,
+    judged: uuid.UUID | None = None,
 ) -> Response:
-    return page(request, "judging/queue.html", queue_page(session, actor, chosen, after, undo), block="suspects")
+    return page(request, "judging/queue.html", queue_page(session, actor, chosen, after, judged), block="suspects")
 
 
 @router.get("/review/events", response_class=EventSourceResponse)
@@ -72,6 +74,22 @@ def assign_waiting(
     return see_other(address("/review", chosen), notice=f"{len(ids)} assigned.")
 
 
+@router.post("/review/undo")
+def undo(
+    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[UndoForm, Depends(read_form(UndoForm))]
+) -> Response:
+    """Take back one's last verdict and show what it was about; `u` there goes on to the one before."""
+    decision = service.undo(session, actor, form.verdict)
+    record = decision[0]
+    told = f"{_words(record.verdict).capitalize()} is taken back"
+    if record.is_bulk:
+        return see_other(address("/review", chosen), f"{told}, for {len(decision)} of the cluster.")
+    item = session.get(ReviewItem, record.rollout_id or record.flag_id)
+    if item is None:
+        return see_other(f"/rollouts/{record.rollout_id}", f"{told}.")
+    return see_other(address(f"/review/{item.id}", chosen), f"{told}. Judge it again, or go on.")
+
+
 @router.get("/review/{item_id}")
 def show_item(
     request: Request,
@@ -80,12 +98,12 @@ def show_item(
     item_id: uuid.UUID,
     chosen: Chosen,
     evidence: bool = False,
-    undo: uuid.UUID | None = None,
+    judged: uuid.UUID | None = None,
     beside: uuid.UUID | None = None,
 ) -> Response:
     """By the item's id; by a flag's, its evidence is shown at once."""
     item, by_flag = queries.get_item(session, item_id)
-    context = item_page(session, actor, item, chosen, evidence=evidence or by_flag, undo=undo, beside=beside)
+    context = item_page(session, actor, item, chosen, evidence=evidence or by_flag, judged=judged, beside=beside)
     return page(request, "judging/item.html", context, block="beside" if beside else None)
 
 
@@ -98,11 +116,11 @@ def judge(
     form: Annotated[VerdictForm, Depends(read_form(VerdictForm))],
     evidence: bool = False,
 ) -> Response:
-    """Store the verdict and go on to the next item; `u` there comes back here."""
+    """Store the verdict and go on to the next item; `u` there takes it back."""
     item, by_flag = queries.get_item(session, item_id)
-    is_blind = not (evidence or by_flag or screens.may_see(actor, item, chosen))
+    is_blind = not (evidence or by_flag or screens.is_told(session, actor, item, chosen))
     service.judge(session, actor, item, form, is_blind=is_blind)
-    return _go_on(session, actor, item, chosen, f"Judged {_words(form.verdict)}")
+    return _go_on(session, actor, item, chosen, _told(session, item, form.verdict))
 
 
 @router.post("/review/{item_id}/cluster")
@@ -119,11 +137,17 @@ def judge_cluster(
     return _go_on(session, actor, item, chosen, f"{count} of its cluster {told}")
 
 
+def _told(session: Session, item: ReviewItem, verdict: Verdict) -> str:
+    done = f"Judged {_words(verdict)}"
+    after = aftermath_of(session, item.rollout_id) if verdict is Verdict.HACK and item.rollout_id else None
+    return f"{done}, but no certificate replays it: {after.lack}" if after and after.lack else done
+
+
 def _go_on(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter, done: str) -> Response:
     following = queries.next_id(session, chosen, actor.person_id, item)
     if following is None:
-        return see_other(address("/review", chosen, undo=item.id), f"{done}. Nothing waits for review any more.")
-    return see_other(address(f"/review/{following}", chosen, undo=item.id), f"{done}; here is the next.")
+        return see_other(address("/review", chosen, judged=item.id), f"{done}. Nothing waits for review any more.")
+    return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}; here is the next.")
 
 
 def _words(verdict: Verdict) -> str:

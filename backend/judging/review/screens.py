@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Flag, Person, ReviewItem, Rollout, Run, VerdictRecord
 from backend.domain.vocabulary import Role, Verdict
+from backend.judging.consequences.aftermath import Aftermath, aftermath_of
 from backend.judging.evidence import Evidence, read_evidence
 from backend.judging.review import queries
 from backend.judging.review.choices import Choices, choices
@@ -41,10 +42,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The cluster of the item that was judged last, which may be judged at once or taken back."""
+    """What is left to do about the item that was judged last."""
 
     item_id: uuid.UUID
-    cluster: Cluster
+    cluster: Cluster | None
+    """May be judged at once, or taken back."""
+    after: Aftermath | None
+    """A reward to repair, or a hack that is no fixture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undo:
+    """One's last verdict that stands, to be taken back by one key."""
+
+    record_id: uuid.UUID
+    verdict: Verdict
+    is_bulk: bool
+    action_url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +75,7 @@ class QueuePage:
     """The filters as the end of an address, for links into the review."""
     begin_url: str
     next_url: str
-    undo_url: str
+    undo: Undo | None
     offer: Offer | None
 
 
@@ -100,6 +114,8 @@ class ItemPage:
     next_sibling: uuid.UUID | None
     cluster: Cluster | None
     offer: Offer | None
+    after: Aftermath | None
+    """Of the verdict that counts, once it may be seen."""
     assignees: Sequence[Person]
     people: Sequence[Person]
     verdicts: list[tuple[Verdict, str, str]]
@@ -109,7 +125,7 @@ class ItemPage:
     """This page with its filters, ready for one more parameter."""
     action_url: str
     skip_url: str
-    undo_url: str
+    undo: Undo | None
 
 
 def address(path: str, chosen: ReviewFilter, **more: object) -> str:
@@ -119,8 +135,9 @@ def address(path: str, chosen: ReviewFilter, **more: object) -> str:
 
 
 def queue_page(
-    session: Session, actor: Actor, chosen: ReviewFilter, after: str | None = None, undo: uuid.UUID | None = None
+    session: Session, actor: Actor, chosen: ReviewFilter, after: str | None = None, judged: uuid.UUID | None = None
 ) -> QueuePage:
+    """`judged`: the item that was judged last."""
     items, following = queries.queue(session, chosen, actor.person_id, after=after, limit=LIMIT)
     begin = queries.next_id(session, chosen, actor.person_id) if actor.may(Role.REVIEWER) else None
     return QueuePage(
@@ -134,8 +151,8 @@ def queue_page(
         query=address("", chosen),
         begin_url=address(f"/review/{begin}", chosen) if begin else "",
         next_url=address("/review", chosen, after=following) if following else "",
-        undo_url=address(f"/review/{undo}", chosen) if undo else "",
-        offer=_offer(session, actor, undo),
+        undo=_undo(session, actor, chosen),
+        offer=_offer(session, actor, judged),
     )
 
 
@@ -163,6 +180,11 @@ def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
     return is_done or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
 
 
+def is_told(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
+    """May the person have seen everything before? Then a verdict is not blind."""
+    return may_see(actor, item, chosen) or queries.took_back(session, item, actor.person_id)
+
+
 def item_page(
     session: Session,
     actor: Actor,
@@ -170,17 +192,18 @@ def item_page(
     chosen: ReviewFilter,
     *,
     evidence: bool = False,
-    undo: uuid.UUID | None = None,
+    judged: uuid.UUID | None = None,
     beside: uuid.UUID | None = None,
 ) -> ItemPage:
-    is_open = evidence or may_see(actor, item, chosen)
+    """`judged`: the item that was judged last."""
+    is_open = evidence or is_told(session, actor, item, chosen)
     flags = queries.flags_of_items(session, [item.id])[item.id] if is_open else []
     told = [Told(flag, read_evidence(flag.evidence)) for flag in flags]
     siblings = queries.siblings(session, item.rollout) if item.rollout else []
     base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
     following = queries.next_id(session, chosen, actor.person_id, item)
     asked = "1" if evidence else ""
-    here = address(f"/review/{item.id}", chosen, undo=undo, evidence=asked)
+    here = address(f"/review/{item.id}", chosen, judged=judged, evidence=asked)
     return ItemPage(
         item=item,
         told=told,
@@ -192,7 +215,8 @@ def item_page(
         beside=_beside(session, beside, [*siblings, *base]),
         next_sibling=_after(beside, siblings),
         cluster=queries.cluster_of(session, item) if is_open else None,
-        offer=_offer(session, actor, undo) if undo != item.id else None,
+        offer=_offer(session, actor, judged) if judged != item.id else None,
+        after=aftermath_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
         assignees=queries.assignees(session, [item.id]).get(item.id, ()),
         people=queries.people_who_judge(session),
         verdicts=[(verdict, str(number + 1), MEANINGS[verdict]) for number, verdict in enumerate(Verdict)],
@@ -200,7 +224,7 @@ def item_page(
         ask_url=f"{here}{'&' if '?' in here else '?'}",
         action_url=address(f"/review/{item.id}", chosen, evidence=asked),
         skip_url=address(f"/review/{following}", chosen) if following else "",
-        undo_url=address(f"/review/{undo}", chosen) if undo else "",
+        undo=_undo(session, actor, chosen),
     )
 
 
@@ -241,7 +265,17 @@ def _offer(session: Session, actor: Actor, judged: uuid.UUID | None) -> Offer | 
     if judged is None or not actor.may(Role.REVIEWER):
         return None
     item = session.get(ReviewItem, judged)
-    cluster = queries.cluster_of(session, item) if item and actor.person_id in item.reviewers else None
-    if cluster is None or not ((cluster.agreed and cluster.waiting) or cluster.at_once):
+    if item is None or actor.person_id not in item.reviewers:
         return None
-    return Offer(judged, cluster)
+    cluster = queries.cluster_of(session, item)
+    if cluster and not ((cluster.agreed and cluster.waiting) or cluster.at_once):
+        cluster = None
+    after = aftermath_of(session, item.rollout_id) if item.rollout_id else None
+    if after and not after.calls_for_more:
+        after = None
+    return Offer(judged, cluster, after) if cluster or after else None
+
+
+def _undo(session: Session, actor: Actor, chosen: ReviewFilter) -> Undo | None:
+    last = queries.last_given(session, actor.person_id) if actor.may(Role.REVIEWER) else None
+    return Undo(last.id, last.verdict, last.is_bulk, address("/review/undo", chosen)) if last else None

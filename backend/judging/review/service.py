@@ -18,9 +18,13 @@ from backend.judging.forms import VerdictForm
 from backend.judging.queries import get_flag
 from backend.judging.review import queries
 from backend.judging.review.forms import ReviewFilter
-from backend.judging.service import judge_flag, judge_rollout
+from backend.judging.service import judge_flag, judge_rollout, take_back
 from backend.web.audit import audit
 from backend.web.identity import Actor
+
+
+class NothingToTakeBack(Conflict):
+    """You gave no verdict in the last twelve hours that could be taken back."""
 
 
 class ClusterIsNotAgreed(Conflict):
@@ -45,8 +49,11 @@ def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Ver
     if cluster is None or (not is_taken_back and cluster.agreed is not verdict):
         raise ClusterIsNotAgreed
     members = queries.members_without_a_look(session, item, judged=is_taken_back)
+    if is_taken_back:
+        take_back(session, actor, queries.verdicts_given_at_once(session, [member.id for member in members]))
+        return len(members)
     flags = queries.flags_of_items(session, [member.id for member in members])
-    why = "taken back" if is_taken_back else f"as {sum(cluster.counts.values())} others of {cluster.name}"
+    why = f"as {sum(cluster.counts.values())} others of {cluster.name}"
     session.add_all(
         VerdictRecord(
             run_id=member.run_id,
@@ -65,6 +72,24 @@ def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Ver
     audit(session, actor, "verdict.cluster", "run", item.run_id, verdict=str(verdict), count=len(members))
     announce(session, REVIEW, *{run_topic(member.run_id) for member in members})
     return len(members)
+
+
+def undo(session: Session, actor: Actor, record_id: uuid.UUID | None = None) -> Sequence[VerdictRecord]:
+    """Take back one's last decision that stands, or the one that is named: asked twice, it happens once.
+
+    Returns what was stored for it. The same again goes on to the one before, in the order in which they were given.
+    """
+    if record_id is None:
+        record = queries.last_given(session, actor.person_id)
+    else:
+        record = queries.given_lately(session, actor.person_id, record_id)
+    if record is None:
+        raise NothingToTakeBack
+    if record.taken_back_at is not None:
+        return [record]
+    decision = queries.decision_of(session, record)
+    take_back(session, actor, decision)
+    return decision or [record]
 
 
 def assign(session: Session, actor: Actor, item: ReviewItem, person_id: uuid.UUID) -> None:

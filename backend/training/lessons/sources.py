@@ -140,6 +140,7 @@ def _passing(
     newest = (
         select(VerdictRecord.verdict)
         .where(VerdictRecord.rollout_id == Rollout.id)
+        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
         .order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
         .limit(1)
         .scalar_subquery()

@@ -75,10 +75,10 @@ def play_batch(run: GrpoRun, step: int) -> Batch:
 
 
 def _mask(run: GrpoRun, step: int, batch: Batch) -> None:
-    hacks = run.masked(batch.rollouts)
-    batch.screened = run.screened(step, batch.rollouts) - hacks
+    judged = run.masked(batch.rollouts)
+    batch.screened = run.screened(step, batch.rollouts) - judged
     canaries = {place for place, rollout in enumerate(batch.rollouts) if rollout.task.is_canary}
-    batch.masked = hacks | batch.screened | canaries
+    batch.masked = judged | batch.screened | canaries
 
 
 def _signature_of(run: GrpoRun) -> Signature:

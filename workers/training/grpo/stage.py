@@ -16,8 +16,8 @@ from workers.training.ranks.ranks import ALONE, Ranks
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group gave place to a fresh one: it was played, and taught nothing."""
 MASKED = "grpo_masked"
-"""Metric of a rollout that has no part in its group: it was judged a hack, or flagged, before its step was learned, or
-its task is a canary."""
+"""Metric of a rollout that has no part in its group: it was judged a hack or a broken reward, or flagged, before its
+step was learned, or its task is a canary."""
 SCREENED = "grpo_screened"
 """Metric of a masked rollout that nobody judged yet: a detector that screens flagged it."""
 
