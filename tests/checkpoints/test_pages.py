@@ -7,10 +7,10 @@ from sqlalchemy.orm import Session
 
 from backend import artifacts
 from backend.db.models import Run
-from backend.domain.vocabulary import Role
+from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.training.disk import disk_use
 from tests.checkpoints.conftest import TrainedRun
-from tests.factories import make_environment_version
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
 from tests.web_fixtures import ClientFor
 
 
@@ -150,3 +150,17 @@ def test_a_pruned_checkpoint_is_not_offered_and_refused_with_words(
     other = client.post("/api/v1/evaluations", json={**asked, "checkpoint_id": None, "tasks": 2}).json()
     chosen = session.get_one(Run, other["id"]).checkpoint_id
     assert chosen == max((each for name, each in saved.items() if name != "grpo 40"), key=lambda each: each.id).id
+
+
+def test_a_runs_page_says_whether_its_best_was_chosen_as_judged(session: Session, client_for: ClientFor):
+    policy = make_policy(session, kind=PolicyKind.LOCAL)
+    run = make_run(session, policy=policy, kind=RunKind.TRAINING)
+    best = make_checkpoint(session, policy, run, heldout_reward=0.6, is_best=True, heldout={"training_step": 1})
+    make_checkpoint(session, policy, run, heldout_reward=0.9, heldout={"judged": {"mean": 0.2}})
+    client = client_for(Role.VIEWER)
+    assert "Best by held-out reward, not the last." in client.get(f"/runs/{run.id}").text
+    best.heldout = {**best.heldout, "judged": {"mean": 0.55}}
+    session.flush()
+    page = client.get(f"/runs/{run.id}").text
+    assert "Best by held-out reward as people judged it" in page
+    assert "as judged 0.55" in page
