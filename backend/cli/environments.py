@@ -43,6 +43,9 @@ def push(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(),
     publish: Annotated[bool, typer.Option("--publish", help="Publish the next version, and run its checks.")] = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="With --publish: leave the checks for later.")] = False,
+    regrade: Annotated[
+        bool, typer.Option("--regrade", help="With --publish: grade the history again by the new version's rewards.")
+    ] = False,
     notes: Annotated[str, typer.Option(help="What is new in this version.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that went on in the meantime.")] = False,
     to_hub: Annotated[str, typer.Option("--to-hub", metavar="OWNER/NAME", help="Send it as a Space instead.")] = "",
@@ -60,8 +63,8 @@ def push(
         return
     if dry_run or private:
         fail("--dry-run and --private belong to --to-hub")
-    if no_check and not publish:
-        fail("--no-check belongs to --publish")
+    if (no_check or regrade) and not publish:
+        fail("--no-check and --regrade belong to --publish")
     from backend.cli import pushing
 
     client = connect()
@@ -69,12 +72,12 @@ def push(
     name, problems = draft["environment"], draft["validation"]["problems"]
     version = None
     if publish and draft["validation"]["is_publishable"]:
-        sent = {"notes": notes, "revision": draft["revision"], "check": not no_check}
+        sent = {"notes": notes, "revision": draft["revision"], "check": not no_check, "regrade": regrade}
         version = client.post(f"/environments/{name}/publish", sent)
     if as_json:
         write_json({"environment": name, "revision": draft["revision"], "problems": problems, "version": version})
     else:
-        _tell_pushed(name, problems, version, is_checked=not no_check)
+        _tell_pushed(name, problems, version, is_checked=not no_check, is_regraded=regrade)
     raise typer.Exit(OK if draft["validation"]["is_publishable"] else BAD_RESULT)
 
 
@@ -233,7 +236,7 @@ def _push_to_hub(folder: Path, repository: str, private: bool, dry_run: bool, no
 
 
 def _tell_pushed(
-    name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None, *, is_checked: bool
+    name: str, problems: list[dict[str, Any]], version: dict[str, Any] | None, *, is_checked: bool, is_regraded: bool
 ) -> None:
     """What happened, and the step that comes next."""
     shown = console()
@@ -243,6 +246,8 @@ def _tell_pushed(
     if version:
         shown.print(f"{name} v{version['number']} is published ({version['content_hash'][:12]})", markup=False)
         after = f"its checks run: `proctor env check {name}` waits for them" if is_checked else "it is not checked yet"
+        if is_regraded:
+            after += f"\nits history is graded again: `proctor env history {name}@{version['number']}` tells how far"
     else:
         shown.print(f"the draft of {name} is saved", markup=False)
         after = (

@@ -87,7 +87,13 @@ def publish(name: str, request: PublishIn, session: SessionDep, actor: Author) -
     """Make the draft the next version."""
     environment = queries.get_environment(session, name)
     version = service.publish_version(
-        session, actor, environment, notes=request.notes, revision=request.revision, check=request.check
+        session,
+        actor,
+        environment,
+        notes=request.notes,
+        revision=request.revision,
+        check=request.check,
+        regrade=request.regrade,
     )
     return _version(environment, VersionRow(version, actor.name, None))
 

@@ -114,6 +114,9 @@ class PublishIn(BaseModel):
     notes: str = Field(default="", max_length=10_000)
     revision: int | None = Field(default=None, description="The draft's revision that is meant; null: as it is.")
     check: bool = Field(default=True, description="Run the checks of the new version.")
+    regrade: bool = Field(
+        default=False, description="Grade the environment's history again by the new version's rewards."
+    )
 
 
 class CheckIn(BaseModel):

@@ -61,6 +61,8 @@ class EditPage:
     notes: str
     is_checking: bool
     """The box beside Publish."""
+    is_regrading: bool
+    """The other one: ticked at first where a rollout is read beside the code, which is how a reward is repaired."""
     problems: Sequence[FileProblem]
     problem_counts: Mapping[str, int]
     """By file."""
@@ -119,11 +121,19 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
         with session.begin_nested():
             drafts.refuse_unseen(before, form.revision)
             version = service.publish_version(
-                session, actor, environment, notes=form.notes, revision=draft.revision, check=form.check
+                session,
+                actor,
+                environment,
+                notes=form.notes,
+                revision=draft.revision,
+                check=form.check,
+                regrade=form.regrade,
             )
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
-    return see_other(f"/environments/{name}/versions/{version.number}", f"Version {version.number} is published.")
+    graded = " The history is graded again in the background." if form.regrade else ""
+    told = f"Version {version.number} is published.{graded}"
+    return see_other(f"/environments/{name}/versions/{version.number}", told)
 
 
 @router.post("/environments/{name}/edit/validate")
@@ -227,6 +237,7 @@ def _refused(
         mark=form.mark,
         notes=form.notes,
         is_checking=form.check,
+        is_regrading=form.regrade,
         message=message,
         conflict=conflict,
         status=error.status,
@@ -254,6 +265,7 @@ def _edit_page(
     mark: str | None = None,
     notes: str = "",
     is_checking: bool = True,
+    is_regrading: bool | None = None,
     message: str = "",
     conflict: FileDiff | None = None,
     revision: int | None = None,
@@ -277,6 +289,7 @@ def _edit_page(
         mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
         notes=notes,
         is_checking=is_checking,
+        is_regrading=beside is not None if is_regrading is None else is_regrading,
         problems=validation.problems,
         problem_counts=Counter(problem.path for problem in validation.problems),
         manifest=validation.manifest,

@@ -26,6 +26,8 @@ class EditedFile(BaseModel):
     notes: str = Field(default="", max_length=10_000)
     check: bool = False
     """Run the checks of what is published: a box that is ticked at first, and not sent when it is not."""
+    regrade: bool = False
+    """Grade all that was played again by what is published."""
     beside: uuid.UUID | None = None
     """A rollout that is read beside the code."""
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # workers check versions too, and never load the web
     from backend.web.identity import Actor
 
 CHECK_JOB = "environments.check"
+HISTORY_JOB = "rescoring.history"
+"""Grades the environment's history again by a version's rewards."""
 _IMPORT_LOCK = 0x50524F43
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
 """Words that are pages of their own."""
@@ -90,8 +92,9 @@ def publish_version(
     notes: str = "",
     revision: int | None,
     check: bool = False,
+    regrade: bool = False,
 ) -> EnvironmentVersion:
-    """Make the draft the next version, and have it checked if wanted.
+    """Make the draft the next version, and have it checked, and the history graded again by it, if wanted.
 
     `revision`: what the publisher saw; None takes the draft as it is.
     """
@@ -102,6 +105,9 @@ def publish_version(
     version = _publish(session, actor, environment, draft.files, notes)
     if check:
         start_check(session, actor, version, environment.name)
+    if regrade and actor:
+        asked = {"version_id": str(version.id), "person_id": str(actor.person_id)}
+        enqueue(session, HISTORY_JOB, queue=Queue.CPU, arguments=asked)
     return version
 
 

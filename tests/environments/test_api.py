@@ -2,9 +2,10 @@
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Certificate, Environment, EnvironmentVersion
+from backend.db.models import Certificate, Environment, EnvironmentVersion, Job
 from backend.domain.checks import CheckResult
 from backend.domain.packages import unpack
 from backend.domain.vocabulary import CheckStatus, RunStatus
@@ -52,6 +53,12 @@ def test_a_script_validates_without_storing(viewer: TestClient):
     assert answer["is_publishable"] is False
     assert (answer["problems"][0]["path"], answer["problems"][0]["line"]) == ("server/app.py", 1)
     assert viewer.get(API).json()["items"] == []
+
+
+def test_a_script_has_the_history_graded_again(session: Session, author: TestClient, guess: Environment):
+    assert author.post(f"{API}/guess/publish", json={"regrade": True}).status_code == 201
+    (job,) = session.scalars(select(Job).where(Job.name == "rescoring.history"))
+    assert job.arguments["person_id"] == author.get("/api/v1/me").json()["person_id"]
 
 
 def test_publishing_names_every_problem(author: TestClient, guess: Environment):

@@ -1,12 +1,16 @@
 """The editor: saving, conflicts of two tabs, problems while typing, publishing, file names."""
 
+import re
+
 from fastapi.testclient import TestClient
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment
+from backend.db.models import Environment, Job
 from backend.environments.drafts import text_mark
 from backend.environments.queries import find_version, get_draft
 from tests.environments.packages import make_files
+from tests.factories import make_rollouts, make_run
 
 PAGE = "/environments/guess/edit"
 README = make_files()["README.md"]
@@ -80,6 +84,30 @@ def test_publishing_saves_first(session: Session, author: TestClient, guess: Env
     version = find_version(session, guess, with_files=True)
     assert (version.files["README.md"], version.notes) == ("# New\n", "Better words")
     assert "Better words" in author.get("/environments/guess/versions/1").text
+
+
+def test_publishing_has_the_history_graded_again_when_wanted(session: Session, author: TestClient, guess: Environment):
+    assert 'name="regrade"' not in author.get(PAGE).text, "there is no history yet"
+    author.post(PAGE, data=form("# One\n", then="publish"))
+    jobs = select(Job).where(Job.name == "rescoring.history")
+    assert session.scalars(jobs).all() == []
+    first = find_version(session, guess)
+    assert first
+    rollout = make_rollouts(session, (run := make_run(session, first)), [[1.0] * len(run.columns)])[0]
+    ticked = re.compile(r'name="regrade" value="true"( checked)?>')
+    shown = author.get(PAGE)
+    assert ticked.search(shown.text)[1] is None
+    assert ticked.search(author.get(f"{PAGE}?beside={rollout.id}").text)[1], "a reward is repaired"
+    sent = {"mark": text_mark("# One\n"), "then": "publish", "regrade": "true"}
+    refused = author.post(PAGE, data=form("# Two\n", **sent))
+    assert refused.status_code == 409, "it was seen at revision 1"
+    assert ticked.search(refused.text)[1], "what was chosen stays"
+    seen = {"revision": 3, "mark": text_mark("# Two\n")}
+    answer = author.post(PAGE, data=form("# Two\n", **sent) | seen)
+    assert answer.headers["location"] == "/environments/guess/versions/2"
+    version = find_version(session, guess)
+    me = author.get("/api/v1/me").json()["person_id"]
+    assert [job.arguments for job in session.scalars(jobs)] == [{"version_id": str(version.id), "person_id": me}]
 
 
 def test_publishing_with_problems_keeps_what_was_typed(session: Session, author: TestClient, guess: Environment):

@@ -29,6 +29,11 @@ def test_environments_go_from_a_template_to_a_version_and_back(proctor: Command,
     pushed = proctor("env", "push", str(folder), "--publish", "--notes", "the first", "--json")
     assert (pushed.status, pushed.json["problems"], pushed.json["version"]["number"]) == (0, [], 1)
 
+    (folder / "README.md").write_text("more words")
+    assert proctor("env", "push", str(folder), "--regrade").status == 2
+    told = proctor("env", "push", str(folder), "--publish", "--regrade")
+    assert "its history is graded again: `proctor env history dice@2`" in told.out
+
     names = {environment["name"] for environment in proctor("env", "list", "--json").json}
     assert names == {"dice", "tictactoe"}
     assert proctor("env", "pull", "dice@1", "--folder", str(tmp_path / "again")).status == 0

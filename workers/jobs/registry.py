@@ -50,6 +50,7 @@ BODIES = {
     "evaluations.run": Entry("workers.jobs.evaluation:run"),
     "policies.test": Entry("workers.jobs.policies:look", owns_run=False),
     "rescoring.draft": Entry("workers.jobs.draft_scores:run", owns_run=False),
+    "rescoring.history": Entry("workers.jobs.regrading:run", owns_run=False),
     "rescoring.run": Entry("workers.jobs.rescoring:run"),
     "exchange.import": Entry("workers.jobs.exchange:run"),
     "training.run": Entry("workers.jobs.training:run"),
