@@ -80,6 +80,20 @@ def test_a_phone_shows_the_verdicts_without_scrolling(page: Page, flags: list[Fl
     expect(page.get_by_role("button", name="broken reward")).to_be_in_viewport()
 
 
+def test_a_phone_shows_what_is_left_to_do_and_takes_a_verdict_back(page: Page, flags: list[Flag]) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"/review/{flags[0].rollout_id}")
+    page.get_by_role("button", name="hack").click()
+    expect(page.get_by_text("Judged hack, but no certificate replays it")).to_be_visible()
+    expect(page.get_by_label("What it may earn at most")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    undo = page.get_by_role("button", name="Undo “hack”")
+    expect(undo).to_be_in_viewport()
+    undo.click()
+    expect(page.get_by_text("Hack is taken back.")).to_be_visible()
+    expect(page).to_have_url(re.compile(str(flags[0].rollout_id)))
+
+
 def test_the_question_mark_lists_the_keys(page: Page, flags: list[Flag]) -> None:
     page.goto(f"/review/{flags[0].id}")
     page.keyboard.press("?")

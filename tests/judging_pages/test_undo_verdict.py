@@ -15,6 +15,7 @@ from backend.domain.vocabulary import Role, RunKind, Verdict
 from backend.judging.consequences import curves, episodes
 from backend.judging.detectors.queries import Scope, records
 from backend.judging.review.queries import UNDO_WITHIN
+from backend.settings import PROJECT_ROOT
 from tests import factories
 from tests.web_fixtures import make_person, sign_in
 
@@ -176,6 +177,12 @@ def test_a_flag_about_a_run_waits_again_too(reviewer: TestClient, session: Sessi
     following = reviewer.post(f"/review/{flag.id}", data={"verdict": "hack"}).headers["location"]
     assert press_undo(reviewer, following) == f"/review/{flag.id}"
     assert session.get_one(ReviewItem, flag.id).verdict is None
+
+
+def test_whoever_reads_verdicts_says_what_is_with_those_that_were_taken_back() -> None:
+    reading, caring = re.compile(r"VerdictRecord\.|FROM verdicts"), re.compile(r"taken_back_at|newest_looks")
+    texts = {path: path.read_text() for root in ("backend", "workers") for path in (PROJECT_ROOT / root).rglob("*.py")}
+    assert [str(path) for path, text in texts.items() if reading.search(text) and not caring.search(text)] == []
 
 
 def _records(session: Session, rollout: Rollout) -> list[VerdictRecord]:
