@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend.cli.connection import connect
+from backend.cli.names import short
 from backend.db.models import Run
 from backend.db.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
@@ -181,6 +182,9 @@ def test_finished_runs_are_read_compared_and_judged(proctor: Command) -> None:
     assert proctor("review", "--json").json == []
     assert proctor("review", "stats", "--target", "7", "--json").json["today"] == 1
     assert proctor("review", "next").status == 1
+    assert proctor("review", "undo").out == f"taken back: honest on {short(item['id'])}\n"
+    assert proctor("review", "next", "--json").json["id"] == item["id"]
+    assert proctor("review", "undo").status != 0
 
 
 @pytest.mark.slow
