@@ -10,6 +10,7 @@ from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.starting import finish
 from backend.client import Client
+from backend.domain.training.steering import when_used
 
 Pairs = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=VALUE", help="E.g. grpo.learning_rate=2e-4; repeatable.")
@@ -37,7 +38,7 @@ def answer(
     run: RunName,
     alarm: Annotated[str, typer.Argument(metavar="ALARM", help="Its name (the newest open one) or id.")],
     what: Annotated[
-        str, typer.Argument(metavar="ANSWER", help="lower_rate, pause, stop, roll_back or dismiss (it is none).")
+        str, typer.Argument(metavar="ANSWER", help="One that `run alarms` offers: lower_rate, pause, stop, …")
     ],
     version: Version = None,
     without_certificate: Reason = None,
@@ -64,14 +65,16 @@ def set_(
 ) -> None:
     """Change settings of a training run from its next step on. Without any: those that may be changed, and what was.
 
-    An empty value takes a limit away: `budget.minutes=`.
+    How it saves memory (grpo.micro_batches, hardware.gradient_checkpointing) changes when it is resumed. An empty
+    value takes a limit away: `budget.minutes=`.
     """
     client = connect()
-    path = f"/runs/{run_of(client, run)['id']}/settings"
+    found = run_of(client, run)
+    path, is_over = f"/runs/{found['id']}/settings", found["status"] not in ("queued", "running")
     if pairs:
-        _show(client.post(path, {"changes": _changes(pairs)}), as_json)
+        _show(client.post(path, {"changes": _changes(pairs)}), as_json, is_over=is_over)
     elif undo:
-        _show(client.post(f"{path}/{_change_of(client, path, undo)}/undo"), as_json)
+        _show(client.post(f"{path}/{_change_of(client, path, undo)}/undo"), as_json, is_over=is_over)
     elif as_json:
         write_json(client.get(path))
     else:
@@ -129,6 +132,7 @@ def _write_alarms(items: list[dict[str, Any]]) -> None:
     for item in items:
         if item["is_open"]:
             say(f"\n{item['title']}. Usually: {item['cause']} What helps: {item['advice']}")
+            say("answers: " + ", ".join(f"{each['answer']} ({each['label']})" for each in item["answers"]))
 
 
 def _state(item: dict[str, Any]) -> str:
@@ -160,13 +164,13 @@ def _changes(pairs: list[str]) -> dict[str, str | None]:
     return found
 
 
-def _show(changes: list[dict[str, Any]], as_json: bool) -> None:
+def _show(changes: list[dict[str, Any]], as_json: bool, *, is_over: bool) -> None:
     if as_json:
         write_json(changes)
     elif not changes:
         say("nothing to change: it is so already")
     for change in () if as_json else changes:
-        say(f"{change['name']}: {change['before']} → {change['after']} from the next step on")
+        say(f"{change['name']}: {change['before']} → {change['after']} {when_used(change['name'], is_over=is_over)}")
 
 
 def _write_settings(found: dict[str, Any]) -> None:

@@ -194,6 +194,8 @@ class AlarmAnswer(StrEnum):
     PAUSE = "pause"
     STOP = "stop"
     ROLL_BACK = "roll_back"
+    SAVE_MEMORY = "save_memory"
+    """Compute a step in more parts, or activations twice, and resume."""
     DISMISS = "dismiss"
     """It is none."""
 

@@ -7,21 +7,28 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Alarm, Checkpoint, Run
+from backend.db.models import Alarm, Run
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAnswer
 from backend.errors import Conflict, NotFound
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.service import request_stop
+from backend.evaluations.steered import good_checkpoint, is_of_the_warm_up, offered_answers
 from backend.events import announce, run_topic
-from backend.training.branches import Onto, last_good_checkpoint, rate_after, start_branch
-from backend.training.steering import lower_rate, may_steer, request_pause
+from backend.training.branches import Onto, rate_after, start_branch
+from backend.training.steering import lower_rate, may_steer, request_pause, save_memory
 
-PREPARED = "branch"
-"""Key of an alarm's evidence: {checkpoint_id, stage, step} of the branch that one click starts."""
+_AGAINST_KINDS = frozenset({AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY})
+"""Answers that help against some kinds of alarms."""
 
 
 class AlreadyAnswered(Conflict):
     """Somebody answered this alarm already."""
+
+
+class DoesNotHelp(Conflict):
+    """This answer does nothing about the alarm."""
 
 
 class NothingToRollBackTo(Conflict):
@@ -56,6 +63,7 @@ def answer_alarm(
     session.refresh(alarm, ["answer"], with_for_update=True)
     if alarm.answer is not None:
         raise AlreadyAnswered
+    _must_help(session, run, alarm, answer)
     branch = _carry_out(session, actor, run, alarm, answer, onto)
     alarm.answer, alarm.answered_by, alarm.answered_at = answer, actor.person_id, datetime.now(UTC)
     note(session, actor, "alarm.answer", "run", run.id, name=run.name, alarm=alarm.name, answer=str(answer))
@@ -74,14 +82,14 @@ def roll_back(session: Session, actor: Asker | None, run: Run, alarm: Alarm, *, 
     return start_branch(session, actor, run, checkpoint, changes, onto=onto)
 
 
-def good_checkpoint(session: Session, run: Run, alarm: Alarm) -> Checkpoint | None:
-    """Where a roll back because of this alarm goes on from: what was prepared, while its weights are kept."""
-    if prepared := alarm.evidence.get(PREPARED):
-        checkpoint = session.get(Checkpoint, uuid.UUID(prepared["checkpoint_id"]))
-        if checkpoint is not None and checkpoint.pruned_at is None:
-            return checkpoint
-    onset = alarm.evidence.get("onset")
-    return last_good_checkpoint(session, run, alarm.step if onset is None else int(onset))
+def _must_help(session: Session, run: Run, alarm: Alarm, answer: AlarmAnswer) -> None:
+    """Raises DoesNotHelp for an answer that would do nothing about it."""
+    offered = [each.answer for each in offered_answers(session, run, [alarm])[alarm.id]]
+    if answer in _AGAINST_KINDS and answer not in offered:
+        if answer is AlarmAnswer.ROLL_BACK and answer in ALARM_KINDS[alarm.name].answers:
+            raise NothingToRollBackTo
+        title, others = ALARM_KINDS[alarm.name].title, ", ".join(offered)
+        raise DoesNotHelp(f"{answer} does nothing about the alarm {title!r} as the run is. What does: {others}.")
 
 
 def _carry_out(
@@ -89,7 +97,8 @@ def _carry_out(
 ) -> Run | None:
     match answer:
         case AlarmAnswer.LOWER_RATE:
-            lower_rate(session, actor, run, alarm_id=alarm.id)
+            name = WARM_UP_RATE if is_of_the_warm_up(alarm) else LEARNING_RATE
+            lower_rate(session, actor, run, name, alarm_id=alarm.id)
         case AlarmAnswer.PAUSE:
             request_pause(session, actor, run)
         case AlarmAnswer.STOP:
@@ -99,6 +108,8 @@ def _carry_out(
             if not run.status.is_over:
                 request_stop(session, actor, run)
             return branch
+        case AlarmAnswer.SAVE_MEMORY:
+            save_memory(session, actor, run, alarm_id=alarm.id)
         case AlarmAnswer.DISMISS:
             pass
     return None

@@ -11,14 +11,15 @@ from sqlalchemy.orm import Session
 from backend.db.models import Checkpoint, EnvironmentVersion, Job, Policy, Run, SettingChange
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import Stage, TrainingConfiguration
-from backend.domain.training.steering import with_settings
+from backend.domain.training.steering import LEARNING_RATE, MEMORY, setting_of, with_settings
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput
 from backend.evaluations.notes import Asker, note
+from backend.evaluations.steered import current_settings
 from backend.events import RUNS, announce, run_topic
 from backend.judging.studies.queries import BRANCH, start_of
 from backend.queue import enqueue
-from backend.training.steering import LEARNING_RATE, changes_until, may_steer, resolved_changes
+from backend.training.steering import changes_until, may_steer, resolved_changes
 
 JOB = "training.run"
 MOST_IN_A_ROW = 3
@@ -64,7 +65,7 @@ def start_branch(
     now = with_settings(TrainingConfiguration.of_run(run.configuration), [(old.name, old.after) for old in kept])
     new = [
         SettingChange(name=name, before=before, after=after, step=step + 1, asked_by=asked_by)
-        for name, before, after in resolved_changes(now, changes or {})
+        for name, before, after in resolved_changes(now, {**_memory(session, run), **(changes or {})})
     ]
     for row in [*(_copy(old) for old in kept), *new]:
         row.run_id = branch.id
@@ -104,17 +105,6 @@ def branch_points(session: Session, run: Run) -> list[Checkpoint]:
     return [*([start] if start else []), *(row for row in saved if row.pruned_at is None)]
 
 
-def last_good_checkpoint(session: Session, run: Run, onset: int) -> Checkpoint | None:
-    """What an alarm rolls back to: of what was saved before the trouble began, the best by held-out reward."""
-    statement = select(Checkpoint).where(
-        Checkpoint.run_id == run.id, Checkpoint.stage == Stage.GRPO, Checkpoint.step <= onset
-    )
-    found = [row for row in session.scalars(statement) if row.pruned_at is None]
-    if found:
-        return max(found, key=lambda row: (row.heldout_reward is not None, row.heldout_reward or 0.0, row.step))
-    return start_of(session, run)
-
-
 def newest_before(session: Session, run: Run, step: int) -> Checkpoint | None:
     """The newest checkpoint of an earlier step that has its weights; the weights before GRPO where there is none."""
     statement = select(Checkpoint).where(
@@ -144,6 +134,12 @@ def depth_of(session: Session, run: Run) -> int:
             break
         depth, at = depth + 1, source
     return depth
+
+
+def _memory(session: Session, run: Run) -> dict[str, Any]:
+    """How the source saves memory by now, at whichever step it began to: the branch needs as much."""
+    now = current_settings(session, run)
+    return {name: setting_of(now, name) for name in sorted(MEMORY)}
 
 
 def _branch_step(run: Run, checkpoint: Checkpoint) -> int:

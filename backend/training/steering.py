@@ -12,15 +12,24 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import Run, SettingChange
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.steering import NotSafe, safe_settings, setting_of, with_setting, with_settings
+from backend.domain.training.steering import (
+    LEARNING_RATE,
+    WARM_UP_RATE,
+    DoesNotFit,
+    NotSafe,
+    is_of_warm_up,
+    memory_saved,
+    safe_settings,
+    setting_of,
+    with_setting,
+)
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.evaluations.notes import Asker, note
 from backend.evaluations.queries import setting_changes
-from backend.evaluations.service import request_stop
+from backend.evaluations.service import request_stop, resume_run
+from backend.evaluations.steered import current_settings, is_in_warm_up
 from backend.events import announce, run_topic
-
-LEARNING_RATE = "grpo.learning_rate"
 
 
 class NotTraining(Conflict):
@@ -34,12 +43,6 @@ class TrainingIsOver(Conflict):
 def changes_until(session: Session, run_id: uuid.UUID, step: int) -> list[SettingChange]:
     """Those that were in force at a step."""
     return [change for change in setting_changes(session, run_id) if change.step is not None and change.step <= step]
-
-
-def current_settings(session: Session, run: Run) -> TrainingConfiguration:
-    """The run's choices with all changes, also those that wait."""
-    base = TrainingConfiguration.of_run(run.configuration)
-    return with_settings(base, [(change.name, change.after) for change in setting_changes(session, run.id)])
 
 
 def request_pause(session: Session, actor: Asker, run: Run) -> None:
@@ -56,8 +59,8 @@ def change_settings(
     if run.status is RunStatus.COMPLETED:
         raise TrainingIsOver
     session.refresh(run, ["configuration"], with_for_update={"of": Run, "key_share": True})
-    rows = []
-    for name, before, after in resolved_changes(current_settings(session, run), changes):
+    rows, warms_up = [], any(map(is_of_warm_up, changes)) and is_in_warm_up(session, run)
+    for name, before, after in resolved_changes(current_settings(session, run), changes, is_in_warm_up=warms_up):
         row = SettingChange(
             run_id=run.id, name=name, before=before, after=after, alarm_id=alarm_id, asked_by=actor.person_id
         )
@@ -69,11 +72,33 @@ def change_settings(
     return rows
 
 
-def lower_rate(session: Session, actor: Asker, run: Run, *, alarm_id: uuid.UUID | None = None) -> list[SettingChange]:
-    """Multiply the learning rate by the factor that the run's alarms have."""
+def offered_settings(session: Session, run: Run) -> dict[str, Any]:
+    """What may be changed and would be used, with its values."""
+    found = safe_settings(current_settings(session, run))
+    if is_in_warm_up(session, run):
+        return found
+    return {name: value for name, value in found.items() if not is_of_warm_up(name)}
+
+
+def rate_in_use(session: Session, run: Run) -> str:
+    """The setting that is the learning rate of the stage that the run is in."""
+    return WARM_UP_RATE if is_in_warm_up(session, run) else LEARNING_RATE
+
+
+def lower_rate(
+    session: Session, actor: Asker, run: Run, name: str, *, alarm_id: uuid.UUID | None = None
+) -> list[SettingChange]:
+    """Multiply this learning rate by the factor that the run's alarms have."""
     now = current_settings(session, run)
-    lower = now.grpo.learning_rate * now.alarms.rate_factor
-    return change_settings(session, actor, run, {LEARNING_RATE: lower}, alarm_id=alarm_id)
+    before = now.sft.learning_rate if name == WARM_UP_RATE else now.grpo.learning_rate
+    return change_settings(session, actor, run, {name: before * now.alarms.rate_factor}, alarm_id=alarm_id)
+
+
+def save_memory(session: Session, actor: Asker, run: Run, *, alarm_id: uuid.UUID) -> None:
+    """Have the run's next attempt need less memory, and queue it."""
+    changes = memory_saved(current_settings(session, run), is_in_warm_up=is_in_warm_up(session, run))
+    change_settings(session, actor, run, changes, alarm_id=alarm_id)
+    resume_run(session, actor, run)
 
 
 def undo_change(session: Session, actor: Asker, run: Run, change_id: uuid.UUID) -> list[SettingChange]:
@@ -84,14 +109,20 @@ def undo_change(session: Session, actor: Asker, run: Run, change_id: uuid.UUID) 
     return change_settings(session, actor, run, {change.name: change.before})
 
 
-def resolved_changes(now: TrainingConfiguration, changes: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+def resolved_changes(
+    now: TrainingConfiguration, changes: Mapping[str, Any], *, is_in_warm_up: bool = False
+) -> list[tuple[str, Any, Any]]:
     """(name, before, after) of what really changes. Raises InvalidInput with each wrong name or value."""
     found, wrong = [], {}
     for name, value in changes.items():
         try:
+            if is_of_warm_up(name) and not is_in_warm_up:
+                raise NotSafe
             after = with_setting(now, name, value)
         except NotSafe:
             wrong[name] = f"This cannot be changed while a run trains. What can: {', '.join(_offered(now))}."
+        except DoesNotFit as error:
+            wrong[name] = f"{error}."
         except ValidationError as error:
             wrong[name] = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ").rstrip(".") + "."
         else:

@@ -1,6 +1,7 @@
 """Alarms, settings and branches of training runs for scripts."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -11,16 +12,25 @@ from backend.db.models import Alarm, Intervention, Run, SettingChange
 from backend.domain.detectors.face import Action
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED
-from backend.domain.training.steering import safe_settings
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
+from backend.evaluations import steered
 from backend.evaluations.api.answers import RunAnswer
+from backend.evaluations.steered import OfferedAnswer
 from backend.training import alarms, branches, detecting, steering
 from backend.training.branch_versions import onto_version
 from backend.training.steering_forms import AnswerRequest, BranchRequest, ChangesRequest
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 
 router = APIRouter(prefix="/api/v1/runs/{run_id}", tags=["training"])
+
+
+class OfferedOut(BaseModel):
+    """What would do something about an alarm, as the run is."""
+
+    answer: AlarmAnswer
+    label: str
+    """What it does, as its button says it."""
 
 
 class AlarmOut(BaseModel):
@@ -45,13 +55,16 @@ class AlarmOut(BaseModel):
     is_open: bool
     """Its condition lasts and nobody answered."""
     created_at: datetime
+    answers: list[OfferedOut]
+    """What it may be answered with; none when it was answered."""
 
     @classmethod
-    def of(cls, alarm: Alarm) -> "AlarmOut":
+    def of(cls, alarm: Alarm, offered: Sequence[OfferedAnswer] = ()) -> "AlarmOut":
         kind = ALARM_KINDS[alarm.name]
         stored = {name: getattr(alarm, name) for name in cls.model_fields if hasattr(alarm, name)}
         is_open = alarm.answer is None and CLEARED not in alarm.evidence
-        return cls(**stored, title=kind.title, cause=kind.cause, advice=kind.advice, is_open=is_open)
+        answers = [OfferedOut(answer=each.answer, label=each.label) for each in offered]
+        return cls(**stored, title=kind.title, cause=kind.cause, advice=kind.advice, is_open=is_open, answers=answers)
 
 
 class AlarmsOut(BaseModel):
@@ -149,15 +162,18 @@ class BranchOut(BaseModel):
 @router.get("/alarms")
 def list_alarms(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> AlarmsOut:
     run = _training(session, run_id)
-    found = [AlarmOut.of(alarm) for alarm in alarms.alarms_of(session, run.id)]
-    return AlarmsOut(items=found, thresholds=steering.current_settings(session, run).alarms.model_dump(mode="json"))
+    rows = alarms.alarms_of(session, run.id)
+    offered = steered.offered_answers(session, run, [row for row in rows if row.answer is None])
+    thresholds = steered.current_settings(session, run).alarms.model_dump(mode="json")
+    return AlarmsOut(items=[AlarmOut.of(row, offered.get(row.id, ())) for row in rows], thresholds=thresholds)
 
 
 @router.post("/alarms/{alarm_id}")
 def answer_alarm(
     run_id: uuid.UUID, alarm_id: uuid.UUID, request: AnswerRequest, session: SessionDep, actor: Trainer
 ) -> AnsweredOut:
-    """Lower the rate, pause, stop, roll back to the last good checkpoint, or dismiss it."""
+    """One of its `answers`: lower the rate, pause, stop, roll back to the last good checkpoint, save memory and resume,
+    or dismiss it. One that would do nothing about it is refused."""
     run = _training(session, run_id)
     onto = onto_version(session, run, request.version, request.without_certificate)
     branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
@@ -170,7 +186,7 @@ def list_interventions(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> Int
     """What the actions of detectors did, and what is in force. Other actions: `POST …/settings` with
     `detectors.NAME`."""
     run = _training(session, run_id)
-    found = detecting.detector_actions(session, run, steering.current_settings(session, run))
+    found = detecting.detector_actions(session, run, steered.current_settings(session, run))
     return InterventionsOut(
         items=[InterventionOut.of(row) for row in detecting.interventions_of(session, run.id)],
         actions={
@@ -185,12 +201,13 @@ def get_settings(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> SettingsO
     """What may be changed while the run trains, as it is now, and all changes so far."""
     run = _training(session, run_id)
     changes = [ChangeOut.of(change) for change in run_queries.setting_changes(session, run.id)]
-    return SettingsOut(settings=safe_settings(steering.current_settings(session, run)), changes=changes)
+    return SettingsOut(settings=steering.offered_settings(session, run), changes=changes)
 
 
 @router.post("/settings")
 def change_settings(run_id: uuid.UUID, request: ChangesRequest, session: SessionDep, actor: Trainer) -> list[ChangeOut]:
-    """Ask for other values; the run takes them up between two steps. Values that it has already are no changes."""
+    """Ask for other values; the run takes them up between two steps, how it saves memory when it is resumed. Values
+    that it has already are no changes."""
     run = _training(session, run_id)
     return [ChangeOut.of(row) for row in steering.change_settings(session, actor, run, request.changes)]
 

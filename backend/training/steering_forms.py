@@ -7,6 +7,7 @@ from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from backend.domain.training.alarms import AlarmsChoice
+from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAnswer
 
 OTHERS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
@@ -74,5 +75,5 @@ async def read_budget_form(request: Request) -> dict[str, str | None]:
 
 
 def _needs_value(name: str) -> bool:
-    """An alarm's threshold that was emptied stays as it is."""
-    return name.partition(".")[2] in AlarmsChoice.model_fields or name.startswith("grpo.learning")
+    """An alarm's threshold or a rate that was emptied stays as it is."""
+    return name.partition(".")[2] in AlarmsChoice.model_fields or name in (LEARNING_RATE, WARM_UP_RATE, PARTS)

@@ -15,9 +15,10 @@ from backend.domain.training.alarm_kinds import ALARM_KINDS, AlarmKind
 from backend.domain.training.alarms import CLEARED, actions_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detecting import Wanted
-from backend.domain.training.steering import safe_settings
+from backend.domain.training.steering import when_used
 from backend.domain.vocabulary import AlarmAnswer, RunStatus
 from backend.evaluations import queries as run_queries
+from backend.evaluations import steered
 from backend.evaluations.pages.header import RunHeader, head_blocks, run_header
 from backend.events import run_topic
 from backend.training import alarms, branches, steering
@@ -32,11 +33,13 @@ router = APIRouter(prefix="/runs/{run_id}")
 TEMPLATE = "runs/alarms.html"
 ANSWERED = {
     AlarmAnswer.LOWER_RATE: "The rate is lowered after the step under way.",
+    AlarmAnswer.SAVE_MEMORY: "The run goes on from its last saved state and needs less memory.",
     AlarmAnswer.PAUSE: "The run pauses after the step under way.",
     AlarmAnswer.STOP: "Stopping. What is finished is kept.",
     AlarmAnswer.ROLL_BACK: "A branch goes on from the last good checkpoint.",
     AlarmAnswer.DISMISS: "Noted: it is none.",
 }
+LOWERED_AT_REST = "The rate is lowered: the first step after a resume uses it."
 MOST_INTERVENTIONS = 50
 _ELSEWHERE = ("alarms.", "detectors.")
 """Settings with a table of their own."""
@@ -90,6 +93,8 @@ class AlarmsPage:
     settings: Mapping[str, Any]
     """Those that are not about alarms and detectors."""
     rate_factor: float
+    rate_in_use: str
+    """The setting that is the learning rate of the stage that the run is in."""
     grace_steps: int
     changes: Sequence[SettingChange]
     can_change: bool
@@ -152,7 +157,10 @@ def answer_alarm(
     run = _training(session, run_id)
     onto = onto_version(session, run, version, without_certificate)
     branch = alarms.answer_alarm(session, actor, run, alarm_id, answer, onto=onto)
-    return see_other(f"/runs/{branch.id if branch else run_id}" + ("" if branch else "/alarms"), ANSWERED[answer])
+    told = ANSWERED[answer]
+    if answer is AlarmAnswer.LOWER_RATE and run.status.is_over:
+        told = LOWERED_AT_REST
+    return see_other(f"/runs/{branch.id if branch else run_id}" + ("" if branch else "/alarms"), told)
 
 
 @router.post("/settings", response_class=HTMLResponse)
@@ -162,20 +170,24 @@ def change_settings(
     actor: Trainer,
     changes: Annotated[dict[str, str | None], Depends(read_settings_form)],
 ) -> Response:
-    made = steering.change_settings(session, actor, _training(session, run_id), changes)
-    return see_other(f"/runs/{run_id}/alarms", _told(made))
+    run = _training(session, run_id)
+    made = steering.change_settings(session, actor, run, changes)
+    return see_other(f"/runs/{run_id}/alarms", _told(run, made))
 
 
 @router.post("/settings/{change_id}/undo", response_class=HTMLResponse)
 def undo_change(run_id: uuid.UUID, change_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    made = steering.undo_change(session, actor, _training(session, run_id), change_id)
-    return see_other(f"/runs/{run_id}/alarms", _told(made))
+    run = _training(session, run_id)
+    made = steering.undo_change(session, actor, run, change_id)
+    return see_other(f"/runs/{run_id}/alarms", _told(run, made))
 
 
 @router.post("/lower-rate", response_class=HTMLResponse)
 def lower_rate(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    made = steering.lower_rate(session, actor, _training(session, run_id))
-    return see_other(f"/runs/{run_id}/alarms", _told(made))
+    """Of the stage that the run is in."""
+    run = _training(session, run_id)
+    made = steering.lower_rate(session, actor, run, steering.rate_in_use(session, run))
+    return see_other(f"/runs/{run_id}/alarms", _told(run, made))
 
 
 @router.post("/pause", response_class=HTMLResponse)
@@ -196,7 +208,7 @@ def plan_branch(
     """Where a branch begins and which version it goes on with; `alarm_id`: a roll back because of this alarm."""
     run = _training(session, run_id)
     alarm = alarms.get_alarm(session, run, alarm_id) if alarm_id else None
-    good = alarms.good_checkpoint(session, run, alarm) if alarm else None
+    good = steered.good_checkpoint(session, run, alarm) if alarm else None
     context = BranchPage(
         run=run,
         versions=other_versions(session, run),
@@ -204,7 +216,7 @@ def plan_branch(
         checkpoint_id=good.id if good else checkpoint_id,
         alarm=alarm,
         good=good,
-        budget=steering.current_settings(session, run).budget.model_dump(),
+        budget=steered.current_settings(session, run).budget.model_dump(),
     )
     return page(request, "runs/branch.html", context)
 
@@ -231,14 +243,15 @@ def start_branch(
 
 def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
     run = _training(session, run_id)
-    now = steering.current_settings(session, run)
+    now, offered = steered.current_settings(session, run), steering.offered_settings(session, run)
     return AlarmsPage(
         head=run_header(session, run),
         run=run,
         items=[ListedAlarm(alarm, ALARM_KINDS[alarm.name]) for alarm in alarms.alarms_of(session, run.id)],
         thresholds=_thresholds(now),
-        settings={name: value for name, value in safe_settings(now).items() if not name.startswith(_ELSEWHERE)},
+        settings={name: value for name, value in offered.items() if not name.startswith(_ELSEWHERE)},
         rate_factor=now.alarms.rate_factor,
+        rate_in_use=steering.rate_in_use(session, run),
         grace_steps=now.alarms.grace_steps,
         changes=run_queries.setting_changes(session, run.id)[::-1],
         can_change=run.status is not RunStatus.COMPLETED,
@@ -255,11 +268,11 @@ def _thresholds(now: TrainingConfiguration) -> list[Threshold]:
     ]
 
 
-def _told(made: Sequence[SettingChange]) -> str:
+def _told(run: Run, made: Sequence[SettingChange]) -> str:
     if not made:
         return "Nothing to change: it is so already."
-    told = ", ".join(f"{row.name} is {row.after}" for row in made[:3])
-    return f"From the next step on {told}{', …' if len(made) > 3 else ''}."
+    told = ", ".join(f"{row.name} is {row.after} {when_used(row.name, is_over=run.status.is_over)}" for row in made[:3])
+    return f"{told}{', …' if len(made) > 3 else ''}."
 
 
 def _training(session: Session, run_id: uuid.UUID) -> Run:

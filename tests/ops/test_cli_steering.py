@@ -41,6 +41,9 @@ def test_an_open_alarm_is_a_bad_result_until_it_is_answered(command: Command, tr
     assert shown.status == 1
     assert "Format is down." in shown.out
     assert "What helps:" in shown.out
+    assert "answers: lower_rate (Lower the rate), roll_back (Roll back), pause (Pause)" in shown.out
+    refused = command("run", "answer", training, "format_fall", "save_memory")
+    assert (refused.status, "does nothing about the alarm" in refused.err) == (2, True)
     assert command("run", "answer", training, "entropy_collapse", "dismiss").status == 2
     answered = command("run", "answer", training, "format_fall", "lower_rate", "--json")
     assert answered.json["alarm"]["answer"] == "lower_rate"
@@ -58,6 +61,7 @@ def test_settings_are_shown_changed_and_changed_back(command: Command, training:
     table = command("run", "set", training).out
     assert "waits" in table
     assert "budget.minutes" in table
+    assert "from its next resume on" in command("run", "set", training, "grpo.micro_batches=2").out
     refused = command("run", "set", training, "grpo.group_size=2")
     assert (refused.status, "cannot be changed" in refused.err) == (2, True)
     assert command("run", "set", training, "nonsense").status == 2

@@ -7,9 +7,8 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from backend.db.models import Alarm, Run
+from backend.db.models import Alarm, Run, SettingChange
 from backend.db.session import transaction
-from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests.factories import make_policy, make_run
@@ -46,7 +45,7 @@ def test_which_errors_mean_that_memory_is_used_up(error: Exception, answer: bool
 
 def test_out_of_memory_pauses_with_an_alarm_and_what_helps(installation: None) -> None:
     run_id = training()
-    outcome = out_of_memory(run_id, AlarmsChoice(), MemoryError("no more"))
+    outcome = out_of_memory(run_id, MemoryError("no more"))
     assert outcome.status is RunStatus.PAUSED
     assert "no more" in (outcome.reason or "")
     assert "grpo.micro_batches" in (outcome.reason or "")
@@ -55,7 +54,9 @@ def test_out_of_memory_pauses_with_an_alarm_and_what_helps(installation: None) -
         alarm = session.scalars(select(Alarm).where(Alarm.run_id == run_id)).one()
     assert (alarm.name, alarm.step, alarm.action) == ("out_of_memory", 7, AlarmAction.PAUSE)
     assert run_of(run_id).status is RunStatus.PAUSED
-    assert out_of_memory(run_id, AlarmsChoice(out_of_memory="stop"), MemoryError()).status is RunStatus.STOPPED
+    with transaction() as session:
+        session.add(SettingChange(run_id=run_id, name="alarms.out_of_memory", before="pause", after="stop"))
+    assert out_of_memory(run_id, MemoryError()).status is RunStatus.STOPPED, "as it is set by now"
 
 
 def test_a_request_is_a_pause_or_a_stop(installation: None) -> None:

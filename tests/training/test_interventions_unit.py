@@ -14,7 +14,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detecting import DetectorsChoice
 from backend.domain.training.steering import NotSafe, is_safe, with_setting
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus, Severity
-from backend.training.alarms import good_checkpoint
+from backend.evaluations.steered import good_checkpoint
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
 from workers.jobs.interventions import (
     LAID_DOWN,

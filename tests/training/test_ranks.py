@@ -128,7 +128,7 @@ def test_why_a_process_ended_is_said_in_a_line() -> None:
 
 
 def test_orders_arrive_as_they_were_given() -> None:
-    for order in (SftOrder("weights", "lessons", "folder", 12, 3, 10), GrpoOrder("weights", "folder")):
+    for order in (SftOrder("weights", "lessons", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
         assert order_of(order.as_json()) == order
 
 

@@ -1,21 +1,26 @@
 """Steering while a run trains: settings between steps, pauses, alarms that act, branches; resumed bit by bit."""
 
+import math
 import shutil
+import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import pytest
+import torch
 from sqlalchemy import select
 
 from backend.db.models import Alarm, Checkpoint, Run, RunLogLine, SettingChange
 from backend.db.session import transaction
-from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
 from backend.evaluations.service import resume_run
 from backend.queue import enqueue
 from backend.settings import get_settings
+from backend.training.alarms import answer_alarm
 from backend.training.branches import JOB, checkpoint_for, start_branch
 from tests.factories import make_member
 from tests.training.conftest import (
@@ -31,6 +36,8 @@ from tests.training.conftest import (
     wait_for_step,
     weights_of,
 )
+from workers.training import trl_grpo
+from workers.training.grpo.trainer import Trainer
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]
@@ -238,3 +245,195 @@ def test_a_warm_up_that_does_not_learn_pauses_the_run(installation: None) -> Non
     assert train(run_id).status is RunStatus.PAUSED
     assert alarm_of(run_id, "warm_up_flat").step < 60
     assert list(checkpoints_of(run_id)) == [("untrained", 0)]
+
+
+def answered(run_id: uuid.UUID, name: str, answer: AlarmAnswer) -> None:
+    """By a person, with one click."""
+    alarm = [alarm for alarm in alarms_of(run_id) if alarm.name == name][-1]
+    with transaction() as session:
+        answer_alarm(session, make_member(session), session.get_one(Run, run_id), alarm.id, answer)
+
+
+def resumed(run_id: uuid.UUID) -> None:
+    """By a person, and a worker takes it up."""
+    with transaction() as session:
+        resume_run(session, make_member(session), session.get_one(Run, run_id))
+    take_up_again(run_id)
+
+
+def with_job(run_id: uuid.UUID) -> uuid.UUID:
+    """As it was started, so that it can be resumed."""
+    with transaction() as session:
+        enqueue(session, JOB, queue="gpu", run_id=run_id)
+    return run_id
+
+
+def test_a_run_that_was_out_of_memory_goes_on_from_its_last_state_in_smaller_parts(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for a GPU that has room for half of a step's episodes."""
+    run_id = with_job(new_run(grpo={"steps": 6}, heldout={"every": 6}))
+    rows: list[tuple[int, int]] = []
+    compute = Trainer._compute_loss
+
+    def with_little_room(trainer: Any, model: Any, inputs: dict[str, Any]) -> Any:
+        rows.append((trainer.state.global_step + 1, len(inputs["completion_ids"])))
+        if rows[-1][0] >= 3 and rows[-1][1] > 6:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return compute(trainer, model, inputs)
+
+    monkeypatch.setattr(Trainer, "_compute_loss", with_little_room)
+    assert train(run_id).status is RunStatus.PAUSED
+    assert rows[-1] == (3, 12)
+    resumed(run_id)
+    assert train(run_id).status is RunStatus.PAUSED, "the same need, the same end"
+    assert rows[-1] == (3, 12)
+
+    answered(run_id, "out_of_memory", AlarmAnswer.SAVE_MEMORY)
+    assert run_of(run_id).status is RunStatus.QUEUED, "one click resumes it too"
+    take_up_again(run_id)
+    rows.clear()
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert rows == [(step, 6) for step in range(3, 7) for _ in range(2)]
+    with transaction() as session:
+        [row] = session.scalars(select(SettingChange).where(SettingChange.run_id == run_id)).all()
+    assert (row.name, row.before, row.after, row.step) == ("grpo.micro_batches", 1, 2, 3)
+
+
+def test_activations_that_are_computed_twice_from_a_resume_on_change_nothing_in_what_is_learned(
+    new_run: NewRun,
+) -> None:
+    longer = {"grpo": {"steps": 4}, "heldout": {"every": 4}}
+    whole = new_run(**longer)
+    assert train(whole).status is RunStatus.COMPLETED
+    run_id, _ = paused_at(new_run, **longer)
+    change(run_id, "hardware.gradient_checkpointing", False, True)
+    take_up_again(run_id)
+    with transaction() as session:
+        session.get_one(Run, run_id).summary = {}
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert "hardware.gradient_checkpointing: False → True from step" in log_of(run_id)
+    assert weights_of(checkpoints_of(run_id)["grpo", 4]) == weights_of(checkpoints_of(whole)["grpo", 4])
+
+
+def test_a_step_that_is_not_enough_smaller_raises_the_alarm_again(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = with_job(new_run(grpo={"steps": 2}, heldout={"every": 2}))
+
+    def without_room(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Trainer, "_compute_loss", without_room)
+    assert train(run_id).status is RunStatus.PAUSED
+    answered(run_id, "out_of_memory", AlarmAnswer.SAVE_MEMORY)
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.PAUSED
+    assert [alarm.answer for alarm in alarms_of(run_id)] == [AlarmAnswer.SAVE_MEMORY, None]
+
+
+def test_a_rate_that_was_lowered_while_the_run_paused_is_used_by_its_first_step(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is no number at the old rate is met again at the lower one, not once more at the old."""
+    run_id = with_job(new_run(grpo={"steps": 6}, heldout={"every": 6}, checkpoints={"every": 2}))
+    finish = trl_grpo._Bridge._step
+
+    def spoiled_by_the_rate(bridge: Any, step: int, *arguments: Any) -> Any:
+        made = finish(bridge, step, *arguments)
+        return replace(made, loss=math.nan) if step == 4 and made.learning_rate_factor == 1.0 else made
+
+    monkeypatch.setattr(trl_grpo._Bridge, "_step", spoiled_by_the_rate)
+    assert train(run_id).status is RunStatus.PAUSED
+    assert alarm_of(run_id, "not_finite").step == 4
+    answered(run_id, "not_finite", AlarmAnswer.LOWER_RATE)
+    resumed(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    factors = points_of(run_id)["lr_factor"]
+    assert [factors[step] for step in range(1, 7)] == [1.0, 1.0, 0.5, 0.5, 0.5, 0.5]
+
+
+FLAT = {"sft": {"steps": 60, "learning_rate": 1.0, "batch": 8}, "recipe": "sft"}
+"""At this rate nothing is learned."""
+
+
+def test_a_warm_up_that_paused_because_it_was_flat_is_resumed_past_it(installation: None) -> None:
+    run_id = with_job(make_run(**FLAT, alarms={"warm_up_flat": "pause"}))
+    assert train(run_id).status is RunStatus.PAUSED
+    resumed(run_id)
+    child = start_child(run_id)
+    while len(points_of(run_id).get("sft/loss", {})) < 10:
+        assert child.poll() is None, run_of(run_id).reason
+        time.sleep(0.02)
+    kill(child)
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED, "the same episode of the condition is no new alarm"
+    assert alarm_of(run_id, "warm_up_flat").action is AlarmAction.PAUSE
+
+
+def test_a_warm_ups_rate_is_lowered_by_one_click_and_survives_a_kill(installation: None) -> None:
+    run_id = with_job(make_run(**FLAT, alarms={"warm_up_flat": "pause", "rate_factor": 0.001}))
+    assert train(run_id).status is RunStatus.PAUSED
+    first = alarm_of(run_id, "warm_up_flat").step
+    answered(run_id, "warm_up_flat", AlarmAnswer.LOWER_RATE)
+    resumed(run_id)
+    child = start_child(run_id)
+    while max(points_of(run_id)["sft/loss"]) < first + 10:
+        assert child.poll() is None, run_of(run_id).reason
+        time.sleep(0.02)
+    kill(child)
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    with transaction() as session:
+        [row] = session.scalars(select(SettingChange).where(SettingChange.run_id == run_id)).all()
+    assert (row.name, row.after) == ("sft.learning_rate", 0.001)
+    assert row.step is not None
+    assert 1 <= row.step <= first
+    whole = make_run(**FLAT)
+    change(whole, "sft.learning_rate", 1.0, 0.001, row.step)
+    assert train(whole).status is RunStatus.COMPLETED
+    last = ("sft", FLAT["sft"]["steps"])
+    assert weights_of(checkpoints_of(run_id)[last]) == weights_of(checkpoints_of(whole)[last])
+    rates = points_of(run_id)["sft/learning_rate"]
+    assert rates[55] == points_of(whole)["sft/learning_rate"][55]
+    assert all((rate or 0) <= 0.001 for step, rate in rates.items() if step >= row.step)
+
+
+def test_a_warm_up_looks_at_its_alarms_as_they_are_set_meanwhile(installation: None) -> None:
+    run_id = make_run(**FLAT, alarms={"warm_up_flat": "pause"})
+    change(run_id, "alarms.warm_up_flat", "pause", "off")
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert alarms_of(run_id) == []
+    with transaction() as session:
+        [row] = session.scalars(select(SettingChange).where(SettingChange.run_id == run_id)).all()
+    assert row.step == 0
+
+
+def test_a_crash_goes_on_by_itself_once_there_is_a_newer_state(
+    new_run: NewRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job is tried again where the process ends badly; at the same place twice, it is the run's own end."""
+    run_id = new_run(grpo={"steps": 6}, heldout={"every": 6})
+    finish = trl_grpo._Bridge._step
+    crashes = {1, 3}
+
+    def crashing(bridge: Any, step: int, *arguments: Any) -> Any:
+        if step in crashes:
+            raise RuntimeError(f"the driver fell over at step {step}")
+        return finish(bridge, step, *arguments)
+
+    monkeypatch.setattr(trl_grpo._Bridge, "_step", crashing)
+    assert train(run_id).status is RunStatus.FAILED, "nothing was saved yet: it would do the same again"
+    crashes.remove(1)
+    take_up_again(run_id)
+    with pytest.raises(RuntimeError, match="fell over at step 3"):
+        train(run_id)
+    assert run_of(run_id).status is RunStatus.RUNNING
+    assert "goes on from its last saved state" in log_of(run_id)
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.FAILED
+    assert "fell over at step 3" in (run_of(run_id).reason or "")
+    crashes.clear()
+    take_up_again(run_id)
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert sorted(points_of(run_id)["reward"]) == list(range(1, 7))

@@ -1,12 +1,12 @@
 """What a run that trains reads and writes between two steps: requests of people, changed settings, alarms."""
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session
 
@@ -25,6 +25,8 @@ from backend.notifications import outbox
 from workers.jobs.rollout_rows import json_text
 
 _ENDING = frozenset({AlarmAction.PAUSE, AlarmAction.STOP, AlarmAction.ROLL_BACK})
+EACH_TIME = frozenset({"not_finite", "stall", "out_of_memory", "process_killed"})
+"""Alarms of what cannot go on, whether or not somebody saw it before."""
 CONDITION = "condition"
 """Key of an alarm's evidence: what lasts and is over some time; `column_fall/invalid_move`."""
 
@@ -36,8 +38,8 @@ class Requests:
     stop: bool
     pause: bool
     """The stop is meant as a pause."""
-    changes: bool
-    """Settings wait to be taken up."""
+    changes: frozenset[str]
+    """Settings that wait to be taken up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +76,14 @@ class Stored:
 
 def read_requests(run_id: uuid.UUID) -> Requests:
     """One query."""
-    waiting = select(SettingChange.id).where(SettingChange.run_id == run_id, SettingChange.step.is_(None)).exists()
+    of_run = (SettingChange.run_id == run_id, SettingChange.step.is_(None))
+    waiting = select(func.array_agg(SettingChange.name)).where(*of_run).scalar_subquery()
     pause = Run.summary[PAUSE_REQUESTED].as_boolean()
     with transaction() as session:
         asked_at, status, is_pause, changes = session.execute(
             select(Run.stop_requested_at, Run.status, pause, waiting).where(Run.id == run_id)
         ).one()
-    return Requests(asked_at is not None or status is RunStatus.STOPPED, bool(is_pause), changes)
+    return Requests(asked_at is not None or status is RunStatus.STOPPED, bool(is_pause), frozenset(changes or ()))
 
 
 def taken_changes(run_id: uuid.UUID) -> list[Change]:
@@ -90,19 +93,28 @@ def taken_changes(run_id: uuid.UUID) -> list[Change]:
         return [_change(row) for row in session.scalars(statement.order_by(SettingChange.id))]
 
 
-def take_up(run_id: uuid.UUID, step: int) -> list[Change]:
-    """Settings that wait are used from this step on."""
+def take_up(run_id: uuid.UUID, step_of: Callable[[str], int | None]) -> list[Change]:
+    """Settings that wait are used from the step on that their name is given; None: it waits on."""
     waiting = select(SettingChange).where(SettingChange.run_id == run_id, SettingChange.step.is_(None))
     with transaction() as session:
         rows = session.scalars(waiting.order_by(SettingChange.id).with_for_update()).all()
         for row in rows:
-            row.step = step
+            row.step = step_of(row.name)
         announce(session, run_topic(run_id))
-        return [_change(row) for row in rows]
+        return [_change(row) for row in rows if row.step is not None]
+
+
+def standing_alarms(run_id: uuid.UUID, first: int, last: int) -> dict[str, int]:
+    """Of these steps: alarms whose condition is not over, answered or not, each with its newest step."""
+    of_steps = (Alarm.run_id == run_id, Alarm.step.between(first, last))
+    with transaction() as session:
+        rows = session.scalars(select(Alarm).where(*of_steps).order_by(Alarm.step)).all()
+    return {row.name: row.step for row in rows if CLEARED not in row.evidence}
 
 
 def record_alarm(run_id: uuid.UUID, draft: AlarmDraft, changes: Iterable[Change] = ()) -> Stored:
-    """Store an alarm with the settings that it changes. The same one again, after a resume, is met again."""
+    """Store an alarm with the settings that it changes. The same one again, after a resume, is met again; of what ends
+    the process each time, only while it is open, so that it can be answered each time."""
     kind = ALARM_KINDS[draft.name]
     evidence = {**draft.evidence, CONDITION: draft.condition, "onset": draft.onset}
     evidence |= {"formula": kind.formula, "source": kind.source}
@@ -177,6 +189,8 @@ def clear_alarms(run_id: uuid.UUID, conditions: Iterable[str], step: int) -> Non
 def _known(session: Session, run_id: uuid.UUID, draft: AlarmDraft) -> Alarm | None:
     same = (Alarm.run_id == run_id, Alarm.name == draft.name, Alarm.step == draft.step)
     rows = session.scalars(select(Alarm).where(*same)).all()
+    if draft.name in EACH_TIME:
+        rows = [row for row in rows if row.answer is None and CLEARED not in row.evidence]
     return next((row for row in rows if row.evidence.get(CONDITION) == draft.condition), None)
 
 

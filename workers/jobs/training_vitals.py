@@ -16,7 +16,7 @@ from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import finish_run
-from backend.training.steering import current_settings
+from backend.evaluations.steered import current_settings
 from workers.jobs.steering import AlarmDraft, clear_alarms, record_alarm
 
 STALL, OUT_OF_MEMORY, KILLED = "stall", "out_of_memory", "process_killed"

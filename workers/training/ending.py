@@ -2,24 +2,38 @@
 
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from backend.db.models import Alarm, Run
+from backend.db.models import Alarm, Checkpoint, Run
 from backend.db.session import transaction
 from backend.domain.training.alarm_kinds import ALARM_KINDS
-from backend.domain.training.alarms import AlarmsChoice, action_of
+from backend.domain.training.alarms import action_of
+from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.errors import Conflict
 from backend.evaluations.service import finish_run
+from backend.evaluations.steered import current_settings
 from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
 from workers.jobs.interventions import lay_down
 from workers.jobs.steering import AlarmDraft, read_requests, record_alarm
+from workers.models.read import ModelUnusable
+from workers.training.lessons import BrokenStep
+from workers.training.resume import newest_under
 from workers.training.workbench import Ended
 
 _MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+
+_REFUSALS = (ModelUnusable, BrokenStep)
+"""Another attempt would be refused for the same reason."""
+_STAGES = (Stage.SFT, Stage.GRPO)
+CRASHED_AT = "crashed_at"
+"""In a run's summary: the newest saved state and the newest checkpoint when it last crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +63,38 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY_WORDS)
 
 
-def out_of_memory(run_id: uuid.UUID, choice: AlarmsChoice, error: Exception) -> Outcome:
+def is_worth_another_attempt(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
+    """Does the run go on by itself after a crash? Where it got on since the last one: what fails at the same place
+    again would fail for ever. Remembers the crash."""
+    if isinstance(error, _REFUSALS):
+        return False
+    state = newest_under(folder)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        place = [str(state.relative_to(folder)) if state else None, _newest_checkpoint(session, run_id)]
+        if not any(place) or run.summary.get(CRASHED_AT) == place:
+            return False
+        run.summary = {**run.summary, CRASHED_AT: place}
+    return True
+
+
+def _newest_checkpoint(session: Session, run_id: uuid.UUID) -> str | None:
+    """Of those that were trained."""
+    trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
+    newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
+    row = session.scalars(newest).first()
+    return f"{row.stage} {row.step}" if row else None
+
+
+def out_of_memory(run_id: uuid.UUID, error: Exception) -> Outcome:
     """An alarm, and a pause or a stop: the same again would need as much memory."""
     kind = ALARM_KINDS["out_of_memory"]
-    action = action_of(choice, kind.name) or AlarmAction.PAUSE
     told = " ".join(str(error).split())[:300]
     sentence = f"The training process ran out of memory: {told or type(error).__name__}."
     with transaction() as session:
-        step = int(session.get_one(Run, run_id).progress.get("done") or 0)
+        run = session.get_one(Run, run_id)
+        action = action_of(current_settings(session, run).alarms, kind.name) or AlarmAction.PAUSE
+        step = int(run.progress.get("done") or 0) if run.progress.get("phase") in _STAGES else 0
     record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
     status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
     return Outcome(status, f"{sentence} {kind.advice}")

@@ -2,6 +2,7 @@
 
 import time
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -41,7 +42,7 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         logger.exception("a rank failed")
         time.sleep(LEADERS_WORD_SECONDS)
         if is_out_of_memory(error):  # the leader waits for this rank's gradient and cannot say it
-            finish(run_id, out_of_memory(run_id, assignment.configuration.alarms, error), {})
+            finish(run_id, out_of_memory(run_id, error), {})
         raise
 
 
@@ -67,7 +68,8 @@ def _imitate(assignment: Assignment, ranks: Ranks, order: SftOrder) -> None:
             folder=Path(order.folder),
             save_every=order.save_every,
             on_step=_of_the_leader,
-            hardware=settle(configuration.hardware),
+            rate_factor=_of_the_leader,
+            hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
             ranks=ranks,
         )
     )
@@ -75,7 +77,7 @@ def _imitate(assignment: Assignment, ranks: Ranks, order: SftOrder) -> None:
 
 def _reinforce(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
     configuration = assignment.configuration
-    hardware = settle(configuration.hardware)
+    hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     model, tokenizer = load_folder(Path(order.weights))
     policy = training_sampler(model, tokenizer, configuration.grpo, hardware)
     with arena_of(assignment) as arena:
@@ -83,7 +85,7 @@ def _reinforce(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
             GrpoRun(
                 model=model,
                 tokenizer=tokenizer,
-                choice=configuration.grpo,
+                choice=configuration.grpo.model_copy(update={"micro_batches": order.parts}),
                 columns=assignment.columns,
                 seed=configuration.seed,
                 folder=Path(order.folder),

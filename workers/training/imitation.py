@@ -150,7 +150,10 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
     )
     save_every = max(bench.configuration.checkpoints.every, attempt.steps // 10)
     weights, kept = bench.store.folder_of(start), bench.folder_of(Stage.SFT)
-    order = SftOrder(str(weights), str(kept), str(folder), attempt.steps, attempt.seed, save_every)
+    hardware = settle(steering.settings.hardware)
+    order = SftOrder(
+        str(weights), str(kept), str(folder), attempt.steps, attempt.seed, save_every, hardware.checkpoints_gradients
+    )
     bench.ranks.tell(order.as_json())
     train_sft(
         SftRun(
@@ -162,7 +165,8 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
             folder=folder,
             save_every=save_every,
             on_step=on_step,
-            hardware=settle(bench.configuration.hardware),
+            rate_factor=steering.rate_factor,
+            hardware=hardware,
             ranks=bench.ranks,
         )
     )

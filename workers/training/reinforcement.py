@@ -50,12 +50,10 @@ class Reinforcement:
     def __init__(self, bench: Workbench, start: Checkpoint, reached: int) -> None:
         """`reached`: the step after which the trainer's newest state was saved."""
         self.bench, self.reached = bench, reached
-        self.choice, self.folder = bench.configuration.grpo, bench.folder_of(Stage.GRPO)
+        self.folder = bench.folder_of(Stage.GRPO)
         assignment = bench.assignment
         self._start = start
         self._model, self._tokenizer = bench.store.load(start)
-        self._hardware = settle(bench.configuration.hardware)
-        self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
         self._watch = resume_watch(assignment.run_id, before_step=reached + 1)
         self._environments = {venue.tag: venue.name for venue in assignment.venues}
         self._pace = Pace(reached)
@@ -64,6 +62,10 @@ class Reinforcement:
         self._controls = GrpoControls()
         self._steering = Steering(bench, self._controls)
         self._steering.begin(reached)
+        settings = self._steering.settings
+        self.choice = bench.configuration.grpo.model_copy(update={"micro_batches": settings.grpo.micro_batches})
+        self._hardware = settle(settings.hardware)
+        self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
         self._verdicts = Verdicts([venue.version_id for venue in assignment.venues])
         mixed = self._environments if assignment.is_mixed else None
         self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions, mixed)
@@ -80,7 +82,9 @@ class Reinforcement:
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
             f"{bench.arena.capacity} at a time"
         )
-        bench.ranks.tell(GrpoOrder(str(bench.store.folder_of(self._start)), str(self.folder)).as_json())
+        weights, parts = str(bench.store.folder_of(self._start)), choice.micro_batches
+        order = GrpoOrder(weights, str(self.folder), parts, self._hardware.checkpoints_gradients)
+        bench.ranks.tell(order.as_json())
         try:
             with self._behind:
                 train_grpo(self._run())

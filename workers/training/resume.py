@@ -34,6 +34,12 @@ def newest_complete(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
+def newest_under(folder: Path) -> Path | None:
+    """The complete state that was written last, of whichever stage."""
+    marks = sorted(folder.rglob(_MARK), key=lambda mark: mark.stat().st_mtime_ns)
+    return marks[-1].parent if marks else None
+
+
 def is_complete(state: Path) -> bool:
     return (state / _MARK).exists()
 

@@ -29,7 +29,14 @@ from workers.training.arena import arena_of
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
-from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
+from workers.training.ending import (
+    Outcome,
+    asked_to_stop,
+    finish,
+    is_out_of_memory,
+    is_worth_another_attempt,
+    out_of_memory,
+)
 from workers.training.following import follow
 from workers.training.gate import GateClosed, check_gate
 from workers.training.hardware import take_device
@@ -58,9 +65,14 @@ def train(run_id: uuid.UUID) -> Outcome:
         raise
     except Exception as error:
         logger.exception("training failed")
-        outcome = Outcome(RunStatus.FAILED, f"{type(error).__name__}: {error}")
+        told = f"{type(error).__name__}: {error}"
         if is_out_of_memory(error):
-            outcome = out_of_memory(run_id, assignment.configuration.alarms, error)
+            outcome = out_of_memory(run_id, error)
+        elif is_worth_another_attempt(run_id, assignment.folder, error):
+            recorder.log(f"crashed, and goes on from its last saved state. {told}", "error")
+            raise
+        else:
+            outcome = Outcome(RunStatus.FAILED, told)
     outcome = finish(run_id, outcome, summary)
     recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), _level(outcome.status))
     if outcome.status is RunStatus.COMPLETED:

@@ -1,17 +1,24 @@
 """Between two steps: alarms are raised and acted on, requests and changed settings are taken up."""
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.db.models import Alarm
 from backend.domain.detectors.face import Action
 from backend.domain.training.alarms import action_of
-from backend.domain.training.steering import with_settings
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.steering import (
+    LEARNING_RATE,
+    MEMORY,
+    RECOMPUTES,
+    is_of_warm_up,
+    is_used_in_warm_up,
+    with_settings,
+)
 from backend.domain.vocabulary import AlarmAction, RunStatus
-from backend.training.alarms import PREPARED
-from backend.training.steering import LEARNING_RATE
+from backend.evaluations.steered import PREPARED
 from workers.jobs.interventions import (
     close_interventions,
     open_interventions,
@@ -24,6 +31,7 @@ from workers.jobs.steering import (
     clear_alarms,
     read_requests,
     record_alarm,
+    standing_alarms,
     take_up,
     taken_changes,
 )
@@ -82,7 +90,7 @@ class Steering:
         self.settings = bench.configuration
 
     def begin(self, reached: int) -> None:
-        """Know what the run knew after this step, and set what the next one uses."""
+        """Know what the run knew after this step, take up what was changed since, and set what the next one uses."""
         names = [*NEEDED, *EXAMINED, *(f"columns/{name}" for name in self._columns)]
         for step, figures in stored_figures(self._run_id, reached, names):
             self._prepare(step)
@@ -91,6 +99,7 @@ class Steering:
                 self._watch.after_step(step, figures, self.settings.alarms)
             if examined:
                 self._watch.after_examination(step, examined, self.settings.alarms)
+        self._take_up(reached + 1, is_start=True)
         self._prepare(reached + 1)
         close_interventions(self._run_id, reached)
         self._let_pass = patterns_let_pass(self._run_id)
@@ -111,10 +120,8 @@ class Steering:
         for intervening in interventions:
             self._intervene(step, intervening)
         requests = read_requests(self._run_id)
-        if requests.changes:
-            for taken in take_up(self._run_id, step + 1):
-                self._changes.append(taken)
-                self._bench.recorder.log(f"{taken.name}: {taken.before} → {taken.after} from step {taken.step} on")
+        if any(name not in MEMORY and not is_of_warm_up(name) for name in requests.changes):
+            self._take_up(step + 1, is_start=False)
         self._prepare(step + 1)
         return not requests.stop and self._gravest is None
 
@@ -124,6 +131,14 @@ class Steering:
         self._tell(step, change.begun, change.over)
         self._prepare(step + 1)
         return self._gravest is None
+
+    def _take_up(self, step: int, *, is_start: bool) -> None:
+        """What the trainer is made with waits for its next start."""
+
+        def step_of(name: str) -> int | None:
+            return None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step
+
+        self._changes += taken_up(self._bench, step_of)
 
     def is_examination_due(self, step: int) -> bool:
         return step % self.settings.heldout.every == 0
@@ -186,38 +201,86 @@ class Steering:
 
 
 class WarmUpSteering:
-    """Of one warm-up: what is broken or does not learn. Its settings stay."""
+    """Of one warm-up: what is broken or does not learn, and what may be changed meanwhile."""
 
     def __init__(self, bench: Workbench, *, before: int, reached: int, steps: int) -> None:
         """`before`: steps of earlier warm-ups of the run; `reached`, `steps`: of this one."""
         self._bench, self._before, self._steps = bench, before, steps
+        self._run_id = bench.assignment.run_id
         self._history = History({}, 0)
-        for at, figures in stored_figures(bench.assignment.run_id, before + reached, ["sft/loss"]):
+        for at, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
             if at > before:
                 self._history.add(at - before, figures)
-        self._said: set[str] = set()
+        self._standing = standing_alarms(self._run_id, before + 1, before + steps)
+        self._changes = taken_changes(self._run_id)
+        self.settings = bench.configuration
+        self._take_up(reached + 1, is_start=True)
+
+    def rate_factor(self, step: int) -> float:
+        """What the schedule's rate of this step is multiplied by. A change belongs to its step."""
+        base = self._bench.configuration
+        return self._settings_at(step).sft.learning_rate / base.sft.learning_rate
 
     def after_step(self, step: int, figures: Mapping[str, float]) -> None:
         """Raises Ended when an alarm ends the run; nothing is saved then."""
-        choice = self._bench.configuration.alarms
+        if any(map(is_used_in_warm_up, read_requests(self._run_id).changes)):
+            self._take_up(step + 1, is_start=False)
+        choice = self.settings.alarms
         self._history.add(step, {f"sft/{name}": value for name, value in figures.items()})
         seen = not_finite(self._history, choice)
         if action_of(choice, "warm_up_flat"):
             seen += warm_up_flat(self._history, choice, steps=self._steps)
+        self._let_go({sighting.name for sighting in seen}, self._before + step)
         for sighting in seen:
-            if sighting.name not in self._said:
+            if sighting.name not in self._standing or sighting.name == "not_finite":
                 self._raise(self._before + step, sighting)
 
-    def _raise(self, step: int, sighting: Sighting) -> None:
-        self._said.add(sighting.name)
-        action = action_of(self._bench.configuration.alarms, sighting.name) or AlarmAction.NOTE
+    def _let_go(self, seen: set[str], at: int) -> None:
+        """What is over. A resumed run comes by steps again that were before the alarm."""
+        over = [name for name, since in self._standing.items() if name not in seen and at > since]
+        if over:
+            clear_alarms(self._run_id, over, at)
+        for name in over:
+            del self._standing[name]
+
+    def _raise(self, at: int, sighting: Sighting) -> None:
+        """Ends the run where the alarm is to, unless whoever resumed it has seen this one."""
+        self._standing[sighting.name] = at
+        action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
         if action is AlarmAction.ROLL_BACK:  # there is nothing before the warm-up
             action = AlarmAction.PAUSE
-        stored = record_alarm(self._bench.assignment.run_id, draft_of(sighting, step, action))
+        stored = record_alarm(self._run_id, draft_of(sighting, at, action))
         if stored.is_new:
             self._bench.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
-        if action in _ENDINGS:
+        if action in _ENDINGS and (stored.is_new or sighting.name == "not_finite"):
             raise Raised(stored.id, sighting.name, sighting.sentence, action).ended()
+
+    def _take_up(self, step: int, *, is_start: bool) -> None:
+        """Changes of the warm-up's own settings have its steps; those of others are of the run from here on, which is
+        step 0 of reinforcement. What only reinforcement uses waits for it."""
+
+        def step_of(name: str) -> int | None:
+            if is_of_warm_up(name):
+                return self._before + step
+            return 0 if is_used_in_warm_up(name) or (is_start and name == RECOMPUTES) else None
+
+        self._changes += taken_up(self._bench, step_of)
+        self.settings = self._settings_at(step)
+        self._bench.purse.choice = self.settings.budget
+
+    def _settings_at(self, step: int) -> TrainingConfiguration:
+        last = self._before + step
+        valid = [each for each in self._changes if each.step <= (last if is_of_warm_up(each.name) else 0)]
+        return with_settings(self._bench.configuration, [(each.name, each.after) for each in valid])
+
+
+def taken_up(bench: Workbench, step_of: Callable[[str], int | None]) -> list[Change]:
+    """Changes that waited, from their steps on; the run's log tells of them."""
+    changes = take_up(bench.assignment.run_id, step_of)
+    for change in changes:
+        since = f"step {change.step}" if change.step else "the warm-up"
+        bench.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")
+    return changes
 
 
 def draft_of(sighting: Sighting, step: int, action: AlarmAction) -> AlarmDraft:

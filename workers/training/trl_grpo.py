@@ -27,6 +27,7 @@ from workers.training.grpo.trainer import Counted, Trainer, mean_and_highest
 from workers.training.lessons import BrokenStep
 from workers.training.ranks.playing import play_for_leader
 from workers.training.ranks.weights import check_same
+from workers.training.rate import Rate
 from workers.training.resume import mark_complete, newest_complete, step_of
 
 __all__ = ["GrpoControls", "GrpoRun", "GrpoStep", "reached_step", "train_grpo"]
@@ -83,8 +84,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         """Of the rollouts that this rank learns from; None: TRL's stay."""
         self._updates: list[dict[str, Any]] = []
         """What TRL logged of each update of the step under way."""
-        self._factor = 1.0
-        self._planned_rates: list[float] = []
+        self._rate = Rate()
         self._last_step_at = time.monotonic()
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -93,7 +93,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         if state.global_step % choice.updates:
             return
         step = state.global_step // choice.updates + 1
-        self._factor, temperature = self.run.ranks.agree(lambda: self._controls_of(step))
+        self._rate.factor, temperature = self.run.ranks.agree(lambda: self._controls_of(step))
         self.run.set_temperature(temperature)
         self.trainer.set_temperature(temperature)
 
@@ -148,14 +148,10 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         return self._token_advantages
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        """The schedule never learns of the factor: its rates are put back after the update."""
-        self._planned_rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["lr"] *= self._factor
+        self._rate.lower(optimizer)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
-        for group, rate in zip(optimizer.param_groups, self._planned_rates, strict=True):
-            group["lr"] = rate
+        self._rate.put_back(optimizer)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> Any:
         if logs is None or "loss" not in logs:
@@ -193,8 +189,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             rollouts=[*self._batch.rollouts, *self._batch.replaced],
             loss=_figure(self._updates, "loss"),
             grad_norm=max(update.get("grad_norm", math.nan) for update in self._updates),
-            learning_rate=self._updates[-1]["learning_rate"] * self._factor,
-            learning_rate_factor=self._factor,
+            learning_rate=self._updates[-1]["learning_rate"] * self._rate.factor,
+            learning_rate_factor=self._rate.factor,
             temperature=self.trainer.temperature,
             entropy=_figure(self._updates, "entropy"),
             divergence=_mean(self._updates, "kl"),

@@ -20,6 +20,7 @@ from workers.training.hardware import FLOAT32, Hardware
 from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.ranks.ranks import ALONE, Ranks
 from workers.training.ranks.weights import check_same
+from workers.training.rate import Rate
 from workers.training.resume import WithoutCard, mark_complete, newest_complete
 from workers.training.timed import Timed
 
@@ -28,6 +29,10 @@ LOG_EVERY = 5
 
 OnStep = Callable[[int, dict[str, float]], bool]
 """(step, figures; empty between logs) → whether to go on."""
+
+
+def _planned(_: int) -> float:
+    return 1.0
 
 
 @dataclass(slots=True)
@@ -46,6 +51,8 @@ class SftRun:
     """Of the leader."""
     hardware: Hardware = FLOAT32
     ranks: Ranks = ALONE
+    rate_factor: Callable[[int], float] = _planned
+    """Of the leader: what the schedule's rate of a step, from 1, is multiplied by."""
 
 
 class _Trainer(WithoutCard, Timed, SFTTrainer):  # type: ignore[misc]
@@ -129,9 +136,19 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
         """The trainer's."""
         self._told_at = time.monotonic()
         self._told_step, self._told_tokens = 0, 0.0
+        self._rate = Rate()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._told_at, self._told_step = time.monotonic(), state.global_step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._rate.factor = self.run.ranks.agree(lambda: self.run.rate_factor(state.global_step + 1))
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        self._rate.lower(optimizer)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, optimizer: Any, **_: Any) -> None:
+        self._rate.put_back(optimizer)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         return self._report(state.global_step, {}, control)
@@ -141,6 +158,8 @@ class _Listener(TrainerCallback):  # type: ignore[misc]
             return control
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
         figures = {name: float(logs[name]) for name in names if name in logs}
+        if "learning_rate" in figures:
+            figures["learning_rate"] *= self._rate.factor
         return self._report(state.global_step, figures | self._time(state.global_step, logs.get("num_tokens")), control)
 
     def _time(self, step: int, tokens: float | None) -> dict[str, float]:

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from backend.domain.training.alarms import INTERVENTION, AlarmsChoice
+from backend.domain.vocabulary import AlarmAnswer
+
+_SLOWER, _BACK, _SMALLER = AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,8 @@ class AlarmKind:
     source: str
     thresholds: tuple[str, ...] = ()
     """Names in `AlarmsChoice`."""
+    answers: tuple[AlarmAnswer, ...] = ()
+    """What helps and can be done by one click, the likeliest first. Pausing, stopping and dismissing always can."""
 
     def limits(self, choice: AlarmsChoice) -> dict[str, float]:
         """Its thresholds as this run has them."""
@@ -51,6 +56,7 @@ _KINDS = (
         formula="mean of entropy over 10 steps < entropy_floor × median of steps 5 to 20",
         source="PPO and GRPO practice: entropy against its own beginning",
         thresholds=("entropy_floor",),
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="entropy_explosion",
@@ -62,6 +68,7 @@ _KINDS = (
         formula="mean of entropy over 10 steps > entropy_ceiling × median of steps 5 to 20",
         source="Proctor's study of tic-tac-toe (an entropy bonus of 0.01 did it)",
         thresholds=("entropy_ceiling",),
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="length_growth",
@@ -73,6 +80,7 @@ _KINDS = (
         " reward did not rise in the last 20",
         source="Liu et al. 2025, Understanding R1-Zero-Like Training; rewardspy",
         thresholds=("length_ceiling",),
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="length_collapse",
@@ -84,6 +92,7 @@ _KINDS = (
         " reward did not rise in the last 20",
         source="effort collapse; rewardspy",
         thresholds=("length_floor",),
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="truncation",
@@ -94,6 +103,7 @@ _KINDS = (
         formula="mean of completions/truncated over 10 steps > truncation_share",
         source="TRL's completions/clipped_ratio; DAPO (Yu et al. 2025), overlong filtering",
         thresholds=("truncation_share",),
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="divergence",
@@ -104,6 +114,7 @@ _KINDS = (
         formula="mean of divergence (k3 estimate; needs grpo.beta > 0) over 10 steps > divergence_limit",
         source="Schulman 2020, approximating KL divergence; TRL's kl",
         thresholds=("divergence_limit",),
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="importance_ratio",
@@ -116,6 +127,7 @@ _KINDS = (
         " of ratio/low_clip + ratio/high_clip > clipped_share",
         source="Schulman et al. 2017, PPO; SkyRL's limits of the mismatch between sampler and trainer",
         thresholds=("importance_ratio_limit", "clipped_share"),
+        answers=(_SLOWER,),
     ),
     AlarmKind(
         name="gradient_norm",
@@ -126,6 +138,7 @@ _KINDS = (
         formula="grad_norm > gradient_factor × median of the 50 steps before, in 3 of 5 steps",
         source="gradient clipping practice; the limit is Proctor's",
         thresholds=("gradient_factor",),
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="not_finite",
@@ -135,6 +148,7 @@ _KINDS = (
         advice="The state after it is not saved. Lower the rate and resume from the last saved state, or roll back.",
         formula="loss, grad_norm, entropy or divergence is not finite",
         source="arithmetic",
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="failed_rollouts",
@@ -156,6 +170,7 @@ _KINDS = (
         formula="best mean of format over 10 steps − mean of the last 10 > format_drop and > 4 standard errors",
         source="Proctor's study of tic-tac-toe: runs g1, h1, f2, j2",
         thresholds=("format_drop",),
+        answers=(_SLOWER, _BACK),
     ),
     AlarmKind(
         name="column_fall",
@@ -169,6 +184,7 @@ _KINDS = (
         " standard errors, while the reward is not below what it was then",
         source="Proctor's study of tic-tac-toe: runs f1, j1, k1; Gao et al. 2022",
         thresholds=("column_drop",),
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="suspicion",
@@ -179,6 +195,7 @@ _KINDS = (
         " version, and roll back to before it.",
         formula="a detector gives the run a flag of severity alert (variance has an alarm of its own)",
         source="the detectors of the review queue",
+        answers=(_BACK,),
     ),
     AlarmKind(
         name=INTERVENTION,
@@ -189,6 +206,7 @@ _KINDS = (
         " A false alarm: resume the run; the same pattern does not end it again.",
         formula="a flag of a detector whose action is pause or stop_and_roll_back, of a pattern that nobody let pass",
         source="the settings of the detectors and the run's choices `detectors`",
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="heldout_regression",
@@ -199,6 +217,7 @@ _KINDS = (
         formula="best − current > heldout_errors × √(error² of best + error² of current), and > 0.02",
         source="two-sample comparison of means; conservative, because the tasks are the same",
         thresholds=("heldout_errors",),
+        answers=(_BACK, _SLOWER),
     ),
     AlarmKind(
         name="heldout_gap",
@@ -210,17 +229,20 @@ _KINDS = (
         " gap_limit and > 2 standard errors, at two examinations in a row",
         source="Azure Foundry's reinforcement fine-tuning guide: below 0.05 is sound, above 0.10 stop",
         thresholds=("gap_limit",),
+        answers=(_BACK,),
     ),
     AlarmKind(
         name="warm_up_flat",
         title="The warm-up does not learn",
         sentence="The loss of the warm-up does not fall.",
         cause="The rate is too low or far too high, or the lessons hold nothing that could be learned.",
-        advice="Stop, and try another sft.learning_rate (small models want 1e-3 and more); read the lessons.",
+        advice="Try another sft.learning_rate, here or in a run of its own (small models want 1e-3 and more); read the"
+        " lessons.",
         formula="after a third of the steps: mean of sft/loss of the last third so far > (1 − warm_up_progress) × the"
         " first",
         source="supervised training practice",
         thresholds=("warm_up_progress",),
+        answers=(_SLOWER,),
     ),
     AlarmKind(
         name="stall",
@@ -238,10 +260,12 @@ _KINDS = (
         title="Out of memory",
         sentence="The training process ran out of memory.",
         cause="A step's gradient needs more memory than there is: too many or too long episodes in one part.",
-        advice="Raise grpo.micro_batches (the same result in smaller parts), or lower grpo.group_size,"
-        " grpo.tasks_per_step or the tokens a turn; then start the run again with that.",
+        advice="Compute a step in more parts (grpo.micro_batches: the same result) or activations twice"
+        " (hardware.gradient_checkpointing) and resume: one click does both. Where that is not enough, start again with"
+        " a smaller grpo.group_size, grpo.tasks_per_step, sft.batch or fewer tokens a turn.",
         formula="an out-of-memory error in the process, or a kill while the kernel counted an out-of-memory kill",
         source="PyTorch's errors; oom_kill of the control group and of /proc/vmstat",
+        answers=(_SMALLER,),
     ),
     AlarmKind(
         name="process_killed",

@@ -1,7 +1,8 @@
 """What stands on top of every tab of a run: name, status, progress, tabs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fastapi import Request
@@ -11,6 +12,7 @@ from backend.db.models import Alarm, Run
 from backend.domain.vocabulary import Role, RunKind
 from backend.evaluations import queries
 from backend.evaluations.again import source_of
+from backend.evaluations.steered import OfferedAnswer, offered_answers
 from backend.web.pages import render_block
 
 TEMPLATE = "runs/run.html"
@@ -30,6 +32,8 @@ class RunHeader:
     """The run that this one repeats, re-scores, replays or branches off."""
     alarms: Sequence[Alarm] = ()
     """Of a training run: those that are open."""
+    answers: Mapping[uuid.UUID, Sequence[OfferedAnswer]] = field(default_factory=dict)
+    """What can be done about each of them."""
     branches: Sequence[Run] = ()
     """Of a training run: those that go on from its checkpoints."""
 
@@ -110,12 +114,14 @@ def head_blocks(request: Request, head: RunHeader) -> dict[str, str]:
 def run_header(session: Session, run: Run) -> RunHeader:
     state = queries.judging_state(session, run.id)
     is_training = run.kind is RunKind.TRAINING
+    alarms = queries.open_alarms(session, run.id) if is_training else []
     return RunHeader(
         run,
         state.flags,
         is_settled=run.status.is_over and not state.awaits_detectors,
         has_verdicts=state.has_verdicts,
         source=source_of(session, run),
-        alarms=queries.open_alarms(session, run.id) if is_training else (),
+        alarms=alarms,
+        answers=offered_answers(session, run, alarms),
         branches=queries.branches_of(session, run.id) if is_training else (),
     )

@@ -17,6 +17,7 @@ class SftOrder:
     steps: int
     seed: int
     save_every: int
+    checkpoints_gradients: bool
 
     def as_json(self) -> dict[str, Any]:
         return {"stage": "sft", **asdict(self)}
@@ -28,6 +29,9 @@ class GrpoOrder:
 
     weights: str
     folder: str
+    parts: int
+    """In which the gradient is computed, as the run has it by now."""
+    checkpoints_gradients: bool
 
     def as_json(self) -> dict[str, Any]:
         return {"stage": "grpo", **asdict(self)}
