@@ -60,7 +60,7 @@ def test_the_rate_is_changed_while_the_run_trains_taken_up_and_changed_back(page
     page.get_by_role("button", name="Change from the next step").click()
     row = page.locator("#run-changes").get_by_role("row").filter(has_text="0.0001")
     expect(row).to_contain_text("waits")
-    take_up(run_id, 49)
+    take_up(run_id, lambda _: 49)
     expect(row).to_contain_text("49")
     row.get_by_role("button", name="Undo").click()
     expect(page.locator("#run-changes tbody tr")).to_have_count(2)
