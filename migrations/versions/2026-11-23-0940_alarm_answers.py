@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "5b7d20c94e1f"
-down_revision = "c3a8e51f7d20"
+down_revision = "e40b7d92a6c8"
 branch_labels = None
 depends_on = None
 
