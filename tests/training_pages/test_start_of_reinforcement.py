@@ -3,17 +3,17 @@
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, Run
+from backend.db.models import Alarm, Checkpoint, Run
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput
+from backend.evaluations.steered import GoodPoints
 from backend.judging.effort.queries import base_of
 from backend.judging.onset.queries import last_honest_checkpoint
 from backend.judging.studies.queries import BRANCH, start_of
 from backend.training.branches import (
     branch_points,
     checkpoint_for,
-    last_good_checkpoint,
     newest_before,
     start_branch,
 )
@@ -46,7 +46,7 @@ def test_everything_before_grpo_is_the_one_that_was_chosen(session: Session, run
     assert start_of(session, run) == chosen
     assert checkpoint_for(session, run, None, 0) == chosen
     assert branch_points(session, run) == [chosen, after]
-    assert last_good_checkpoint(session, run, 10) == chosen
+    assert GoodPoints.of(session, run).before(Alarm(step=10, evidence={})) == chosen
     assert newest_before(session, run, 20) == chosen
     assert last_honest_checkpoint(session, run) == chosen
     assert base_of(session, run, after) == chosen
