@@ -53,6 +53,14 @@ class Audit:
     hacks: int = 0
     """Found among those looked at."""
 
+    def __add__(self, other: Audit) -> Audit:
+        return Audit(
+            self.unflagged + other.unflagged,
+            self.drawn + other.drawn,
+            self.looked_at + other.looked_at,
+            self.hacks + other.hacks,
+        )
+
     @property
     def rate(self) -> Share:
         return wilson(self.hacks, self.looked_at)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Rollout, Run
+from backend.domain.detectors.thresholds import Thresholds
 from backend.domain.vocabulary import (
     OF_EVALUATION,
     OF_STEPS,
@@ -36,6 +37,8 @@ EARLY = "early"
 rollouts, so that the look at its end says the same of them."""
 PROGRESS = "progress"
 """Key of the job's arguments: {done, total, phase, flags, over}."""
+THRESHOLDS = "thresholds"
+"""Key of the job's arguments: those of this look, as text."""
 COPIES = (RunKind.RESCORE, RunKind.REPLAY)
 """Runs that hold another one's rollouts with other rewards."""
 PHASES: Mapping[RunKind, tuple[Phase, ...]] = {
@@ -63,6 +66,13 @@ class DetectionRequest(BaseModel):
 
     altered: int = Field(default=0, ge=0, le=MOST_ALTERED)
     """Of up to so many rollouts that succeeded, altered replies are played on an env server too."""
+    thresholds: Thresholds = Field(default_factory=list)
+    """Of this look, as `paid_exit.reward=0.6`; over the run's own and those of its environment."""
+
+    @classmethod
+    def of_job(cls, arguments: Mapping[str, Any]) -> DetectionRequest:
+        """What a job was told, beside how far it is."""
+        return cls.model_validate({name: arguments[name] for name in cls.model_fields if name in arguments})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +89,8 @@ class Detection:
     """None until it is over."""
     by_detector: Mapping[str, int] = field(default_factory=dict)
     """New flags."""
+    thresholds: Sequence[str] = ()
+    """That were given for this look."""
     error: str | None = None
     is_early: bool = False
     """At what an evaluation that still plays has stored."""
@@ -103,6 +115,7 @@ class Detection:
             phase=str(progress.get("phase") or "waiting for a worker"),
             new_flags=sum(flags.values()) if is_done else None,
             by_detector=flags,
+            thresholds=job.arguments.get(THRESHOLDS) or (),
             error=job.error if job.status is JobStatus.FAILED else None,
             is_early=bool(job.arguments.get(EARLY)),
             asked_at=job.created_at,
@@ -131,9 +144,9 @@ def start_detection(session: Session, actor: Actor, run: Run, request: Detection
     known = newest_detection(session, run.id)
     if known and not known.is_over and not known.is_early:
         return known
-    arguments = {"altered": request.altered}
+    arguments = request.model_dump(mode="json")
     job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=arguments)
-    audit(session, actor, "run.detect", "run", run.id, name=run.name, altered=request.altered)
+    audit(session, actor, "run.detect", "run", run.id, name=run.name, **arguments)
     announce(session, run_topic(run.id))
     return Detection.of(job)
 

@@ -1,18 +1,23 @@
 """What detectors do in a training run: the action in force for each, and what was carried out."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import EnvironmentVersion, Intervention, Run
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action, Face
+from backend.domain.detectors.settings import tuned
+from backend.domain.detectors.thresholds import Threshold
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detecting import AS_SET
+from backend.domain.vocabulary import RunKind
 from backend.judging.detectors.queries import in_force_for
+from backend.training.steering import current_settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +30,34 @@ class DetectorAction:
     action: Action
     """In force."""
     is_enabled: bool
+    thresholds: Mapping[str, float]
+    """The run's own; those that it does not name are its environment's, else the defaults."""
 
 
 def detector_actions(session: Session, run: Run, now: TrainingConfiguration) -> list[DetectorAction]:
     """`now`: the run's choices with all changes. What the environment wants is read when an attempt begins."""
     version = session.get_one(EnvironmentVersion, run.version_id)
-    found = in_force_for(session, run.id, version.environment_id)
+    found = tuned(in_force_for(session, version.environment_id), now.detectors.thresholds)
     return [
         DetectorAction(
             face,
             str(getattr(now.detectors, name, AS_SET)),
             now.detectors.action_of(name, found[name].action),
             found[name].enabled,
+            {each.name: each.value for each in now.detectors.thresholds if each.detector == name},
         )
         for name, face in FACES.items()
     ]
+
+
+def thresholds_of_run(session: Session, run: Run) -> Sequence[Threshold]:
+    """A training run's own, with all changes; none where its stored choices are of another version of Proctor."""
+    if run.kind is not RunKind.TRAINING:
+        return ()
+    try:
+        return current_settings(session, run).detectors.thresholds
+    except ValidationError:
+        return ()
 
 
 def interventions_of(session: Session, run_id: uuid.UUID) -> Sequence[Intervention]:

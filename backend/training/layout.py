@@ -129,6 +129,7 @@ NAMES: Mapping[str, str] = {
     "checkpoints.every": "Steps between saved states",
     "adapter.kind": "Trained weights",
     "curriculum.kind": "Levels",
+    "detectors.thresholds": "Thresholds of detectors",
     "mix": "Environments by weight",
     "concurrency": "Episodes at once",
     "servers": "Env servers",
@@ -137,7 +138,9 @@ NAMES: Mapping[str, str] = {
 """Where a choice's own name says too little on a page. The names in the configuration stay as they are."""
 CHOSEN_FROM: Mapping[str, str] = {"model.checkpoint": "checkpoints", "sft.file": "lesson_files"}
 """Ids that are picked from a list."""
-LARGE = frozenset({"sft.script_where", "sft.where", "sft.runs", "model.base", "mix", "model.checkpoint"})
+LARGE = frozenset(
+    {"sft.script_where", "sft.where", "sft.runs", "model.base", "mix", "model.checkpoint", "detectors.thresholds"}
+)
 """Fields that need the whole width."""
 WORDS: Mapping[str, str] = {
     "sft": "SFT",

@@ -124,10 +124,12 @@ class DetectorActionOut(BaseModel):
     """What follows from a detector's flags in this run."""
 
     wanted: str
-    """The run's own choice; `as_set`: as its settings or its environment's have it, else the default."""
+    """The run's own choice; `as_set`: as its environment has it, else the default."""
     action: Action
     """In force."""
     is_enabled: bool
+    thresholds: dict[str, float]
+    """The run's own; the others are its environment's, else the defaults."""
 
 
 class InterventionsOut(BaseModel):
@@ -190,7 +192,12 @@ def list_interventions(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> Int
     return InterventionsOut(
         items=[InterventionOut.of(row) for row in detecting.interventions_of(session, run.id)],
         actions={
-            each.face.id: DetectorActionOut(wanted=each.wanted, action=each.action, is_enabled=each.is_enabled)
+            each.face.id: DetectorActionOut(
+                wanted=each.wanted,
+                action=each.action,
+                is_enabled=each.is_enabled,
+                thresholds=dict(each.thresholds),
+            )
             for each in found
         },
     )

@@ -103,6 +103,8 @@ class AlarmsPage:
     """What detectors did, newest first, at most so many as fit a page."""
     detectors: Sequence[DetectorAction]
     starts_branch: bool
+    own_thresholds: str
+    """Of detectors, as text."""
     actions: Sequence[str] = get_args(Wanted)
 
 
@@ -258,6 +260,7 @@ def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
         interventions=interventions_of(session, run.id)[:MOST_INTERVENTIONS],
         detectors=detector_actions(session, run, now),
         starts_branch=now.detectors.start_branch,
+        own_thresholds=", ".join(map(str, now.detectors.thresholds)),
     )
 
 

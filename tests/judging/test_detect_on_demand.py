@@ -3,12 +3,13 @@
 import uuid
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Flag, Job, Run
+from backend.db.models import Flag, Job, Run, SettingChange
 from backend.db.session import transaction
-from backend.domain.vocabulary import Queue, RunKind
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.vocabulary import Phase, Queue, RunKind
 from backend.judging.detection import newest_detection
 from backend.queue import JUDGING_JOB, enqueue
 from tests.factories import make_rollouts, make_run, make_step
@@ -33,10 +34,11 @@ def stored(committed_database: str) -> uuid.UUID:
         return evaluation(session).id
 
 
-def carried_out(run_id: uuid.UUID) -> Job:
+def carried_out(run_id: uuid.UUID, *thresholds: str) -> Job:
     """As a worker does it."""
+    arguments = {"altered": 0, "thresholds": list(thresholds)}
     with transaction() as session:
-        job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id, arguments={"altered": 0})
+        job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id, arguments=arguments)
     look(JobContext(job.id, run_id, dict(job.arguments), 1))
     with transaction() as session:
         return session.get_one(Job, job.id)
@@ -77,3 +79,35 @@ def test_a_replay_is_looked_at_by_its_own_rewards(stored: uuid.UUID) -> None:
         found = newest_detection(session, stored)
     assert found is not None
     assert (found.done, found.by_detector["repeated_text"]) == (23, 3)
+
+
+def flagged(run_id: uuid.UUID) -> int:
+    with transaction() as session:
+        statement = select(func.count()).where(Flag.run_id == run_id, Flag.detector == "repeated_text")
+        return session.scalar(statement) or 0
+
+
+def test_a_look_may_have_thresholds_of_its_own(stored: uuid.UUID) -> None:
+    carried_out(stored, "repeated_text.repeated_share=1", "repeated_text.zlib_ratio=0")
+    with transaction() as session:
+        found = newest_detection(session, stored)
+    assert found is not None
+    assert found.thresholds == ["repeated_text.repeated_share=1", "repeated_text.zlib_ratio=0"]
+    assert flagged(stored) == 0
+    carried_out(stored)
+    assert flagged(stored) == 3
+
+
+def test_a_training_is_looked_at_with_its_own_thresholds_and_what_changed_since(committed_database: str) -> None:
+    with transaction() as session:
+        own = TrainingConfiguration.model_validate({"detectors": {"thresholds": "repeated_text.suspicion=1"}})
+        run = make_run(session, kind=RunKind.TRAINING, configuration=own.resolved())
+        for row in make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 3, phase=Phase.TRAIN):
+            row.steps, row.training_step = [make_step(REPEATED, {})], 1
+        run_id = run.id
+    carried_out(run_id)
+    before = flagged(run_id)
+    with transaction() as session:
+        session.add(SettingChange(run_id=run_id, name="detectors.thresholds", before=[], after=[], step=2))
+    carried_out(run_id)
+    assert (before, flagged(run_id)) == (0, 3)

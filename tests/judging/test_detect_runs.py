@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from backend.domain.detectors.thresholds import Threshold
 from backend.domain.passes import SuccessRule
 from tests.judging.rows import BATCH, WIN, flags, row
 from workers.judging.detectors.scene import BaseTask, Second
@@ -45,6 +46,18 @@ def test_a_reward_at_its_ceiling_is_noted(share: float, is_bad: bool):
         return [row(1.2 if member < share * 20 else 0.4) for member in range(20)]
 
     assert bool(flags("ceiling_saturation", *steps(make, 6), scene=WIN)) is is_bad
+
+
+def test_how_near_its_ceiling_a_reward_counts_is_a_threshold():
+    rows = [row(1.1, f"<move>{number}</move>") for number in range(20)]
+    found = {}
+    for of_highest in (0.99, 0.9):
+        watch = Watch(WIN)
+        watch.tune([Threshold(detector="ceiling_saturation", name="of_highest", value=of_highest)])
+        drafts = [draft for step in range(1, 7) for draft in watch.look(step, rows)]
+        found[of_highest] = [draft for draft in drafts if draft.detector == "ceiling_saturation"]
+    assert [len(each) for each in found.values()] == [0, 1]
+    assert found[0.9][0].evidence["series"]["at_ceiling"] == [1.0] * 5
 
 
 @pytest.mark.parametrize(("sign", "is_bad"), [(1, True), (-1, False)])

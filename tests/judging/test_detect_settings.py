@@ -1,4 +1,6 @@
-"""Settings of detectors: layers over the defaults, stored for an environment and for a run."""
+"""Settings of detectors: layers over the defaults, stored for an environment, and how much suspicion is told."""
+
+from dataclasses import replace
 
 import pytest
 from sqlalchemy.exc import IntegrityError
@@ -8,9 +10,10 @@ from backend.db.models import DetectorSetting
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action
 from backend.domain.detectors.settings import DetectorSettings, in_force
+from backend.domain.detectors.thresholds import Threshold
 from backend.judging.detectors.queries import in_force_for
 from tests.factories import make_run
-from tests.judging.rows import BATCH, honest, row
+from tests.judging.rows import BATCH, WIN, honest, row
 from workers.judging.detectors.watch import Watch
 
 FACE = FACES["tampering"]
@@ -19,9 +22,10 @@ FACE = FACES["tampering"]
 def test_each_layer_changes_what_it_names():
     layers = [DetectorSettings(thresholds={"fewest": 3}), DetectorSettings(action=Action.PAUSE)]
     found = in_force(FACE, layers)
-    assert (found.enabled, found.thresholds, found.action) == (True, {"fewest": 3}, Action.PAUSE)
+    assert (found.enabled, found.thresholds, found.action) == (True, {"fewest": 3, "suspicion": 0}, Action.PAUSE)
     assert in_force(FACE).action is Action.SCREEN
-    assert DetectorSettings(thresholds={"sum": 1}).unknown_thresholds(FACE) == ["sum"]
+    told = ["suspicion is a number from 0 to 1.", "tampering has no threshold sum; it has fewest, suspicion."]
+    assert sorted(DetectorSettings(thresholds={"sum": 1, "suspicion": 2}).problems(FACE)) == told
 
 
 def test_what_is_switched_off_is_silent_and_a_threshold_counts():
@@ -31,26 +35,46 @@ def test_what_is_switched_off_is_silent_and_a_threshold_counts():
         assert len([d for d in watch.look(0, [bad, *honest(3)]) if d.detector == "tampering"]) == count
 
 
-def test_a_run_overrides_its_environment(session: Session):
+def test_an_environment_overrides_the_default(session: Session):
     run = make_run(session)
-    session.add_all(
-        [
-            DetectorSetting(run_id=run.id, detector="tampering", action=Action.NOTE),
-            DetectorSetting(
-                environment_id=run.version.environment_id,
-                detector="tampering",
-                thresholds={"fewest": 2},
-                action=Action.PAUSE,
-            ),
-        ]
+    wanted = DetectorSetting(
+        environment_id=run.version.environment_id, detector="tampering", thresholds={"fewest": 2}, action=Action.PAUSE
     )
+    session.add(wanted)
     session.flush()
-    found = in_force_for(session, run.id, run.version.environment_id)
-    assert (found["tampering"].action, found["tampering"].thresholds) == (Action.NOTE, {"fewest": 2})
+    found = in_force_for(session, run.version.environment_id)
+    assert found["tampering"].action is Action.PAUSE
+    assert found["tampering"].thresholds == {"fewest": 2, "suspicion": 0}
     assert found["gibberish"] == in_force(FACES["gibberish"])
 
 
-def test_a_setting_belongs_to_an_environment_or_to_a_run(session: Session):
+def test_a_setting_belongs_to_an_environment(session: Session):
     session.add(DetectorSetting(detector="tampering"))
     with pytest.raises(IntegrityError):
         session.flush()
+
+
+def test_less_suspicion_than_wanted_is_not_told_of_rollouts():
+    bad = row(1.0, "```python\nimport sys\nsys.exit(0)\n```")
+    rows = [bad, *honest(3)]
+    watch = Watch(BATCH)
+    [draft] = [d for d in watch.look(0, rows) if d.detector == "tampering"]
+    for least, count in ((draft.score, 1), (draft.score + 4e-8, 1), (min(1.0, draft.score + 0.01), 0)):
+        watch.tune([Threshold(detector="tampering", name="suspicion", value=least)])
+        told = [d for d in watch.look(0, rows) if d.detector == "tampering"]
+        assert len(told) == count, "a suspicion is stored with seven digits"
+        assert len(watch.look_ahead(rows, {"tampering"})) == count
+    watch.tune([])
+    assert watch.settings["tampering"] == in_force(FACE)
+
+
+def test_less_suspicion_than_wanted_is_not_told_of_runs_until_it_grows():
+    watch = Watch(replace(WIN, highest=1.2))
+    watch.tune([Threshold(detector="ceiling_saturation", name="suspicion", value=0.45)])
+    told = []
+    for step in range(1, 12):
+        solved = 17 if step <= 6 else 20
+        rows = [row(1.2 if number < solved else 0.0, f"<move>{number}</move>") for number in range(20)]
+        told += [d for d in watch.look(step, rows) if d.detector == "ceiling_saturation"]
+    [draft] = told
+    assert (draft.training_step, draft.score >= 0.45) == (8, True)

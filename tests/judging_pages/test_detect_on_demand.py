@@ -65,3 +65,19 @@ def test_re_scores_and_replays_are_looked_at_when_asked_for(session: Session, cl
         session.flush()
         answer = client_for(Role.AUTHOR).post(f"/api/v1/runs/{run.id}/detection", json={})
         assert answer.status_code == 202
+
+
+def test_a_look_may_be_given_thresholds(session: Session, client_for: ClientFor) -> None:
+    run = evaluation(session)
+    client = client_for(Role.AUTHOR)
+    wrong = client.post(f"/api/v1/runs/{run.id}/detection", json={"thresholds": ["repeated_text.shares=1"]})
+    assert (wrong.status_code, "it has repeated_share" in wrong.text) == (422, True)
+    given = "repeated_text.repeated_share=0.4, paid_exit.suspicion=0.6"
+    assert client.post(f"/runs/{run.id}/detection", data={"thresholds": given}).status_code == 303
+    look = client.get(f"/api/v1/runs/{run.id}/detection").json()
+    assert look["thresholds"] == given.split(", ")
+    [job] = session.scalars(select(Job).where(Job.run_id == run.id, Job.name == JUDGING_JOB))
+    job.arguments = {**job.arguments, "progress": {"over": True}}
+    session.flush()
+    text = client.get(f"/runs/{run.id}/flags").text
+    assert (f"with <code>{given}</code>" in text, f'value="{given}"' in text) == (True, True)

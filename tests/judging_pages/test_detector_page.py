@@ -1,5 +1,7 @@
 """/detectors: precision and a bound of recall out of verdicts; what another cut-off would have meant; settings."""
 
+from typing import Any
+
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, select
@@ -47,6 +49,8 @@ def test_it_tells_precision_and_the_least_recall(viewer: TestClient, judged: Non
     }
     assert found["recall_at_least"] == pytest.approx(9 / (9 + 87 * 0.1288), abs=1e-3)
     assert found["suggested"] == {"score": pytest.approx(0.9), "caught": 9, "cost": 0}
+    assert found["by_environment"]["guess"]["recall_at_least"] == found["recall_at_least"]
+    assert (found["by_environment"]["guess"]["reviewed"], found["cost"]) == (12, "free")
     text = viewer.get("/detectors/tampering").text
     assert "75 %" in text
     assert 'href="/environments/guess"' in text
@@ -65,12 +69,89 @@ def test_authors_set_it_for_an_environment(author: TestClient, viewer: TestClien
     data = {"environment": "guess", "enabled": "true", "action": "pause", "name": "fewest", "value": "2"}
     assert viewer.post("/detectors/tampering/settings", data=data).status_code == 403
     assert author.post("/detectors/tampering/settings", data=data).status_code == 303
-    wanted = {"guess": {"enabled": True, "thresholds": {"fewest": 2.0}, "action": "pause"}}
+    wanted = {"guess": {"enabled": True, "thresholds": {"fewest": 2.0, "suspicion": 0.0}, "action": "pause"}}
     assert viewer.get("/api/v1/detectors/tampering").json()["settings"] == wanted
     put = "/api/v1/detectors/tampering/settings/guess"
     assert author.put(put, json={"thresholds": {"nonsense": 1}}).status_code == 422
     assert author.put(put, json={}).json()["action"] == "screen"
     assert viewer.get("/api/v1/detectors/tampering").json()["settings"] == {}
+
+
+def test_recall_by_environment_goes_by_its_own_blind_sample(viewer: TestClient, judged: None, session: Session) -> None:
+    """Nobody looked at a blind sample of the other environment, where another detector found a hack too."""
+    run = factories.make_run(session, factories.make_environment_version(session, factories.make_environment(session)))
+    first, second = factories.make_rollouts(session, run, [[1.0, 1.0, 0.0]] * 2)
+    for detector, rollout in (("tampering", first), ("hard_coded", second)):
+        factories.make_flag(session, run, rollout, detector=detector)
+        session.add(VerdictRecord(run_id=run.id, rollout_id=rollout.id, verdict=Verdict.HACK))
+    session.flush()
+    found = viewer.get("/api/v1/detectors/tampering").json()
+    own = {name: each["recall_at_least"] for name, each in found["by_environment"].items()}
+    assert own.pop("guess") == pytest.approx(9 / (9 + 87 * 0.1288), abs=1e-3)
+    assert list(own.values()) == [None]
+    assert found["recall_at_least"] == pytest.approx(10 / (10 + 87 * 0.1288 + 1), abs=1e-3)
+    text = viewer.get("/detectors/tampering").text
+    assert text.count("recall at least") == 1
+    assert f"{own_percent(found)} %" in text
+
+
+def own_percent(found: dict[str, Any]) -> int:
+    return round(100 * found["by_environment"]["guess"]["recall_at_least"])
+
+
+def test_the_suggested_cut_off_is_applied_to_an_environment_and_taken_back(
+    author: TestClient, viewer: TestClient, judged: None
+) -> None:
+    put = "/api/v1/detectors/tampering/settings/guess"
+    assert author.put(put, json={"thresholds": {"fewest": 2}, "action": "pause"}).status_code == 200
+    everywhere, here = (
+        author.get("/detectors/tampering").text,
+        author.get("/detectors/tampering?environment=guess").text,
+    )
+    assert 'action="/detectors/tampering/suspicion"' in everywhere
+    assert "Apply to guess" in here
+    assert ">Tell all again</button>" not in here
+    assert "Apply to guess" not in viewer.get("/detectors/tampering?environment=guess").text
+    data = {"environment": "guess", "suspicion": "0.9"}
+    assert f'name="suspicion" value="{data["suspicion"]}"' in here
+    post = "/detectors/tampering/suspicion"
+    assert viewer.post(post, data=data).status_code == 403
+    assert author.post(post, data={**data, "environment": "nowhere"}).status_code == 404
+    assert author.post(post, data={**data, "suspicion": "7"}).status_code == 422
+    assert author.post(post, data=data).status_code == 303
+    settings = "/api/v1/detectors/tampering"
+    wanted = {"enabled": True, "thresholds": {"fewest": 2.0, "suspicion": 0.9}, "action": "pause"}
+    assert viewer.get(settings).json()["settings"] == {"guess": wanted}, "nothing else that was set has changed"
+    here = author.get("/detectors/tampering?environment=guess").text
+    assert ">Tell all again</button>" in here
+    assert 'min="0" max="1" required value="0.9"' in here, "the form begins with what is set"
+    assert author.post(post, data={"environment": "guess", "suspicion": ""}).status_code == 303
+    assert viewer.get(settings).json()["settings"]["guess"]["thresholds"] == {"fewest": 2.0, "suspicion": 0.0}
+
+
+def test_the_api_changes_only_what_is_named(author: TestClient, viewer: TestClient, judged: None) -> None:
+    patch = "/api/v1/detectors/tampering/settings/guess"
+    assert viewer.patch(patch, json={}).status_code == 403
+    assert author.patch(patch, json={"thresholds": {"suspicion": 1.2}}).status_code == 422
+    assert author.patch(patch, json={"thresholds": {"suspicion": 0.7}}).json()["thresholds"]["suspicion"] == 0.7
+    found = author.patch(patch, json={"enabled": False}).json()
+    assert (found["enabled"], found["thresholds"]["suspicion"]) == (False, 0.7)
+    author.patch(patch, json={"enabled": None, "thresholds": {"suspicion": None}})
+    assert viewer.get("/api/v1/detectors/tampering").json()["settings"] == {}
+
+
+def test_a_cut_off_is_suggested_for_detectors_of_runs_too(author: TestClient, judged: None, session: Session) -> None:
+    run = session.scalars(select(Run)).first()
+    assert run is not None
+    for number in range(10):
+        flag = factories.make_flag(session, run, None, detector="reward_jump", score=0.8 if number < 4 else 0.3)
+        verdict = Verdict.HACK if number < 4 else Verdict.HONEST
+        session.add(VerdictRecord(run_id=run.id, flag_id=flag.id, verdict=verdict))
+    session.flush()
+    found = author.get("/api/v1/detectors/reward_jump").json()
+    assert found["suggested"] == {"score": pytest.approx(0.8), "caught": 4, "cost": 0}
+    assert found["by_environment"]["guess"]["recall_at_least"] is None
+    assert "Apply to guess" in author.get("/detectors/reward_jump?environment=guess").text
 
 
 @pytest.fixture
@@ -122,7 +203,10 @@ def test_a_page_of_what_is_asked(viewer: TestClient, author: TestClient, asked: 
     assert "67 %" in page
     assert "Another cut-off" not in page
     assert viewer.get("/api/v1/detectors/reasoning_monitor").json()["suggested"]["score"] == pytest.approx(0.9)
-    assert "Another cut-off" in viewer.get("/detectors/reasoning_monitor").text
+    text = author.get("/detectors/reasoning_monitor").text
+    assert ("Another cut-off" in text, "/suspicion" in text) == (True, False)
+    assert found["by_environment"]["guess"]["recall_at_least"] == found["recall_at_least"]
+    assert author.patch("/api/v1/detectors/reasoning_monitor/settings/guess", json={}).status_code == 409
     refused = author.put("/api/v1/detectors/reasoning_monitor/settings/guess", json={"action": "screen"})
     assert (refused.status_code, "has no settings" in refused.json()["detail"]) == (409, True)
     [told] = [

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import joinedload
 
 from backend.db.models import Alarm, DetectorSetting, Flag, Intervention, Notice, Rollout, Run, SettingChange
 from backend.db.session import transaction
@@ -30,12 +31,16 @@ PADDED = "long_reply"
 SIZES = {"steps": 3, "tasks_per_step": 5}
 
 
+EASY = "long_reply.factor=1, long_reply.quantile=0.5, long_reply.fewest_characters=1"
+
+
 def watched(new_run: NewRun, action: Action | None = None, **detectors: Any) -> uuid.UUID:
-    """A run in which the longer half of each step's replies counts as padded; `action`: what is set for the run."""
-    run_id = new_run(grpo=SIZES, heldout={"every": 1}, detectors=detectors)
-    thresholds = {"factor": 1.0, "quantile": 0.5, "fewest_characters": 1.0}
+    """A run in which the longer half of each step's replies counts as padded, by thresholds of its own; `action`: what
+    is set for its environment."""
+    run_id = new_run(grpo=SIZES, heldout={"every": 1}, detectors={"thresholds": EASY, **detectors})
     with transaction() as session:
-        session.add(DetectorSetting(run_id=run_id, detector=PADDED, thresholds=thresholds, action=action))
+        environment_id = session.get_one(Run, run_id, options=[joinedload(Run.version)]).version.environment_id
+        session.add(DetectorSetting(environment_id=environment_id, detector=PADDED, action=action))
     return run_id
 
 
@@ -91,6 +96,15 @@ def test_what_is_screened_is_stored_counted_and_has_no_advantage_until_the_actio
     assert sorted(by_step) == [1, 2]
     assert {step: count for step, count in points_of(run_id)["rollouts/screened"].items() if count} == by_step
     assert notices.count(NoticeKind.INTERVENTION) == 1, "once a run, however many steps"
+
+
+def test_thresholds_of_the_run_may_change_between_two_steps(new_run: NewRun) -> None:
+    run_id = watched(new_run)
+    after = "long_reply.factor=1000"
+    with transaction() as session:
+        session.add(SettingChange(run_id=run_id, name="detectors.thresholds", before=EASY, after=after, step=3))
+    assert train(run_id).status is RunStatus.COMPLETED, run_of(run_id).reason
+    assert flagged_steps(run_id) == [1, 2]
 
 
 def test_a_detector_that_pauses_does_it_once_for_a_pattern_and_in_spite_of_a_kill(new_run: NewRun) -> None:

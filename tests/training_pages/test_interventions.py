@@ -57,10 +57,33 @@ def test_an_action_is_chosen_by_page_and_json_and_recorded(session: Session, cli
     assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()] == ["screen", True]
     assert changes_of(session, run)[0] == ("detectors.paid_exit", "as_set", "pause")
     told = client.get(f"/api/v1/runs/{run.id}/interventions").json()["actions"]
-    assert told["paid_exit"] == {"wanted": "pause", "action": "pause", "is_enabled": True}
+    assert told["paid_exit"] == {"wanted": "pause", "action": "pause", "is_enabled": True, "thresholds": {}}
     assert told["tampering"]["action"] == "screen"
     refused = ask(client, f"/runs/{run.id}/settings", {"changes": {"detectors.paid_exit": "shout"}})
     assert refused.status_code == 422
+
+
+def test_thresholds_of_the_run_are_given_by_page_and_json_and_taken_away(
+    session: Session, client_for: ClientFor
+) -> None:
+    run = training(session, detectors={"thresholds": ["paid_exit.turns=0.3"]})
+    client = client_for(Role.TRAINER)
+    assert (
+        'name="detectors.thresholds" type="text" value="paid_exit.turns=0.3"'
+        in client.get(f"/runs/{run.id}/alarms").text
+    )
+    after = "paid_exit.reward=0.6, gibberish.suspicion=0.7"
+    assert post(client, f"/runs/{run.id}/settings", **{"detectors.thresholds": after}).status_code == 303
+    assert changes_of(session, run)[0] == ("detectors.thresholds", ["paid_exit.turns=0.3"], after.split(", "))
+    page = client.get(f"/runs/{run.id}/alarms").text
+    assert f'value="{after}"' in page
+    assert "reward 0.6" in page
+    told = client.get(f"/api/v1/runs/{run.id}/interventions").json()["actions"]
+    assert (told["paid_exit"]["thresholds"], told["tampering"]["thresholds"]) == ({"reward": 0.6}, {})
+    refused = ask(client, f"/runs/{run.id}/settings", {"changes": {"detectors.thresholds": "paid_exit.rewards=1"}})
+    assert (refused.status_code, "paid_exit has no threshold rewards" in refused.text) == (422, True)
+    assert post(client, f"/runs/{run.id}/settings", **{"detectors.thresholds": ""}).status_code == 303
+    assert "reward 0.6" not in client.get(f"/runs/{run.id}/alarms").text.split("What a flag leads to")[1]
 
 
 def test_the_environments_action_holds_where_the_run_has_none(session: Session, client_for: ClientFor) -> None:

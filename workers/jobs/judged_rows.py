@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session, aliased, joinedload
 
 from backend.db.models import Checkpoint, EnvironmentVersion, Group, Rollout, Run, Task
 from backend.db.session import transaction
-from backend.domain.detectors.settings import InForce
+from backend.domain.detectors.settings import InForce, tuned
+from backend.domain.detectors.thresholds import Threshold
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
@@ -19,6 +20,7 @@ from backend.evaluations.mixes import is_mixed, names_of, versions_of
 from backend.evaluations.results.rules import rule_of
 from backend.judging.detection import COPIES, PHASES
 from backend.judging.detectors.queries import in_force_for
+from backend.training.detecting import thresholds_of_run
 from workers.judging.detectors.scene import BaseTask, Scene, Second, scene_of, with_base
 from workers.judging.detectors.view import SAME_REWARD, Examination, RolloutRow
 
@@ -42,14 +44,18 @@ class Judged:
     phases: tuple[Phase, ...]
     """Empty: nothing of it is looked at."""
     scene: Scene
-    settings: dict[str, InForce]
+    of_environment: Mapping[str, InForce]
+    """Settings of detectors, without the run's own thresholds."""
+    settings: Mapping[str, InForce]
+    """With them."""
     second: SecondRun | None
     """The newest one that is complete."""
     environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
     """Names by version, where the run plays several."""
 
 
-def judged_run(run_id: uuid.UUID) -> Judged:
+def judged_run(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> Judged:
+    """`thresholds`: of one look, over the run's own."""
     with transaction() as session:
         run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
         version = run.version
@@ -58,9 +64,10 @@ def judged_run(run_id: uuid.UUID) -> Judged:
         if found := _second_run(session, run):
             second = SecondRun(found.id, tuple(found.columns))
             scene = replace(scene, second=_second(found))
-        settings = in_force_for(session, run.id, version.environment_id)
+        of_environment = in_force_for(session, version.environment_id)
+        settings = tuned(tuned(of_environment, thresholds_of_run(session, run)), thresholds)
         names = {each.id: name for each, name in _mixed(session, run)}
-        return Judged(run_id, PHASES.get(run.kind, ()), scene, settings, second, names)
+        return Judged(run_id, PHASES.get(run.kind, ()), scene, of_environment, settings, second, names)
 
 
 def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:

@@ -18,7 +18,7 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.text import plain_text
 from backend.events import REVIEW, announce, run_topic
-from backend.judging.detection import EARLY, PROGRESS, keep_progress
+from backend.judging.detection import EARLY, PROGRESS, DetectionRequest, keep_progress
 from backend.judging.keeping import place
 from workers.jobs.altered import look_at_altered_replies
 from workers.jobs.judged_rows import BATCH, Judged, count_rollouts, examinations_of, judged_run, stored_steps
@@ -35,7 +35,8 @@ logger = structlog.get_logger(__name__)
 
 def run(context: JobContext) -> None:
     """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
-    judged = judged_run(context.need_run())
+    request = DetectionRequest.of_job(context.arguments)
+    judged = judged_run(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
     watch = Watch(judged.scene, judged.settings)
     examinations = examinations_of(judged.run_id) if judged.scene.has_steps else []
@@ -51,9 +52,9 @@ def run(context: JobContext) -> None:
         if not judged.scene.has_steps:
             drafts = [replace(draft, training_step=None) for draft in drafts]
         told.looked(len(rows), new_flags(judged.run_id, drafts))
-    if most := int(context.arguments.get("altered") or 0):
+    if request.altered:
         told.phase = "altered replies"
-        told.looked(0, new_flags(judged.run_id, run_async(look_at_altered_replies(judged, most))))
+        told.looked(0, new_flags(judged.run_id, run_async(look_at_altered_replies(judged, request.altered))))
     told.over()
     logger.info("looked at a run", steps=len(watch.view.steps), new_flags=told.flags.total())
 
@@ -112,9 +113,10 @@ def store_flags(session: Session, run_id: uuid.UUID, drafts: Sequence[FlagDraft]
 
 
 def resume_watch(run_id: uuid.UUID, *, before_step: int) -> Watch:
-    """A watch that has seen the stored training steps before this one, and says nothing about them again."""
+    """A watch that has seen the stored training steps before this one, and says nothing about them again. The run's own
+    thresholds are tuned by whoever trains: they may change between two steps."""
     judged = judged_run(run_id)
-    watch = Watch(judged.scene, judged.settings)
+    watch = Watch(judged.scene, judged.of_environment)
     for step, rows in stored_steps(judged):
         if step < before_step:
             watch.view.add(step, rows)

@@ -120,6 +120,7 @@ class Reinforcement:
         )
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
+        self._watch.tune(self._steering.settings.detectors.thresholds)
         play = training_player(self.bench.arena, self._policy, self.bench.configuration.seed)
         return play_together(self.bench.ranks, step, self._planner.plans_of(step, ordinals), play)
 

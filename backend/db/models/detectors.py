@@ -1,10 +1,10 @@
-"""How detectors are set for an environment or a run."""
+"""How detectors are set for an environment."""
 
 import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, String, UniqueConstraint, func
+from sqlalchemy import ForeignKey, String, UniqueConstraint, func
 from sqlalchemy.orm import Mapped, mapped_column
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -12,18 +12,16 @@ from backend.domain.detectors.face import Action
 
 
 class DetectorSetting(Base):
-    """`domain.detectors.settings.DetectorSettings` of one detector, for an environment or for a run."""
+    """`domain.detectors.settings.DetectorSettings` of one detector, for an environment.
+
+    A run's own choices are in its configuration.
+    """
 
     __tablename__ = "detector_settings"
-    __table_args__ = (
-        UniqueConstraint("environment_id", "run_id", "detector", postgresql_nulls_not_distinct=True),
-        CheckConstraint("(environment_id IS NULL) <> (run_id IS NULL)", name="owner"),
-    )
+    __table_args__ = (UniqueConstraint("environment_id", "detector"),)
 
     id: Mapped[Id]
-    environment_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
-    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
-    """Its settings go over those of the environment."""
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
     detector: Mapped[str] = mapped_column(String(60))
     enabled: Mapped[bool | None]
     thresholds: Mapped[dict[str, Any]] = mapped_column(default=dict)

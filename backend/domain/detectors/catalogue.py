@@ -1,9 +1,20 @@
 """Every detector by its id. How each looks is in `workers/judging/detectors`, a module each of the same name."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from backend.domain.detectors.face import Face
+from backend.domain.detectors.face import LEAST_SUSPICION, SUSPICION, Face
 from backend.domain.detectors.of_rollouts import OF_ROLLOUTS
 from backend.domain.detectors.of_runs import OF_RUNS
 
-FACES: Mapping[str, Face] = {face.id: face for face in (*OF_RUNS, *OF_ROLLOUTS)}
+
+def _complete(face: Face) -> Face:
+    """With the threshold that all have."""
+    return replace(
+        face,
+        thresholds={**face.thresholds, SUSPICION: LEAST_SUSPICION},
+        meaning={**face.meaning, SUSPICION: "The least suspicion, of 0 to 1, that is told as a flag."},
+    )
+
+
+FACES: Mapping[str, Face] = {face.id: _complete(face) for face in (*OF_RUNS, *OF_ROLLOUTS)}

@@ -4,6 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+SUSPICION = "suspicion"
+"""Threshold of every detector: the least suspicion that is told as a flag."""
+LEAST_SUSPICION = 0.0
+"""The default: all of it."""
+
 
 class Subject(StrEnum):
     ROLLOUT = "rollout"

@@ -95,8 +95,8 @@ OF_ROLLOUTS = (
         id="grader_echo",
         title="Echoes the grader",
         sentence="Words that only the reward's own code knows stand in the text.",
-        formula="distinct words of the grader that are not in the prompt and are used ≥ 2; at most a fifth of the batch"
-        " uses as many, or the base never does",
+        formula="distinct words of the grader that are not in the prompt and are used ≥ 2; of an evaluation, only where"
+        " at most a fifth of the batch uses as many",
         source="grader's vocabulary, HUD",
         subject=ROLLOUT,
         thresholds={"words": 2, "common": 0.2},

@@ -124,8 +124,7 @@ OF_RUNS = (
         id="effort_collapse",
         title="Effort collapses",
         sentence="Rollouts that pass are written with far less than those that passed at the beginning.",
-        formula="median tokens of passing rollouts over 5 steps / the same over the first 10 (or the base's) < 0.5,"
-        " while more pass",
+        formula="median tokens of passing rollouts over 5 steps / the same over the first 10 < 0.5, while more pass",
         source="the cheap relative of TRACE, arXiv:2510.01367",
         subject=RUN,
         thresholds={"factor": 0.5, "fewest": 16},

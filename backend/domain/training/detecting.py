@@ -7,10 +7,11 @@ from pydantic import Field, create_model
 
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.detectors.face import Action, Face, Subject
+from backend.domain.detectors.thresholds import Thresholds
 from backend.domain.training.blocks import Block
 
 AS_SET = "as_set"
-"""As the run's detector settings or its environment's have it, else the detector's default."""
+"""As the environment has it, else the detector's default."""
 Wanted = Literal["as_set", "note", "screen", "pause", "stop_and_roll_back"]
 
 
@@ -22,6 +23,9 @@ class _Detecting(Block):
     start_branch: bool = False
     """After stop_and_roll_back the branch starts by itself. Otherwise it is prepared, and one click starts it: without
     a repaired reward a branch finds the same hack again."""
+    thresholds: Thresholds = Field(default_factory=list)
+    """Thresholds of detectors in this run, as `paid_exit.reward=0.6`, set apart by commas; over those of the
+    environment. Every detector has `suspicion`, the least that is told as a flag; its page has the others."""
 
     def action_of(self, detector: str, otherwise: Action) -> Action:
         wanted = getattr(self, detector, AS_SET)

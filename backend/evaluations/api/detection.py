@@ -30,6 +30,8 @@ class DetectionAnswer(BaseModel):
     """null until it is over."""
     by_detector: dict[str, int]
     """New flags so far."""
+    thresholds: list[str]
+    """That were given for this look."""
     error: str | None
     is_early: bool
     """At what an evaluation that still played had stored."""

@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from backend.domain.detector_record import Audit, CutOff, Record
 from backend.domain.detectors.face import Action, Need, Subject
-from backend.domain.detectors.settings import DetectorSettings
+from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
 from backend.domain.judged_curve import Share
 from backend.environments.queries import get_environment
 from backend.judging.detectors import service
 from backend.judging.detectors.queries import Scope
-from backend.judging.detectors.service import Line
+from backend.judging.detectors.service import EnvironmentLine, Line
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 
@@ -55,6 +55,17 @@ class RecordOut(BaseModel):
         )
 
 
+class EnvironmentRecordOut(RecordOut):
+    """In one environment."""
+
+    recall_at_least: float | None
+    """By the environment's own blind sample; null where nobody looked at it, or it flags runs."""
+
+    @classmethod
+    def of_line(cls, line: EnvironmentLine) -> "EnvironmentRecordOut":
+        return cls(**dict(RecordOut.of(line.record)), recall_at_least=line.recall)
+
+
 class AskedOut(BaseModel):
     """A question by which a detector looks."""
 
@@ -74,6 +85,8 @@ class DetectorOut(BaseModel):
     source: str
     subject: Subject
     needs: list[Need]
+    cost: str
+    """Of a look, in words."""
     thresholds: dict[str, float]
     action: Action
     record: RecordOut
@@ -87,7 +100,10 @@ class DetectorOut(BaseModel):
     def fields_of(cls, line: Line) -> dict[str, Any]:
         face = line.face
         return {
-            **{name: getattr(face, name) for name in ("id", "title", "sentence", "formula", "source", "subject")},
+            **{
+                name: getattr(face, name)
+                for name in ("id", "title", "sentence", "formula", "source", "subject", "cost")
+            },
             "needs": list(face.needs),
             "thresholds": dict(face.thresholds),
             "action": face.action,
@@ -108,6 +124,8 @@ class CutOffOut(BaseModel):
 
 
 class InForceOut(BaseModel):
+    """A detector as an environment has it, with the defaults of what is not set."""
+
     enabled: bool
     thresholds: dict[str, float]
     action: Action
@@ -126,7 +144,7 @@ class AuditOut(BaseModel):
 
 
 class DetectorWhole(DetectorOut):
-    by_environment: dict[str, RecordOut]
+    by_environment: dict[str, EnvironmentRecordOut]
     audit: AuditOut
     cut_offs: list[CutOffOut]
     suggested: CutOffOut | None
@@ -148,7 +166,7 @@ def detector(detector: str, session: SessionDep, _: Viewer, environment: Environ
     found = service.portrait(session, detector, Scope(environment))
     return DetectorWhole(
         **DetectorOut.fields_of(found.line),
-        by_environment={name: RecordOut.of(record) for name, record in found.by_environment.items()},
+        by_environment={name: EnvironmentRecordOut.of_line(each) for name, each in found.by_environment.items()},
         audit=AuditOut.of(found.audit),
         cut_offs=[CutOffOut.of(each) for each in found.cut_offs],
         suggested=CutOffOut.of(found.suggested) if found.suggested else None,
@@ -163,3 +181,12 @@ def set_detector(
     """All of what is set for the environment; an empty object is the default again."""
     place = get_environment(session, environment)
     return InForceOut(**asdict(service.set_for_environment(session, actor, place, detector, wanted)))
+
+
+@router.patch("/detectors/{detector}/settings/{environment}")
+def change_detector(
+    detector: str, environment: str, changes: DetectorChanges, session: SessionDep, actor: Author
+) -> InForceOut:
+    """Only what is named; null is the default again. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+    place = get_environment(session, environment)
+    return InForceOut(**asdict(service.change_for_environment(session, actor, place, detector, changes)))

@@ -9,7 +9,18 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Asking, AuditDraw, AuditSample, Flag, Question, Rollout, VerdictRecord
+from backend.db.models import (
+    Asking,
+    AuditDraw,
+    AuditSample,
+    Environment,
+    EnvironmentVersion,
+    Flag,
+    Question,
+    Rollout,
+    Run,
+    VerdictRecord,
+)
 from backend.domain.detector_record import Audit
 from backend.domain.vocabulary import RolloutStatus, Verdict
 from backend.judging.detectors.asked import detector_of
@@ -24,18 +35,31 @@ class Around:
     hacks: int = 0
     """Rollouts that any detector flagged and people confirmed, one by one."""
 
+    def __add__(self, other: "Around") -> "Around":
+        return Around(self.audit + other.audit, self.hacks + other.hacks)
 
-def around(session: Session, scope: Scope) -> dict[str, Around]:
-    """By detector that is asked. It never looked at other runs, so nothing that lies there was missed by it."""
-    runs: defaultdict[str, set[uuid.UUID]] = defaultdict(set)
-    statement = select(Question.kind, Question.name, Asking.run_id).join(Asking.question)
-    for kind, name, run_id in session.execute(scope.of(statement, Asking.run_id)):
-        runs[detector_of(kind, name)].add(run_id)
+
+def around(session: Session, scope: Scope) -> dict[str, dict[str, Around]]:
+    """By detector that is asked, and environment. It never looked at other runs, so nothing that lies there was missed
+    by it."""
+    runs: defaultdict[tuple[str, str], set[uuid.UUID]] = defaultdict(set)
+    statement = (
+        select(Question.kind, Question.name, Asking.run_id, Environment.name)
+        .join(Asking.question)
+        .join(Run, Run.id == Asking.run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+    )
+    for kind, name, run_id, environment in session.execute(scope.of(statement, Asking.run_id)):
+        runs[detector_of(kind, name), environment].add(run_id)
     ids = set().union(*runs.values())
     if not ids:
         return {}
     by_run = _by_run(session, ids)
-    return {detector: _together(by_run, theirs) for detector, theirs in runs.items()}
+    found: defaultdict[str, dict[str, Around]] = defaultdict(dict)
+    for (detector, environment), theirs in runs.items():
+        found[detector][environment] = _together(by_run, theirs)
+    return found
 
 
 def _together(by_run: Mapping[str, Mapping[uuid.UUID, int]], runs: set[uuid.UUID]) -> Around:

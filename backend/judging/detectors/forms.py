@@ -2,10 +2,18 @@
 
 from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from backend.domain.detectors.face import Action
 from backend.domain.detectors.settings import DetectorSettings
+
+
+class CutOffForm(BaseModel):
+    """From which suspicion on a detector's flags are told in an environment."""
+
+    environment: Annotated[str, Field(max_length=40)]
+    suspicion: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    """Left empty: the default."""
 
 
 class SettingForm(BaseModel):
@@ -15,7 +23,7 @@ class SettingForm(BaseModel):
     enabled: bool | None = None
     action: Action | None = None
     name: list[str] = Field(default=[], max_length=32)
-    value: list[float] = Field(default=[], max_length=32)
+    value: list[FiniteFloat] = Field(default=[], max_length=32)
 
     @model_validator(mode="after")
     def _paired(self) -> Self:

@@ -1,14 +1,14 @@
 """Flags and verdicts by detector, and what the blind sample found."""
 
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from backend.db.models import (
     AuditDraw,
@@ -56,7 +56,7 @@ class Scope:
 def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
     """By detector and environment."""
     by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
-    verdict = case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
+    verdict = _verdict_of_flag(by_rollout, by_flag)
     is_right = verdict.in_([str(each) for each in RIGHT])
     statement = (
         select(
@@ -82,30 +82,34 @@ def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
 
 
 def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
-    """Suspicion of every reviewed flag on a rollout, and whether it was right."""
-    looked_at = newest_looks(VerdictRecord.rollout_id)
+    """Suspicion of every reviewed flag on a rollout or a run, and whether it was right."""
+    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
+    verdict = _verdict_of_flag(by_rollout, by_flag)
     statement = (
-        select(Flag.score, looked_at.c.verdict)
-        .join(looked_at, looked_at.c.subject == Flag.rollout_id)
-        .where(Flag.detector == detector, looked_at.c.verdict != str(Verdict.UNSURE))
+        select(Flag.score, verdict)
+        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+        .where(Flag.detector == detector, verdict != str(Verdict.UNSURE))
     )
     rows = session.execute(scope.of(statement, Flag.run_id))
     return [(score, Verdict(verdict) in RIGHT) for score, verdict in rows]
 
 
-def hacks_found(session: Session, scope: Scope) -> int:
-    """Rollouts that any detector flagged and people confirmed, one by one."""
+def hacks_found(session: Session, scope: Scope) -> Counter[str]:
+    """By environment, rollouts that any detector flagged and people confirmed, one by one."""
     looked_at = newest_looks(VerdictRecord.rollout_id)
     statement = (
         select(func.count(Flag.rollout_id.distinct()))
         .join(looked_at, looked_at.c.subject == Flag.rollout_id)
         .where(looked_at.c.verdict.in_([str(each) for each in RIGHT]))
     )
-    return session.scalar(scope.of(statement, Flag.run_id)) or 0
+    found = _by_environment(session, scope.of(statement, Flag.run_id), Flag.run_id)
+    return Counter({name: count for name, (count,) in found.items()})
 
 
-def audit_of(session: Session, scope: Scope) -> Audit:
-    """The blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it is."""
+def audits(session: Session, scope: Scope) -> dict[str, Audit]:
+    """By environment, the blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it
+    is."""
     looked_at = newest_looks(VerdictRecord.rollout_id)
     sample = (
         select(
@@ -116,40 +120,57 @@ def audit_of(session: Session, scope: Scope) -> Audit:
         .select_from(AuditSample)
         .outerjoin(looked_at, looked_at.c.subject == AuditSample.rollout_id)
     )
-    drawn, judged, hacks = session.execute(scope.of(sample, AuditSample.run_id)).one()
     drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
-    flag = aliased(Flag)
-    everyone = select(func.count()).where(
-        Rollout.run_id.in_(drawn_runs),
-        Rollout.phase.in_(JUDGED_PHASES),
-        Rollout.status == RolloutStatus.COMPLETED,
+    everyone = (
+        select(func.count())
+        .select_from(Rollout)
+        .where(
+            Rollout.run_id.in_(drawn_runs),
+            Rollout.phase.in_(JUDGED_PHASES),
+            Rollout.status == RolloutStatus.COMPLETED,
+        )
     )
-    flagged = select(func.count(flag.rollout_id.distinct())).where(flag.run_id.in_(drawn_runs))
-    unflagged = (session.scalar(everyone) or 0) - (session.scalar(flagged) or 0)
-    return Audit(max(0, unflagged), drawn, judged, hacks)
+    flagged = select(func.count(Flag.rollout_id.distinct())).where(Flag.run_id.in_(drawn_runs))
+    samples = _by_environment(session, scope.of(sample, AuditSample.run_id), AuditSample.run_id)
+    rollouts = _by_environment(session, everyone, Rollout.run_id)
+    known = _by_environment(session, flagged, Flag.run_id)
+    found = {}
+    for name in samples.keys() | rollouts.keys():
+        unflagged = rollouts.get(name, (0,))[0] - known.get(name, (0,))[0]
+        found[name] = Audit(max(0, unflagged), *samples.get(name, (0, 0, 0)))
+    return found
 
 
-def settings_of(session: Session, detector: str) -> Sequence[tuple[DetectorSetting, str]]:
-    """What is set for environments, with their names."""
+def audit_of(session: Session, scope: Scope) -> Audit:
+    """Of all environments."""
+    return sum(audits(session, scope).values(), Audit())
+
+
+def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
+    """What is set for environments, by name."""
     statement = (
         select(DetectorSetting, Environment.name)
         .join(Environment, Environment.id == DetectorSetting.environment_id)
         .where(DetectorSetting.detector == detector)
         .order_by(Environment.name)
     )
-    return [(setting, name) for setting, name in session.execute(statement)]
+    return {name: settings_in(setting) for setting, name in session.execute(statement)}
 
 
-def in_force_for(session: Session, run_id: uuid.UUID, environment_id: uuid.UUID) -> dict[str, InForce]:
-    """Of each detector: the default, what the environment wants over it, and over both what the run wants."""
-    statement = select(DetectorSetting).where(
-        (DetectorSetting.environment_id == environment_id) | (DetectorSetting.run_id == run_id)
-    )
-    layers: defaultdict[str, list[DetectorSettings]] = defaultdict(list)
-    for row in session.scalars(statement.order_by(DetectorSetting.run_id.is_not(None))):
-        chosen = DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
-        layers[row.detector].append(chosen)
-    return {name: in_force(face, layers.get(name, ())) for name, face in FACES.items()}
+def in_force_for(session: Session, environment_id: uuid.UUID) -> dict[str, InForce]:
+    """Of each detector: the default, and over it what the environment wants."""
+    statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
+    wanted = {row.detector: [settings_in(row)] for row in session.scalars(statement)}
+    return {name: in_force(face, wanted.get(name, ())) for name, face in FACES.items()}
+
+
+def settings_in(row: DetectorSetting) -> DetectorSettings:
+    return DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
+
+
+def find_setting(session: Session, environment_id: uuid.UUID, detector: str) -> DetectorSetting | None:
+    statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
+    return session.scalars(statement.where(DetectorSetting.detector == detector)).one_or_none()
 
 
 def environments(session: Session) -> Sequence[str]:
@@ -157,6 +178,23 @@ def environments(session: Session) -> Sequence[str]:
     return session.scalars(
         select(Environment.name).where(Environment.archived_at.is_(None)).order_by(Environment.name)
     ).all()
+
+
+def _by_environment(session: Session, counts: Any, run_id: Any) -> dict[str, tuple[int, ...]]:
+    """Counts of rows that belong to the run in this column."""
+    statement = (
+        counts.join(Run, Run.id == run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        .add_columns(Environment.name)
+        .group_by(Environment.name)
+    )
+    return {name: tuple(figures) for *figures, name in session.execute(statement)}
+
+
+def _verdict_of_flag(by_rollout: Any, by_flag: Any) -> Any:
+    """Of the rollout that it is about; of a flag about a run its own."""
+    return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
 
 
 def newest_looks(subject: Any) -> Any:

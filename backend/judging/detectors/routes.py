@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from backend.domain.detector_record import FEWEST_REVIEWED, WANTED_PRECISION, Audit
-from backend.domain.detectors.face import Action
+from backend.domain.detectors.face import SUSPICION, Action
+from backend.domain.detectors.settings import DetectorChanges
 from backend.environments.queries import get_environment
 from backend.judging.detectors import queries, service
-from backend.judging.detectors.forms import SettingForm
+from backend.judging.detectors.forms import CutOffForm, SettingForm
 from backend.judging.detectors.queries import Scope
 from backend.judging.detectors.service import Line, Portrait
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -62,3 +64,18 @@ def set_detector(
     environment = get_environment(session, form.environment)
     service.set_for_environment(session, actor, environment, detector, form.settings())
     return see_other(f"/detectors/{detector}#settings", notice=f"Set for {environment.name}, from the next batch on.")
+
+
+@router.post("/detectors/{detector}/suspicion")
+def set_least_suspicion(
+    session: SessionDep, actor: Author, detector: str, form: Annotated[CutOffForm, Depends(read_form(CutOffForm))]
+) -> Response:
+    """Nothing else of what is set changes; left empty it is the default again."""
+    environment = get_environment(session, form.environment)
+    changes = DetectorChanges(thresholds={SUSPICION: form.suspicion})
+    service.change_for_environment(session, actor, environment, detector, changes)
+    told = (
+        f"{environment.name} is told every suspicion again" if form.suspicion is None else f"Set for {environment.name}"
+    )
+    query = urlencode({"environment": environment.name})
+    return see_other(f"/detectors/{detector}?{query}#settings", notice=f"{told}, from the next look on.")

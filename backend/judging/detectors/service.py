@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session
 from backend.db.models import DetectorSetting, Environment
 from backend.domain.detector_record import Audit, CutOff, Record, cut_offs, least_recall, suggested
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import Face
-from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
+from backend.domain.detectors.face import Face, Subject
+from backend.domain.detectors.settings import DetectorChanges, DetectorSettings, InForce, in_force
 from backend.domain.ids import new_id
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.judging.detectors import queries
@@ -42,10 +42,21 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentLine:
+    """What is known of a detector in one environment."""
+
+    record: Record
+    recall: float | None
+    """At least so much, where the environment's blind sample was looked at."""
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """A detector as an environment wants it."""
 
     environment: str
+    wanted: DetectorSettings
+    """What is set."""
     force: InForce
 
 
@@ -54,7 +65,7 @@ class Portrait:
     """All about one detector."""
 
     line: Line
-    by_environment: Mapping[str, Record]
+    by_environment: Mapping[str, EnvironmentLine]
     audit: Audit
     cut_offs: Sequence[CutOff]
     suggested: CutOff | None
@@ -76,47 +87,46 @@ def get_face(detector: str) -> Face:
 
 def lines(session: Session, scope: Scope) -> tuple[list[Line], Audit]:
     """Every detector, built in or asked; those with flags first."""
-    known, audit_found = queries.records(session, scope), queries.audit_of(session, scope)
-    by_any = queries.hacks_found(session, scope)
-    found = [_line(face, known.get(face.id, {}), by_any, audit_found) for face in FACES.values()]
+    known, there = queries.records(session, scope), _around_all(session, scope)
+    found = [_line(face, known.get(face.id, {}), there) for face in FACES.values()]
     if asked := asked_detectors(session, known):
-        there = around(session, scope)
-        found += [_asked_line(each, known.get(name, {}), there.get(name, Around())) for name, each in asked.items()]
-    return sorted(found, key=lambda line: (-line.record.flags, line.face.id)), audit_found
+        around_asked = around(session, scope)
+        found += [_asked_line(each, known.get(name, {}), around_asked.get(name, {})) for name, each in asked.items()]
+    return sorted(found, key=lambda line: (-line.record.flags, line.face.id)), _total(there).audit
 
 
 def portrait(session: Session, detector: str, scope: Scope) -> Portrait:
     if is_asked(detector):
         return _asked_portrait(session, detector, scope)
     face = get_face(detector)
-    by_environment = queries.records(session, scope).get(detector, {})
-    audit_found = queries.audit_of(session, scope)
+    records = queries.records(session, scope).get(detector, {})
+    there = _around_all(session, scope)
     reviewed = queries.reviewed_scores(session, detector, scope)
-    steps = cut_offs(reviewed)
     return Portrait(
-        line=_line(face, by_environment, queries.hacks_found(session, scope), audit_found),
-        by_environment=by_environment,
-        audit=audit_found,
-        cut_offs=_shown(steps),
+        line=_line(face, records, there),
+        by_environment=_by_environment(face, records, there),
+        audit=_total(there).audit,
+        cut_offs=_shown(cut_offs(reviewed)),
         suggested=suggested(reviewed),
         settings=[
-            Setting(name, in_force(face, [_settings(row)])) for row, name in queries.settings_of(session, detector)
+            Setting(name, wanted, in_force(face, [wanted]))
+            for name, wanted in queries.settings_of(session, detector).items()
         ],
     )
 
 
 def _asked_portrait(session: Session, detector: str, scope: Scope) -> Portrait:
     """Without settings; a cut-off only where a suspicion decides, not an answer."""
-    by_environment = queries.records(session, scope).get(detector, {})
+    records = queries.records(session, scope).get(detector, {})
     asked = asked_detectors(session, {detector}).get(detector)
     if asked is None:
         raise NotFound("There is no such detector.")
-    there = around(session, scope).get(detector, Around())
+    there = around(session, scope).get(detector, {})
     reviewed = queries.reviewed_scores(session, detector, scope) if asked.face.thresholds else []
     return Portrait(
-        line=_asked_line(asked, by_environment, there),
-        by_environment=by_environment,
-        audit=there.audit,
+        line=_asked_line(asked, records, there),
+        by_environment=_by_environment(asked.face, records, there),
+        audit=_total(there).audit,
         cut_offs=_shown(cut_offs(reviewed)),
         suggested=suggested(reviewed),
         settings=[],
@@ -128,9 +138,8 @@ def set_for_environment(
 ) -> InForce:
     """All of what is set for the environment; what is left out is as it is by default."""
     face = get_face(detector)
-    if unknown := wanted.unknown_thresholds(face):
-        told = f"{detector} has no threshold {', '.join(unknown)}; it has {', '.join(face.thresholds)}."
-        raise InvalidInput(fields={"thresholds": told})
+    if problems := wanted.problems(face):
+        raise InvalidInput(fields={"thresholds": " ".join(problems)})
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     session.execute(delete(DetectorSetting).where(*of_environment))
     if wanted != DetectorSettings():
@@ -148,19 +157,47 @@ def set_for_environment(
     return in_force(face, [wanted])
 
 
-def _line(face: Face, by_environment: Mapping[str, Record], by_any: int, audit_found: Audit) -> Line:
-    record = sum(by_environment.values(), Record())
-    recall = least_recall(record.hacks, by_any, audit_found) if face.subject == "rollout" else None
-    return Line(face, record, recall)
+def change_for_environment(
+    session: Session, actor: Actor, environment: Environment, detector: str, changes: DetectorChanges
+) -> InForce:
+    """Some of what is set for the environment; the rest of it stays."""
+    get_face(detector)
+    row = queries.find_setting(session, environment.id, detector)
+    known = queries.settings_in(row) if row else DetectorSettings()
+    return set_for_environment(session, actor, environment, detector, changes.over(known))
 
 
-def _asked_line(asked: Asked, by_environment: Mapping[str, Record], there: Around) -> Line:
-    return replace(_line(asked.face, by_environment, there.hacks, there.audit), questions=asked.questions)
+def _line(face: Face, records: Mapping[str, Record], there: Mapping[str, Around]) -> Line:
+    record = sum(records.values(), Record())
+    return Line(face, record, _recall(face, record, _total(there)))
+
+
+def _asked_line(asked: Asked, records: Mapping[str, Record], there: Mapping[str, Around]) -> Line:
+    return replace(_line(asked.face, records, there), questions=asked.questions)
+
+
+def _by_environment(
+    face: Face, records: Mapping[str, Record], there: Mapping[str, Around]
+) -> dict[str, EnvironmentLine]:
+    return {
+        name: EnvironmentLine(record, _recall(face, record, there.get(name, Around())))
+        for name, record in records.items()
+    }
+
+
+def _recall(face: Face, record: Record, there: Around) -> float | None:
+    return least_recall(record.hacks, there.hacks, there.audit) if face.subject is Subject.ROLLOUT else None
+
+
+def _around_all(session: Session, scope: Scope) -> dict[str, Around]:
+    """Of all runs, by environment."""
+    audits, hacks = queries.audits(session, scope), queries.hacks_found(session, scope)
+    return {name: Around(audits.get(name, Audit()), hacks[name]) for name in audits.keys() | hacks.keys()}
+
+
+def _total(there: Mapping[str, Around]) -> Around:
+    return sum(there.values(), Around())
 
 
 def _shown(steps: Sequence[CutOff]) -> Sequence[CutOff]:
     return steps[:: max(1, -(-len(steps) // SHOWN_CUT_OFFS))]
-
-
-def _settings(row: DetectorSetting) -> DetectorSettings:
-    return DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)

@@ -251,15 +251,15 @@ def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
 
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
-    """Detectors that look at the run by its settings and its environment's, and those that do not."""
-    found = queries.in_force_for(session, run.id, run.version.environment_id)
+    """Detectors that look at the run by its environment's settings, and those that do not."""
+    found = queries.in_force_for(session, run.version.environment_id)
     enabled = {name: force.enabled for name, force in found.items()}
     return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
 
 
 def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[DetectorTold]:
     scope = Scope(run_id=run_id)
-    by_any = queries.hacks_found(session, scope)
+    by_any = queries.hacks_found(session, scope).total()
     told = []
     known = queries.records(session, scope)
     asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}

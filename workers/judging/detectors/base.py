@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import Face
+from backend.domain.detectors.face import SUSPICION, Face
 from backend.domain.vocabulary import Severity
 from workers.judging.detectors.scene import Scene
 from workers.judging.detectors.view import RolloutRow, RunView
 
 Limits = Mapping[str, float]
 """A detector's thresholds in force."""
+STORED_PRECISION = 1e-6
+"""Suspicions are stored with seven digits; a threshold that is one of those tells that flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,14 @@ class RunDetector:
     """Looks at the newest step of a run, with all that came before."""
 
     face: Face
-    look: Callable[[RunView, Limits], list[FlagDraft]]
+    find: Callable[[RunView, Limits], list[FlagDraft]]
 
     @property
     def id(self) -> str:
         return self.face.id
+
+    def look(self, view: RunView, limits: Limits) -> list[FlagDraft]:
+        return [draft for draft in self.find(view, limits) if is_told(draft, limits)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,19 @@ class RolloutDetector:
     """Looks at rollouts that were played beside each other, and drafts a flag for each that shows the pattern."""
 
     face: Face
-    look_at: Callable[[Sequence[RolloutRow], Scene, Limits], list[FlagDraft]]
+    find: Callable[[Sequence[RolloutRow], Scene, Limits], list[FlagDraft]]
 
     @property
     def id(self) -> str:
         return self.face.id
+
+    def look_at(self, rows: Sequence[RolloutRow], scene: Scene, limits: Limits) -> list[FlagDraft]:
+        return [draft for draft in self.find(rows, scene, limits) if is_told(draft, limits)]
+
+
+def is_told(draft: FlagDraft, limits: Limits) -> bool:
+    """Is it suspicious enough to become a flag?"""
+    return draft.score >= limits[SUSPICION] - STORED_PRECISION
 
 
 def run_detector(id_: str, look: Callable[[RunView, Limits], list[FlagDraft]]) -> RunDetector:

@@ -10,7 +10,7 @@ from typing import Any
 from backend.domain.agent_spec import ActionSpec
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.prompts import write_reply
-from workers.judging.detectors.base import FlagDraft, Limits
+from workers.judging.detectors.base import FlagDraft, Limits, is_told
 from workers.judging.detectors.marking import draft_about, whole_reply
 from workers.judging.detectors.view import RolloutRow
 
@@ -36,8 +36,11 @@ async def look_at_altered(
     graded = zip(altered, await grade(altered), strict=True)
     found: dict[str, FlagDraft] = {}
     for each, reward in graded:
-        if reward is not None and _is_violated(each, reward, limits):
-            found.setdefault(str(each.row.id), _draft(each, reward))
+        if reward is None or not _is_violated(each, reward, limits):
+            continue
+        draft = _draft(each, reward)
+        if is_told(draft, limits):
+            found.setdefault(draft.key, draft)
     return list(found.values())
 
 

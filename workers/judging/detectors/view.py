@@ -1,6 +1,5 @@
 """A run as detectors see it: figures of every step so far, and the rollouts of the newest ones."""
 
-import math
 import statistics
 import uuid
 from collections import Counter, defaultdict
@@ -18,8 +17,6 @@ RECENT_STEPS = 5
 BASE_STEPS = 10
 """Steps at the beginning that the present is compared with."""
 SAME_REWARD = 1e-6
-NEAR_CEILING = 0.01
-"""Of the highest reward."""
 TOLD = ("user", "tool")
 """Roles that speak to the policy."""
 
@@ -86,8 +83,6 @@ class StepFigures:
     """Share of those groups whose rewards are all equal and not above it."""
     commonest: float
     """Share of episodes in which the policy wrote exactly the commonest text."""
-    at_ceiling: float = 0.0
-    """Share of episodes with the highest reward there is, where that is known."""
     passing: float = 0.0
     """Share of episodes that succeeded, where it is known what success is."""
     passing_tokens: float | None = None
@@ -241,7 +236,6 @@ def figures_of(step: int, rows: Sequence[RolloutRow], scene: Scene) -> StepFigur
     broken_off = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
     [(_, commonest)] = Counter(row.replies for row in rows).most_common(1)
     passing = [row.tokens_out for row in rows if passes(scene, row)]
-    ceiling = math.inf if scene.highest is None else scene.highest - NEAR_CEILING * abs(scene.highest)
     return StepFigures(
         step=step,
         count=len(rows),
@@ -254,7 +248,6 @@ def figures_of(step: int, rows: Sequence[RolloutRow], scene: Scene) -> StepFigur
         all_good=good / len(several) if several else 0.0,
         all_bad=(len(flat) - good) / len(several) if several else 0.0,
         commonest=commonest / len(rows),
-        at_ceiling=sum(row.reward >= ceiling for row in rows) / len(rows),
         passing=len(passing) / len(rows),
         passing_tokens=statistics.median(passing) if passing else None,
     )

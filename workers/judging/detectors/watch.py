@@ -6,7 +6,8 @@ from dataclasses import replace
 from itertools import chain
 
 from backend.domain.detectors.face import Face, Need
-from backend.domain.detectors.settings import InForce, in_force
+from backend.domain.detectors.settings import InForce, in_force, tuned
+from backend.domain.detectors.thresholds import Threshold
 from workers.judging.detectors.base import FlagDraft, Limits, RolloutDetector, RunDetector
 from workers.judging.detectors.every import OF_ROLLOUTS, OF_RUNS
 from workers.judging.detectors.scene import Scene
@@ -23,9 +24,14 @@ class Watch:
 
     def __init__(self, scene: Scene, settings: Mapping[str, InForce] | None = None) -> None:
         self.view = RunView(scene)
-        self.settings = {each.id: in_force(each.face) for each in DETECTORS} | dict(settings or {})
+        self._untuned = {each.id: in_force(each.face) for each in DETECTORS} | dict(settings or {})
+        self.settings: Mapping[str, InForce] = self._untuned
         self._said: set[tuple[str, str]] = set()
         self._counts: Counter[str] = Counter()
+
+    def tune(self, thresholds: Iterable[Threshold]) -> None:
+        """With these of the run over what it was made with, from the next look on."""
+        self.settings = tuned(self._untuned, thresholds)
 
     def look(
         self, step: int, rows: Sequence[RolloutRow], ahead: Sequence[FlagDraft] = (), by: Collection[str] = ()
