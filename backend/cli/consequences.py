@@ -1,4 +1,4 @@
-"""What verdicts lead to, in the terminal: judged fixtures, a run's safeguards, how detectors do, scores by a draft."""
+"""What verdicts lead to, in the terminal: judged fixtures, a run's safeguards, scores by a draft."""
 
 from typing import Annotated, Any
 
@@ -10,8 +10,6 @@ from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import look_while
 
-Environment = Annotated[str, typer.Option(help="Only of this environment.")]
-
 
 def register(review: typer.Typer, run: typer.Typer, env: typer.Typer) -> None:
     """Each command beside what it is about."""
@@ -20,30 +18,6 @@ def register(review: typer.Typer, run: typer.Typer, env: typer.Typer) -> None:
     run.command("safeguards")(safeguards)
     env.command("judged")(judged)
     env.command("score-draft")(score_draft)
-
-
-def detectors(environment: Environment = "", as_json: AsJson = False) -> None:
-    """Detectors with their flags, precision by people's verdicts, and the least recall by the blind sample.
-
-    Questions whose answers raise flags stand among them as `question:NAME`.
-    """
-    found = list(connect().all("/detectors", environment=environment or None))
-    if as_json:
-        write_json(found)
-        return
-    rows = [
-        (
-            each["id"],
-            each["record"]["flags"],
-            each["record"]["open"],
-            each["record"]["reviewed"],
-            _share(each["record"]["precision"]),
-            _percent(each["recall_at_least"]),
-        )
-        for each in found
-    ]
-    head = ("detector", "flags", "open", "reviewed", "precision, 95 %", "recall at least")
-    write_table(head, rows, empty="There are no detectors.")
 
 
 def keep(
@@ -147,14 +121,6 @@ def _demand(fixture: dict[str, Any]) -> str:
     if fixture["highest"] is not None:
         return f"at most {fixture['highest']:.4g}"
     return f"at least {fixture['lowest']:.4g}"
-
-
-def _share(share: dict[str, Any]) -> str:
-    return f"{share['value']:.0%} ({share['low']:.0%} to {share['high']:.0%})" if share["looked_at"] else "–"
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
 
 
 def _mean(estimate: dict[str, float] | None) -> str:

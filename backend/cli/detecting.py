@@ -16,6 +16,10 @@ def detect(
     altered: Annotated[
         int, typer.Option(min=0, max=1000, help="Of so many rollouts that succeeded, play altered replies too.")
     ] = 0,
+    threshold: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DETECTOR.NAME=NUMBER", help="A threshold for this look; may be given again and again."),
+    ] = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
@@ -23,7 +27,7 @@ def detect(
     client = connect()
     found = run_of(client, run)
     path = f"/runs/{found['id']}/detection"
-    look: dict[str, Any] = client.post(path, {"altered": altered})
+    look: dict[str, Any] = client.post(path, {"altered": altered, "thresholds": threshold or []})
     if not no_wait:
         look = look_while(lambda look: not look["is_over"], look, lambda: client.get(path))
     if as_json:

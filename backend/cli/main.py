@@ -10,6 +10,7 @@ from backend.cli import (
     checkpoints,
     consequences,
     detecting,
+    detectors,
     effort,
     environments,
     exchange,
@@ -74,7 +75,7 @@ app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
 app.add_typer(review.app, name="review")
 consequences.register(review.app, runs.app, environments.app)
-app.command("detectors")(consequences.detectors)
+app.add_typer(detectors.app, name="detectors")
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")

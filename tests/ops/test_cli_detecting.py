@@ -1,4 +1,4 @@
-"""`proctor run detect` and `run interventions`: what they ask for, and what they say."""
+"""`proctor run detect`, `run interventions` and `detectors`: what they ask for, what they set, and what they say."""
 
 import uuid
 
@@ -52,3 +52,30 @@ def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Command
     assert "6 of 64 rollouts." in proctor("run", "interventions", str(run_id)).out
     found = proctor("run", "interventions", str(run_id), "--json").json
     assert (found["items"][0]["step"], found["actions"]["tampering"]["action"]) == (3, "screen")
+
+
+def test_a_look_may_have_thresholds(proctor: Command) -> None:
+    with transaction() as session:
+        run_id = evaluation(session).id
+    given = ["repeated_text.suspicion=0.7", "paid_exit.reward=0.6"]
+    options = [each for threshold in given for each in ("--threshold", threshold)]
+    assert proctor("run", "detect", str(run_id), *options, "--no-wait", "--json").json["thresholds"] == given
+    refused = proctor("run", "detect", str(run_id), "--threshold", "paid_exit=1", "--no-wait")
+    assert (refused.status, "write a threshold as" in refused.err) == (2, True)
+
+
+def test_a_detector_is_shown_and_set_for_an_environment(proctor: Command) -> None:
+    assert "paid_exit" in {each["id"] for each in proctor("detectors", "--environment", "tictactoe", "--json").json}
+    assert "paid_exit" in proctor("detectors").out
+    told = proctor("detectors", "show", "reward_outlier").out
+    assert ("a matrix product a batch" in told, "suspicion 0" in told) == (True, True)
+    first = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=0.6", "suspicion=0.7", "--json").json
+    assert first["thresholds"] == {"turns": 0.5, "reward": 0.6, "suspicion": 0.7}
+    said = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=", "--off", "--action", "pause").out
+    assert "off, pause, turns 0.5, reward 0.5, suspicion 0.7" in said
+    assert "set for tictactoe: off, pause" in proctor("detectors", "show", "paid_exit").out
+    assert proctor("detectors", "set", "paid_exit", "tictactoe").status == 2
+    assert proctor("detectors", "set", "paid_exit", "tictactoe", "--suggested").status == 1
+    assert proctor("detectors", "set", "paid_exit", "tictactoe", "rewards=1").status == 2
+    assert proctor("detectors", "set", "paid_exit", "tictactoe", "--default", "--json").json["enabled"] is True
+    assert proctor("detectors", "show", "paid_exit", "--json").json["settings"] == {}
