@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Rollout, Run
@@ -169,15 +169,17 @@ def look_early(session: Session, run_id: uuid.UUID) -> None:
 
 
 def _look_once(session: Session, run_id: uuid.UUID) -> None:
-    """A look that waits for a worker will see it all; one that a worker has begun may not."""
-    if job := _waiting(session, run_id):
+    """A look that waits for a worker will see it all; one that a worker has begun may not, and one with thresholds of
+    its own tells other things."""
+    as_set = func.coalesce(func.jsonb_array_length(Job.arguments[THRESHOLDS]), 0) == 0
+    if job := _waiting(session, run_id, as_set):
         job.arguments = {name: value for name, value in job.arguments.items() if name != EARLY}
     else:
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run_id)
 
 
-def _waiting(session: Session, run_id: uuid.UUID) -> Job | None:
-    waiting = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status == JobStatus.QUEUED)
+def _waiting(session: Session, run_id: uuid.UUID, *which: ColumnElement[bool]) -> Job | None:
+    waiting = select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status == JobStatus.QUEUED, *which)
     return session.scalars(waiting.limit(1).with_for_update(skip_locked=True)).first()
 
 

@@ -7,9 +7,9 @@ from sqlalchemy import func, select
 
 from backend.db.models import Flag, Job, Rollout
 from backend.db.session import transaction
-from backend.domain.vocabulary import JobStatus, RunStatus
+from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.judging.detection import EARLY, follow_run, look_early
-from backend.queue import JUDGING_JOB
+from backend.queue import JUDGING_JOB, enqueue
 from tests.envhost_fixture import HostProcess, package_files
 from tests.factories import (
     make_package_version,
@@ -69,6 +69,16 @@ def test_a_look_that_began_early_is_followed_by_one_at_all(committed_database: s
         session.get_one(Job, early.id).status = JobStatus.LEASED
         follow_run(session, run)
     assert [job.arguments for job in looks_at(run.id)] == [{EARLY: True}, {}]
+
+
+def test_a_look_with_thresholds_of_its_own_is_followed_by_one_as_set(committed_database: str) -> None:
+    own = {"altered": 0, "thresholds": ["repeated_text.suspicion=1"]}
+    with transaction() as session:
+        run = make_run(session)
+        make_rollouts(session, run, [[1.0, 1.0, 0.0]])
+        enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=own)
+        follow_run(session, run)
+    assert [job.arguments for job in looks_at(run.id)] == [own, {}]
 
 
 @pytest.mark.slow
