@@ -4,7 +4,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "5b1f0c7e92d4"
-down_revision = "c3a8e51f7d20"
+down_revision = "5b7d20c94e1f"
 branch_labels = None
 depends_on = None
 
