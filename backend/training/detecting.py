@@ -16,8 +16,8 @@ from backend.domain.detectors.thresholds import Threshold
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detecting import AS_SET
 from backend.domain.vocabulary import RunKind
+from backend.evaluations.steered import current_settings
 from backend.judging.detectors.queries import in_force_for
-from backend.training.steering import current_settings
 
 
 @dataclass(frozen=True, slots=True)
