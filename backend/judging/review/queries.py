@@ -377,10 +377,16 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
         .where(func.cardinality(ReviewItem.reviewers) > 1, ReviewItem.rollout_id.is_not(None))
         .order_by(ReviewItem.created_at.desc())
         .limit(_COUNTED)
+        .cte("twice")
+        .prefix_with("MATERIALIZED")  # else it may be sorted anew for each verdict
     )
     statement = (
         select(VerdictRecord.rollout_id, VerdictRecord.person_id, VerdictRecord.verdict, VerdictRecord.is_blind)
-        .where(VerdictRecord.rollout_id.in_(twice), ~VerdictRecord.is_bulk, VerdictRecord.person_id.is_not(None))
+        .where(
+            VerdictRecord.rollout_id.in_(select(twice.c.rollout_id)),
+            ~VerdictRecord.is_bulk,
+            VerdictRecord.person_id.is_not(None),
+        )
         .where(VerdictRecord.taken_back_at.is_(None))
         .order_by(VerdictRecord.created_at, VerdictRecord.id)
     )
