@@ -9,21 +9,18 @@ import argparse
 import asyncio
 import re
 import shutil
-import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import aiohttp
-import httpx
 from rich.console import Console
 
 from backend.db.models import EnvironmentVersion, Person, Run, WebSession
@@ -32,10 +29,10 @@ from backend.domain.manifest import Manifest
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
-from backend.settings import PROJECT_ROOT
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.storage import sample_rollout
+from benchmarks.web import web
 from workers.jobs.recording import RunRecorder
 from workers.jobs.writer import BATCH_SECONDS
 
@@ -89,7 +86,7 @@ class Reader:
 
 def main() -> int:
     options = _options()
-    with installation(), _web() as url:
+    with installation(), web() as url:
         run_id, manifest = _run()
         cookie = _sign_in()
         readers = [Reader() for _ in range(options.readers)]
@@ -187,33 +184,6 @@ def _sign_in() -> str:
             )
         )
     return secret
-
-
-@contextmanager
-def _web() -> Iterator[str]:
-    """The web in a process of its own, as in life; its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "uvicorn", "backend.app:create_app", "--factory", "--port", str(port)]
-    process = subprocess.Popen([*command, "--log-level", "warning"], cwd=PROJECT_ROOT)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        _wait_until_up(url)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait_until_up(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with suppress(httpx.TransportError):
-            if httpx.get(f"{url}/healthz").status_code == 200:
-                return
-        time.sleep(0.05)
-    raise RuntimeError("the web did not start")
 
 
 @contextmanager

@@ -12,16 +12,13 @@ painted: verdict, next item and its painting.
 import argparse
 import shutil
 import statistics
-import threading
 import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import uvicorn
 from fastapi.testclient import TestClient
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -36,6 +33,7 @@ from backend.judging import auditing, keeping
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.table_rows import GROUP_SIZE, make_run, make_surroundings
+from benchmarks.web import web
 
 NEXT_SECONDS = 0.15
 """Asked for at p95: the page of the next item."""
@@ -136,7 +134,7 @@ def _read(client: TestClient, times: Times, count: int) -> None:
 
 def _judge_by_keys(client: TestClient, times: Times, count: int) -> None:
     """As `client`'s person; the browser's own clock counts, from the key to the first paint of the next item."""
-    with _served(client.app) as address, sync_playwright() as playwright:
+    with web() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"))
         context = browser.new_context(viewport={"width": 1440, "height": 900})
         context.add_cookies([{"name": SESSION_COOKIE, "value": client.cookies[SESSION_COOKIE], "url": address}])
@@ -151,19 +149,6 @@ def _judge_by_keys(client: TestClient, times: Times, count: int) -> None:
                 page.wait_for_timeout(5)
             times.seconds["key to painted item"].append(page.evaluate(SINCE_KEY) / 1000)
         browser.close()
-
-
-@contextmanager
-def _served(app: Any) -> Iterator[str]:
-    """By a thread of this process; gives its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
 
 
 @contextmanager
