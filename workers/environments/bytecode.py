@@ -1,7 +1,8 @@
-"""Bytecode for what a server imports from its package's own virtual environment, which it cannot write itself.
+"""Bytecode for what a server imports from its package's own environment, which it cannot write itself.
 
 Without it each server compiles the libraries of its package anew, for seconds. All files of an environment would take
-minutes; so a server says which ones it had to compile, and these are compiled once, beside it. Nothing of them runs.
+minutes; so a server reports which ones it had to compile, and these are compiled once, beside it. Nothing of them runs:
+a process of the shared runtime, with limits, reads them as text.
 """
 
 import asyncio
@@ -9,34 +10,34 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from backend.domain.errors import SandboxError
+from workers.commands import Bounds, CommandStopped, run_command
 from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
-from workers.environments.pip import run_logged
 
 _NICELY = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
+_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
 
 
-async def compile_files(python: Path, home: Path, names: Sequence[str], log: Path) -> None:
-    """With the interpreter that the environment at `home` was made with. What is not one of its files is left alone."""
-    paths = await asyncio.to_thread(own_files, home, names)
+async def compile_files(python: Path, site_packages: Path, names: Sequence[str]) -> None:
+    """With the shared runtime's interpreter. What is not one of the folder's files is left alone."""
+    paths = await asyncio.to_thread(own_files, site_packages, names)
     if not paths:
         return
-    shown_as = ("-s", str(home), "-p", f"{ENVIRONMENTS_FOLDER}/0")  # tracebacks do not tell where it lies
-    with contextlib.suppress(SandboxError):  # some file may be for another Python
-        await run_logged(
-            log,
-            *(str(python), "-I", "-c", _NICELY, "-qq", *shown_as, "-i", "-"),
-            said="\n".join(map(str, paths)),
-            is_kept=False,
+    shown_as = ("-s", str(site_packages), "-p", f"{ENVIRONMENTS_FOLDER}/0")  # tracebacks do not show where it lies
+    with contextlib.suppress(CommandStopped):  # some file may be for another Python, or made to be expensive
+        await run_command(
+            (str(python), "-I", "-S", "-B", "-c", _NICELY, "-qq", *shown_as, "-i", "-"),
+            _BOUNDS,
+            given="\n".join(map(str, paths)),
+            environment={"LANG": "C.UTF-8"},
         )
 
 
-def own_files(home: Path, names: Sequence[str]) -> list[Path]:
-    """Python files that lie in `home`, whatever a server said."""
-    inside = home.resolve()
+def own_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Python files that lie in a folder, whatever a server reported."""
+    inside = folder.resolve()
     return [
-        home / name
+        folder / name
         for name in names
-        if name.endswith(".py") and "\n" not in name and (found := (home / name).resolve()).is_relative_to(inside)
+        if name.endswith(".py") and "\n" not in name and (found := (folder / name).resolve()).is_relative_to(inside)
         if found.is_file()
     ]

@@ -33,6 +33,8 @@ def _fetch(session: Any, finder: Any, requirement: Requirement, folder: Path) ->
     best = finder.find_best_candidate(requirement.name, requirement.specifier).best_candidate
     if best is None or best.link.is_wheel:
         return None
+    if "/" in best.link.filename:
+        sys.exit(f"{best.link.filename[:100]!r} is not a file name")
     path = folder / best.link.filename
     digest = hashlib.new(best.link.hash_name or "sha256")
     with path.open("wb") as file:
@@ -48,7 +50,9 @@ def _fetch(session: Any, finder: Any, requirement: Requirement, folder: Path) ->
 
 def _parts(session: Any, link: Any) -> Any:
     if link.is_file:
-        yield Path(link.file_path).read_bytes()
+        with open(link.file_path, "rb") as file:
+            while part := file.read(_CHUNK):
+                yield part
         return
     response = session.get(link.url_without_fragment, stream=True, headers={"Accept-Encoding": "identity"})
     response.raise_for_status()

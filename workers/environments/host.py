@@ -27,9 +27,9 @@ from backend.logs import configure_logging
 from backend.settings import Settings
 from workers.environments.api import Api
 from workers.environments.containers import Engine, connect
+from workers.environments.installing import Installer
 from workers.environments.launchers import Launcher, Offer, make_offer
 from workers.environments.packages import PackageStore
-from workers.environments.pip import Pip
 from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
 from workers.environments.runtimes import Runtimes
 from workers.environments.servers import START_SECONDS
@@ -91,16 +91,16 @@ async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIter
         python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher, engine=engine
     )
     _announce(offer)
-    pip = Pip(python)
-    sources = Sources(pip, folder / "root") if offer.launcher is Launcher.JAIL else None
     most = int(settings.environments_gb * 2**30)
-    environments = VirtualEnvironments(pip, settings.data / "environments", sources, most)
+    installer = Installer(python, settings.data / "environments", most)
+    sources = Sources(installer, folder / "root") if offer.launcher is Launcher.JAIL else None
+    environments = VirtualEnvironments(installer, sources, most)
     runtimes = Runtimes(environments, offer, folder)
     grants = Grants(NetworkRule.read(settings.allow_network), settings.allow_private_endpoints)
     pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
     store = PackageStore(settings.data / "packages")
     upkeep = asyncio.create_task(pool.keep_house())
-    warming = asyncio.create_task(_warm_up(runtimes, python, offer))
+    warming = asyncio.create_task(_warm_up(runtimes, offer))
     try:
         yield Api(store, pool, offer, grants, _token(settings))
     finally:
@@ -119,11 +119,11 @@ def _announce(offer: Offer) -> None:
         log.warning("environment code runs WITHOUT a sandbox", reason=offer.probe["reason"])
 
 
-async def _warm_up(runtimes: Runtimes, python: Path, offer: Offer) -> None:
+async def _warm_up(runtimes: Runtimes, offer: Offer) -> None:
     if offer.launcher not in {Launcher.JAIL, Launcher.PROCESS}:
         return
     try:
-        await runtimes.warm_up(python)
+        await runtimes.warm_up()
     except SandboxError as error:
         log.error("the environment runtime does not start", reason=str(error))
 

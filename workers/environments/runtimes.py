@@ -28,9 +28,9 @@ class Runtimes:
     def environments(self) -> VirtualEnvironments:
         return self._environments
 
-    async def warm_up(self, runtime_python: Path) -> None:
+    async def warm_up(self) -> None:
         """Start the shared runtime's interpreter before somebody waits for it."""
-        await self._zygote("", [runtime_python])
+        await self._zygote("", [])
 
     async def zygote_for(self, package: StoredPackage, *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
         """Raises SandboxError when this machine may not run foreign code or the interpreter does not start."""
@@ -38,12 +38,12 @@ class Runtimes:
             raise SandboxError(self._offer.refusal)
         if await self._environments.build(package):
             await self._environments.tidy({key.partition(" ")[0] for key in self._zygotes})
-        key, pythons = self._environments.key_of(package), self._environments.pythons_of(package)
+        key, folders = self._environments.key_of(package), self._environments.site_packages_of(package)
         key += " network" if has_network else ""
         key += f" hashes {hash_seed}" if hash_seed else ""
-        return await self._zygote(key, pythons, has_network=has_network, hash_seed=hash_seed)
+        return await self._zygote(key, folders, has_network=has_network, hash_seed=hash_seed)
 
-    async def _zygote(self, key: str, pythons: list[Path], *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
+    async def _zygote(self, key: str, folders: list[Path], *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
         async with self._starting.setdefault(key, asyncio.Lock()):
             self._used_at[key] = time.monotonic()
             zygote = self._zygotes.get(key)
@@ -52,7 +52,8 @@ class Runtimes:
             if zygote is not None:
                 await zygote.stop()
             zygote = Zygote(
-                pythons,
+                self._environments.runtime,
+                folders,
                 is_jailed=self._offer.launcher is Launcher.JAIL,
                 new_root=self._folder / "root",
                 uid=_FIRST_UID + next(self._uids) % _UIDS,

@@ -1,4 +1,4 @@
-"""Distributions without a wheel: fetched as they are, built inside the jail, handed to pip as wheels.
+"""Distributions without a wheel: fetched as they are, built inside the jail, offered to uv as wheels.
 
 Nothing of them runs outside the sandbox. Where no jail can be made, there is none of this.
 """
@@ -6,35 +6,31 @@ Nothing of them runs outside the sandbox. Where no jail can be made, there is no
 import asyncio
 import json
 import re
-import tarfile
-import tomllib
-import zipfile
-from collections.abc import Iterable
-from contextlib import closing
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT
-from workers.environments.pip import Pip, append
+from workers.commands import Bounds, CommandStopped, run_command
+from workers.environments.build_log import append
+from workers.environments.installing import Installer
 
 ROUNDS = 8
 """Distributions without a wheel that one package may need, one after another."""
 BUILD_SECONDS = 180.0
 MAX_WHEEL_BYTES = 128 << 20
-_MAX_PYPROJECT_BYTES = 1 << 20
 _UID = 60_998
-_FETCH = Path(__file__).with_name("fetch_source.py")
+_FETCH, _READ = (Path(__file__).with_name(f"{name}_source.py") for name in ("fetch", "read"))
+_FETCH_BOUNDS = Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20})
+_READ_BOUNDS = Bounds(60, output_bytes=4 << 20, limits={"AS": 512 << 20, "CPU": 20, "FSIZE": 16 << 20, "NOFILE": 32})
 _ENTRY = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); from workers.environments.inside.build_wheel import main; "
     "sys.path.pop(0); main(sys.argv[1])"
-)
-_ASKED = re.compile(
-    r"(?:No matching distribution found for|that satisfies the requirement|depends on|user requested) (.+)"
 )
 _IS_BUILT = " has no wheel: building its source in the sandbox"
 _LEGACY = ("setuptools<81", "wheel")
@@ -51,40 +47,41 @@ class Source:
 class Sources:
     """Builds wheels for one host."""
 
-    def __init__(self, pip: Pip, new_root: Path) -> None:
-        self._pip, self._new_root = pip, new_root
+    def __init__(self, installer: Installer, new_root: Path) -> None:
+        self._installer, self._python, self._new_root = installer, installer.runtime, new_root
 
-    async def supply(self, said: str, folder: Path, log: Path) -> bool:
-        """Make wheels, in `folder`, of what pip did not find. False when there is nothing that could be built."""
-        asked = [str(requirement) for requirement in missing_of(said)]
-        if not asked:
+    async def supply(self, missing: Sequence[Requirement], folder: Path, log: Path) -> bool:
+        """Make wheels, in `folder`, of what has none. False when there is nothing that could be built."""
+        if not missing:
             return False
-        fetched = await self._fetch(asked, folder, log)
+        fetched = await self._fetch([str(requirement) for requirement in missing], folder, log)
         fresh = [source for source in fetched if not _has_wheel(folder, source)]
         for source in fresh:
             await self._build(source, folder, log)
         return bool(fresh)
 
-    async def _fetch(self, asked: list[str], folder: Path, log: Path) -> list[Source]:
+    async def _fetch(self, requirements: Sequence[str], folder: Path, log: Path) -> list[Source]:
         folder.mkdir(parents=True, exist_ok=True)
-        scratch = folder / "fetch.log"
-        scratch.write_text("")
+        command = (str(self._python), "-I", "-B", str(_FETCH), str(folder), *requirements)
         try:
-            said = await self._pip.run(scratch, "-P", str(_FETCH), str(folder), *asked)
-        except SandboxError as error:
-            append(log, f"\n# looking for source distributions failed:\n{error}\n")
-            return []
-        return [Source(**entry) for entry in json.loads(said.strip().splitlines()[-1])]
+            done = await run_command(command, _FETCH_BOUNDS)
+            if not done.status:
+                return [Source(**entry) for entry in json.loads(done.output.strip().splitlines()[-1])]
+            said = done.errors.strip().splitlines()[-3:]
+        except CommandStopped as error:
+            said = [str(error)]
+        append(log, "\n".join(["", "# looking for source distributions failed:", *said, ""]))
+        return []
 
     async def _build(self, source: Source, folder: Path, log: Path) -> None:
         append(log, f"\n# {source.name} {source.version}{_IS_BUILT}\n")
         environment = folder / f"{source.name}.environment"
-        await self._pip.make_environment(environment, log)
-        await self._pip.install(environment, log, *_requires(Path(source.path)))
+        wheels = await self._installer.resolve(await _requires(source), log)
+        await self._installer.install(environment, wheels, log, stands_alone=True)
         unfinished = folder / "unfinished"
         with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
             await self._build_in_jail(source, environment, (archive.fileno(), wheel.fileno()), log)
-        _take(unfinished, source)
+        await asyncio.to_thread(_take, unfinished, source)
 
     async def _build_in_jail(self, source: Source, environment: Path, files: tuple[int, int], log: Path) -> None:
         self._new_root.mkdir(parents=True, exist_ok=True)
@@ -95,7 +92,7 @@ class Sources:
             "archive": files[0],
             "wheel": files[1],
         }
-        python = str(environment / "bin" / "python")
+        python = str(self._python)
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *(python, "-s", "-P", "-S", "-B", "-c", _ENTRY, str(PROJECT_ROOT), json.dumps(options)),
@@ -135,19 +132,6 @@ def _what_failed(source: Source) -> str:
     return f"{source.name} {source.version} has no wheel, and its source could not be built in the sandbox:"
 
 
-def missing_of(said: str) -> list[Requirement]:
-    """The requirements that pip names when it gives up."""
-    found: dict[str, Requirement] = {}
-    for line in _ASKED.findall(said):
-        try:
-            requirement = Requirement(re.split(r" \((?:from|constraint)", line)[0].strip())
-        except InvalidRequirement:
-            continue
-        if not requirement.url:
-            found[str(requirement)] = requirement
-    return list(found.values())
-
-
 def built_from_source(log: str) -> list[str]:
     """Names and versions, by the log of a virtual environment."""
     return list(dict.fromkeys(re.findall(rf"^# (\S+ \S+){_IS_BUILT}$", log, re.MULTILINE)))
@@ -177,36 +161,32 @@ def _take(unfinished: Path, source: Source) -> None:
     unfinished.with_name(name).write_bytes(content)
 
 
-def _requires(archive: Path) -> tuple[str, ...]:
-    """What its build needs, by its pyproject.toml; wheels of the index only, like everything else."""
+async def _requires(source: Source) -> tuple[str, ...]:
+    """What its build needs, by its pyproject.toml; wheels of the index only, like everything else.
+
+    A program with limits reads the archive: a small one may unpack to gigabytes.
+    """
     try:
-        table = tomllib.loads(_pyproject(archive)).get("build-system")
-        if not isinstance(table, dict):
-            return _LEGACY
-        return tuple(_checked(str(line)) for line in table.get("requires", []))
-    except (ValueError, OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, InvalidRequirement) as error:
-        raise SandboxError(f"{archive.name} cannot be read: {error}") from error
+        done = await run_command(
+            (sys.executable, "-I", "-S", "-B", str(_READ), source.path), _READ_BOUNDS, environment={}
+        )
+        answer = json.loads(done.output)
+    except CommandStopped as error:
+        raise SandboxError(f"{Path(source.path).name} cannot be read: {error}") from error
+    except ValueError:
+        raise SandboxError(f"{Path(source.path).name} cannot be read within the time and memory allowed") from None
+    if "error" in answer:
+        raise SandboxError(f"the source distribution {Path(source.path).name} is refused: {answer['error']}")
+    lines = answer["requires"]
+    return _LEGACY if lines is None else tuple(_checked(line, source) for line in lines)
 
 
-def _checked(line: str) -> str:
-    if Requirement(line).url:
-        raise InvalidRequirement(f"its build asks for {line!r}, which is not of the index")
-    return line
-
-
-def _pyproject(archive: Path) -> str:
-    """Its text, or nothing; read as data."""
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            return _first(file.namelist(), lambda path: file.open(path))
-    with tarfile.open(archive) as tar:
-        members = {member.name: member for member in tar if member.isfile()}
-        return _first(members, lambda path: tar.extractfile(members[path]))
-
-
-def _first(paths: Iterable[str], open_: Any) -> str:
-    inside = [path for path in paths if re.fullmatch(r"[^/]+/pyproject\.toml", path)]
-    if not inside:
-        return ""
-    with closing(open_(inside[0])) as file:
-        return str(file.read(_MAX_PYPROJECT_BYTES).decode())
+def _checked(line: str, source: Source) -> str:
+    try:
+        if not Requirement(line).url:
+            return line
+    except InvalidRequirement:
+        pass
+    raise SandboxError(
+        f"{source.name} {source.version}: its build requires {line!r}, which is not a distribution of the index"
+    )

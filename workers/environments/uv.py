@@ -1,77 +1,153 @@
-"""uv installs in seconds what has wheels; pip does it otherwise, slower, and says why where neither can.
+"""uv resolves requirements to wheels. It looks where pip is configured to look, and builds and installs nothing."""
 
-It looks where pip is configured to look, and builds nothing.
-"""
-
-import asyncio
 import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging import tags
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from uv import find_uv_bin
 
 from backend.domain.errors import SandboxError
-from workers.environments.pip import Pip, append, run_logged
-from workers.environments.pip_options import ask_pip, uv_options, uv_variables
+from workers.commands import Bounds, CommandStopped, run_command
+from workers.environments.build_log import append, without_addresses
+from workers.environments.indexes import IndexAccess
+from workers.environments.pip_options import uv_options, uv_variables
+from workers.environments.wheels import Wheel
+
+RESOLVE_SECONDS = 300.0
+MAX_WRITTEN_BYTES = 1 << 30
+"""In its cache; pages of an index and metadata have a few MB."""
+_BOUNDS = Bounds(
+    RESOLVE_SECONDS,
+    output_bytes=16 << 20,
+    written_bytes=MAX_WRITTEN_BYTES,
+    limits={"AS": 16 << 30, "CPU": 300, "FSIZE": MAX_WRITTEN_BYTES},
+)
+_LAST_LINES = 15
+_HINT = re.compile(r"[Ww]heels are required for `([^`]+)`")
+_NEEDED = r"(?:you require|depends on) ({name}(?:\[[^\]]*\])?(?:(?:===?|~=|!=|<=?|>=?)[^\s;]+)?)(?=[\s]|[,.](?:\s|$)|$)"
+
+
+class NotResolved(SandboxError):
+    """No set of wheels meets the requirements."""
+
+    def __init__(self, said: str) -> None:
+        lines = [line for line in said.strip().splitlines() if line.strip()][-_LAST_LINES:]
+        super().__init__("\n".join(["the package's requirements cannot be met:", *lines]))
+        self.without_wheel = without_wheel(said)
+        """Requirements that only a source distribution could meet."""
 
 
 class Uv:
-    """Fills virtual environments; remembers what pip is told."""
+    def __init__(self, access: IndexAccess, cache: Path) -> None:
+        self._access, self._python, self._cache = access, access.python, cache
 
-    def __init__(self, pip: Pip) -> None:
-        self._pip = pip
-        self._told: dict[str, str] | None = None
+    async def resolve(
+        self, requirements: Sequence[str], log: Path, *, constraints: Sequence[str] = (), links: Path | None = None
+    ) -> list[Wheel]:
+        """The wheels that requirements come to. `links`: a folder with further wheels.
 
-    async def install(
-        self,
-        home: Path,
-        log: Path,
-        requirements: Sequence[str],
-        *,
-        provided: Mapping[str, Version] = {},
-        constraints: Path | None = None,
-    ) -> bool:
-        """Into the virtual environment at `home`, without what it sees elsewhere in the resolved version.
-
-        False when uv does not find everything as wheels, or cannot work here; its words are in the log then.
+        Raises NotResolved, with what uv printed in the log, and SandboxError where uv cannot work.
         """
-        try:
-            resolved = await self._resolved(home, log, requirements, constraints)
-            missing = [line for line in resolved if not _is_provided(line, provided)]
-            append(log, "".join(f"{line}\n" for line in missing))
-            if missing:
-                await self._uv(home, log, "install", "--no-deps", "-r", "-", said=missing)
-        except (SandboxError, FileNotFoundError) as error:
-            append(log, f"\n# uv: {error}\n# pip tries\n")
-            return False
-        return True
+        told = await self._access.options()
+        with tempfile.TemporaryDirectory(prefix="proctor-resolve-") as folder:
+            file = Path(folder, "constraints.txt")
+            file.write_text("\n".join(constraints))
+            arguments = [
+                *(find_uv_bin(), "pip", "compile", "--quiet", "--color", "never", "--no-progress"),
+                *("--python", str(self._python), "--only-binary", ":all:", "--format", "pylock.toml", "--no-header"),
+                *uv_options(told),
+                *(["--constraints", str(file)] if constraints else []),
+                *(["--find-links", str(links)] if links and links.is_dir() else []),
+                "-",
+            ]
+            variables = {"UV_CACHE_DIR": str(self._cache), **os.environ, **uv_variables(told)}  # noqa: TID251
+            try:
+                done = await run_command(
+                    arguments,
+                    _BOUNDS,
+                    given="\n".join(requirements) + "\n",
+                    environment=variables,
+                    folder=Path(folder),
+                )
+            except CommandStopped as error:
+                shutil.rmtree(self._cache, ignore_errors=True)  # what it unpacked there is of no use
+                raise SandboxError(f"the package's requirements could not be worked out: {error}") from error
+            if done.status:
+                said = without_addresses((done.errors or done.output).replace(folder, ""))
+                append(log, f"\n# uv:\n{said}\n")
+                raise NotResolved(said)
+            return [self._wheel(package, Path(folder)) for package in tomllib.loads(done.output).get("packages", [])]
 
-    async def _resolved(
-        self, home: Path, log: Path, requirements: Sequence[str], constraints: Path | None
-    ) -> list[str]:
-        """What the requirements come to, each with its version."""
-        more = ["--constraints", str(constraints)] if constraints else []
-        options = ("--no-header", "--no-annotate", "--strip-extras", *more, "-")
-        told = await self._uv(home, log, "compile", *options, said=requirements)
-        return [line for line in told.splitlines() if line.strip() and not line.startswith(("#", "-"))]
-
-    async def _uv(self, home: Path, log: Path, command: str, *arguments: str, said: Sequence[str]) -> str:
-        if self._told is None:
-            self._told = await asyncio.to_thread(ask_pip, self._pip.python)
-        return await run_logged(
-            log,
-            *(find_uv_bin(), "pip", command, "--quiet", "--python", str(home / "bin" / "python")),
-            *("--only-binary", ":all:", *uv_options(self._told), *arguments),
-            environment=dict(os.environ) | uv_variables(self._told),  # noqa: TID251
-            said="\n".join(said),
-            is_kept=False,
+    def _wheel(self, package: dict[str, Any], folder: Path) -> Wheel:
+        """The best file of a locked package. Raises SandboxError."""
+        ranked = []
+        for file in package.get("wheels", []):
+            address = str(file.get("url") or file.get("path") or "")
+            filename = str(file.get("name") or unquote(urlsplit(address).path).rpartition("/")[2])
+            try:
+                name, _, _, fits = parse_wheel_filename(filename)
+            except InvalidWheelFilename:
+                continue
+            rank = min((self._ranks[tag] for tag in fits if tag in self._ranks), default=None)
+            if rank is not None and name == canonicalize_name(package["name"]):
+                ranked.append((rank, filename, address, file))
+        if not ranked:
+            raise SandboxError(f"{package['name']} {package.get('version', '')} has no wheel for this machine")
+        _, filename, address, file = min(ranked, key=lambda entry: entry[:3])
+        sha256 = str(file.get("hashes", {}).get("sha256", ""))
+        return Wheel(
+            str(package["name"]), str(package["version"]), filename, _local(address, folder), sha256, file.get("size")
         )
 
+    @cached_property
+    def _ranks(self) -> dict[tags.Tag, int]:
+        """What the shared runtime's interpreter can load, best first."""
+        version = python_version(self._python)
+        platforms = list(tags.platform_tags())
+        interpreter = f"cp{version[0]}{version[1]}"
+        known = [
+            *tags.cpython_tags(version, platforms=platforms),
+            *tags.compatible_tags(version, interpreter, platforms),
+        ]
+        return {tag: rank for rank, tag in reversed(list(enumerate(known)))}
 
-def _is_provided(line: str, provided: Mapping[str, Version]) -> bool:
-    requirement = Requirement(line)
-    has = provided.get(str(canonicalize_name(requirement.name)))
-    return has is not None and not requirement.url and requirement.specifier.contains(has, prereleases=True)
+
+def python_version(python: Path) -> tuple[int, int]:
+    """Of the virtual environment of an interpreter, by its folders."""
+    for folder in python.parent.parent.glob("lib/python*.*"):
+        if match := re.fullmatch(r"python(\d+)\.(\d+)", folder.name):
+            return int(match[1]), int(match[2])
+    raise SandboxError("the environment runtime has no library folder: run `make setup`")
+
+
+def _local(address: str, folder: Path) -> str:
+    """Addresses of files become paths."""
+    if address.startswith("file:"):
+        return url2pathname(urlsplit(address).path)
+    return address if "://" in address else str(folder / address)
+
+
+def without_wheel(said: str) -> list[Requirement]:
+    """The requirements that uv could meet only by building a source distribution, as far as it names them."""
+    found: dict[str, Requirement] = {}
+    text = " ".join(said.split())
+    for name in dict.fromkeys(_HINT.findall(said)):
+        exact = re.findall(_NEEDED.format(name=re.escape(name)), text)
+        for line in [*exact, *([] if exact else [name])]:
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue
+            found[str(requirement)] = requirement
+    return list(found.values())

@@ -8,8 +8,7 @@ import asyncio
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,27 +17,24 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from backend.domain.errors import SandboxError
+from workers.environments.build_log import LOG_CHARACTERS, PathFilter, append
 from workers.environments.bytecode import compile_files
-from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
+from workers.environments.installing import STANDS_ALONE, Installer
 from workers.environments.packages import StoredPackage
-from workers.environments.pip import LOG_CHARACTERS, Pip, append
 from workers.environments.sources import ROUNDS, Sources
 from workers.environments.tidying import tidy, touch
-from workers.environments.uv import Uv
+from workers.environments.uv import NotResolved
+from workers.environments.wheels import Wheel
 
 BUILD_SECONDS = 600.0
 MAX_BYTES = 20 << 30
-_SITE_PACKAGES = "import site; print(site.getsitepackages()[0])"
-_STANDS_ALONE = "stands-alone"
-"""A file in a virtual environment that does not look into the shared runtime."""
+LAYOUT = "2"
+"""Part of each environment's name: those of another layout are built anew."""
 _SERVES = "openenv>=0.2"
 """What a package that stands alone needs at least to be served; its own pin decides further."""
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
 """What the runtime has with all the extras that packages ask for."""
 _VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
-
-
-Prepare = Callable[[Path], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +49,22 @@ class Plan:
 class VirtualEnvironments:
     """Bounded: a package whose own was removed gets it again when it is wanted."""
 
-    def __init__(self, pip: Pip, folder: Path, sources: Sources | None = None, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, installer: Installer, sources: Sources | None = None, max_bytes: int = MAX_BYTES) -> None:
         """Without `sources`, what has no wheel cannot be installed."""
         self._max_bytes = max_bytes
-        self._pip, self._runtime, self._folder, self._sources = pip, pip.python, folder, sources
-        self._uv = Uv(pip)
+        self._installer, self._runtime, self._folder = installer, installer.runtime, installer.folder
+        self._sources = sources
+        self._paths = PathFilter(
+            {self._folder: "<environments>", self._folder.parent: "<data>", self._runtime.parent.parent: "<runtime>"}
+        )
         self._building: dict[str, asyncio.Lock] = {}
         self._compiling: set[str] = set()
         self._provided: dict[str, Version] | None = None
+
+    @property
+    def runtime(self) -> Path:
+        """The shared runtime's interpreter, the only one that runs anything."""
+        return self._runtime
 
     def plan(self, package: StoredPackage) -> Plan:
         missing, stands_alone = [], False
@@ -92,28 +96,32 @@ class VirtualEnvironments:
         return self._provided.get(str(name))
 
     def is_built(self, package: StoredPackage) -> bool:
-        return not self.plan(package).requirements or self._python(package).exists()
+        return not self.plan(package).requirements or self._home(package).exists()
 
     def key_of(self, package: StoredPackage) -> str:
         """Packages of the same key share a warm interpreter; empty: the shared runtime's."""
         plan = self.plan(package)
         if not plan.requirements:
             return ""
-        asked = "\n".join([str(self._runtime), *plan.requirements, _STANDS_ALONE * plan.stands_alone])
+        asked = "\n".join([LAYOUT, str(self._runtime), *plan.requirements, STANDS_ALONE * plan.stands_alone])
         return hashlib.sha256(asked.encode()).hexdigest()[:16]
 
-    def pythons_of(self, package: StoredPackage) -> list[Path]:
-        """The interpreter to run, then the one whose environment it stands on."""
-        return [self._python(package), self._runtime] if self.plan(package).requirements else [self._runtime]
+    def site_packages_of(self, package: StoredPackage) -> list[Path]:
+        """Folders of modules, the package's own first; empty: the shared runtime's alone."""
+        if not self.plan(package).requirements:
+            return []
+        home = self._home(package)
+        own, below = self._installer.site_packages(home), self._installer.site_packages(self._runtime.parent.parent)
+        return [own] if (home / STANDS_ALONE).exists() else [own, below]
 
     def log_of(self, package: StoredPackage) -> str:
-        """What pip said when the package's virtual environment was built, or was tried to be."""
+        """What was said when the package's environment was built, or was tried to be; no paths of this machine."""
         key = self.key_of(package)
         path = (self._folder / key).with_suffix(".log")
-        return path.read_text()[-LOG_CHARACTERS:] if key and path.exists() else ""
+        return self._paths.clean(path.read_text(errors="replace")[-LOG_CHARACTERS:]) if key and path.exists() else ""
 
-    def _python(self, package: StoredPackage) -> Path:
-        return self._folder / self.key_of(package) / "bin" / "python"
+    def _home(self, package: StoredPackage) -> Path:
+        return self._folder / self.key_of(package)
 
     async def build(self, package: StoredPackage) -> bool:
         """Was there anything to build? Two packages that ask for the same wait for one build.
@@ -121,13 +129,16 @@ class VirtualEnvironments:
         Raises SandboxError with the log's last lines.
         """
         if not self._runtime.exists():
-            raise SandboxError(f"the environment runtime is missing ({self._runtime}): run `make setup`")
+            raise SandboxError("the environment runtime is missing: run `make setup`")
         async with self._building.setdefault(self.key_of(package), asyncio.Lock()):
             if self.is_built(package):
                 if key := self.key_of(package):
                     touch(self._folder / key)
                 return False
-            await self._build(package)
+            try:
+                await self._build(package)
+            except SandboxError as error:
+                raise SandboxError(self._paths.clean(str(error))) from error
             return True
 
     async def compile(self, package: StoredPackage, names: Sequence[str]) -> None:
@@ -138,7 +149,7 @@ class VirtualEnvironments:
         self._compiling.add(key)
         try:
             home = self._folder / key
-            await compile_files(self._runtime, home, names, home.with_suffix(".log"))
+            await compile_files(self._runtime, self._installer.site_packages(home), names)
         finally:
             self._compiling.remove(key)
 
@@ -146,111 +157,73 @@ class VirtualEnvironments:
         """Keep the bound; `in_use` are keys. What is being built is in use too."""
         building = {key for key, lock in self._building.items() if lock.locked()}
         await asyncio.to_thread(tidy, self._folder, self._max_bytes, in_use | building)
+        await asyncio.to_thread(self._installer.tidy, self._max_bytes // 4)
 
     async def _build(self, package: StoredPackage) -> None:
-        home = self._python(package).parent.parent
-        unfinished = home.with_name(home.name + ".new")
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
+        home = self._home(package)
+        unfinished, links = home.with_suffix(".new"), home.with_suffix(".wheels")
+        self._folder.mkdir(parents=True, exist_ok=True)
         log = home.with_suffix(".log")
         log.write_text("")
-        plan = self.plan(package)
         try:
             async with asyncio.timeout(BUILD_SECONDS):
-                alone = self._alone(package)
-                if not await self._build_by_uv(unfinished, log, plan, alone):
-                    await self._build_by_pip(unfinished, log, plan, alone)
+                wheels, stands_alone = await self._resolve(self.plan(package), self._alone(package), links, log)
+                append(log, "".join(f"{wheel.name}=={wheel.version}\n" for wheel in wheels))
+                await self._installer.install(unfinished, wheels, log, stands_alone=stands_alone)
         except TimeoutError:
-            raise SandboxError(f"the package's virtual environment was not built in {BUILD_SECONDS:g} s") from None
+            raise SandboxError(f"the package's environment was not built in {BUILD_SECONDS:g} s") from None
         finally:
-            shutil.rmtree(unfinished.with_suffix(".wheels"), ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, links, ignore_errors=True)
         unfinished.rename(home)
 
-    async def _build_by_uv(self, home: Path, log: Path, plan: Plan, alone: tuple[str, ...]) -> bool:
-        """False when something has no wheel, or uv cannot work here."""
-        if not plan.stands_alone:
-            prepare = await self._looking_below(log)
-            await self._make(home, log, prepare)
-            with self._constraints(home) as constraints:
-                if await self._uv.install(
-                    home, log, plan.requirements, provided=self._provided or {}, constraints=constraints
-                ):
-                    return True
-        await self._make(home, log)
-        if is_done := await self._uv.install(home, log, alone):
-            (home / _STANDS_ALONE).touch()
-        return is_done
+    async def _resolve(self, plan: Plan, alone: tuple[str, ...], links: Path, log: Path) -> tuple[list[Wheel], bool]:
+        """The wheels to install, and whether the environment stands alone.
 
-    async def _build_by_pip(self, home: Path, log: Path, plan: Plan, alone: tuple[str, ...]) -> None:
-        if plan.stands_alone or not await self._stands_on_the_runtime(home, log, plan):
-            await self._install(home, log, alone)
-            (home / _STANDS_ALONE).touch()
-
-    async def _stands_on_the_runtime(self, home: Path, log: Path, plan: Plan) -> bool:
-        """Install on top of the shared runtime; False when that would need other versions of what it has."""
-        prepare = await self._looking_below(log)
-        try:
-            with self._constraints(home) as constraints:
-                await self._install(home, log, plan.requirements, "--constraint", str(constraints), prepare=prepare)
-        except SandboxError as error:
-            if "ResolutionImpossible" not in str(error) and "conflict" not in str(error):
-                raise
-            append(log, "\n# the shared runtime does not fit: building a virtual environment that stands alone\n")
-            return False
-        return True
-
-    async def _looking_below(self, log: Path) -> Prepare:
-        """Makes a virtual environment see what the shared runtime has."""
-        below = (await self._pip.run(log, "-c", _SITE_PACKAGES)).strip().splitlines()[-1]
-
-        def prepare(home: Path) -> None:
-            site_packages = next(home.glob("lib/python*/site-packages"))
-            inside = Path(ENVIRONMENTS_FOLDER, "1", site_packages.relative_to(home))
-            (site_packages / "runtime.pth").write_text(f"{below}\n{inside}\n")  # the one that exists is taken
-
-        return prepare
-
-    @contextmanager
-    def _constraints(self, home: Path) -> Iterator[Path]:
-        """A file that says what the shared runtime has."""
-        file = home.with_suffix(".constraints")
-        provided = sorted((self._provided or {}).items())
-        file.write_text("".join(f"{name}=={version}\n" for name, version in provided))
-        try:
-            yield file
-        finally:
-            file.unlink()
-
-    async def _make(self, home: Path, log: Path, prepare: Prepare = lambda home: None) -> None:
-        """An empty virtual environment."""
-        shutil.rmtree(home, ignore_errors=True)
-        await self._pip.make_environment(home, log)
-        prepare(home)
-
-    async def _install(
-        self,
-        home: Path,
-        log: Path,
-        requirements: tuple[str, ...],
-        *more: str,
-        prepare: Prepare = lambda home: None,
-    ) -> None:
-        """Make the virtual environment and fill it, once more for every distribution that had to be built."""
-        wheels = home.with_suffix(".wheels")
-        for _ in range(ROUNDS):
-            await self._make(home, log, prepare)
-            said = log.stat().st_size
+        On top of the shared runtime where its versions allow that. Wheels that exist come first, those to build second.
+        """
+        failed: NotResolved | None = None
+        for may_build in (False, True):
+            if not plan.stands_alone:
+                try:
+                    wheels = await self._wheels(plan.requirements, self._pinned(), links, log, may_build=may_build)
+                except NotResolved as error:
+                    failed = error
+                else:
+                    return [wheel for wheel in wheels if not self._is_provided(wheel)], False
             try:
-                return await self._pip.install(home, log, "--find-links", str(wheels), *more, *requirements)
-            except SandboxError:
-                if not await self._supply(log.read_bytes()[said:].decode(errors="replace"), wheels, log):
+                return await self._wheels(alone, (), links, log, may_build=may_build), True
+            except NotResolved as error:
+                failed = error
+            if not may_build and not failed.without_wheel:
+                break
+        raise failed or SandboxError("the package's requirements cannot be met")
+
+    async def _wheels(
+        self, requirements: Sequence[str], constraints: Sequence[str], links: Path, log: Path, *, may_build: bool
+    ) -> list[Wheel]:
+        """Resolve, once more for every distribution that had to be built. Raises NotResolved."""
+        for _ in range(ROUNDS if may_build else 1):
+            try:
+                return await self._installer.resolve(requirements, log, constraints=constraints, links=links)
+            except NotResolved as error:
+                if not may_build or not await self._supply(error, links, log):
                     raise
         raise SandboxError(f"the package needs more than {ROUNDS} distributions that have no wheel")
 
-    async def _supply(self, said: str, wheels: Path, log: Path) -> bool:
+    async def _supply(self, error: NotResolved, links: Path, log: Path) -> bool:
         if self._sources is not None:
-            return await self._sources.supply(said, wheels, log)
-        append(log, "\n# what has no wheel is built in the sandbox, which is not in force here\n")
+            return await self._sources.supply(error.without_wheel, links, log)
+        if error.without_wheel:
+            append(log, "\n# what has no wheel is built in the sandbox, which is not in force here\n")
         return False
+
+    def _pinned(self) -> list[str]:
+        """Constraints that keep what the shared runtime has."""
+        return [f"{name}=={version}" for name, version in sorted((self._provided or {}).items())]
+
+    def _is_provided(self, wheel: Wheel) -> bool:
+        has = (self._provided or {}).get(str(canonicalize_name(wheel.name)))
+        return has is not None and has == Version(wheel.version)
 
 
 def _installed(python: Path) -> dict[str, Version]:

@@ -1,0 +1,120 @@
+"""Run other programs within bounds: limits from the first instruction, and the whole process group ends with them."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+_LAUNCHER = Path(__file__).with_name("bounded_command.py")
+_WATCH_SECONDS = 0.1
+
+
+class CommandStopped(RuntimeError):
+    """A command went beyond one of its bounds and was killed, with its process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    seconds: float
+    output_bytes: int = 16 << 20
+    """Printed, in all."""
+    written_bytes: int | None = None
+    """Written to files and pipes by the command itself, in all. Linux only."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Resource limits of each process by name, such as `AS` or `CPU`; never a core file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    status: int
+    output: str
+    errors: str
+
+
+async def run_command(
+    command: Sequence[str],
+    bounds: Bounds,
+    *,
+    given: str = "",
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Finished:
+    """Run a command that reads `given`. Raises CommandStopped.
+
+    Output goes through files: a process that the command left behind cannot keep us waiting by holding a pipe open.
+    """
+    with tempfile.TemporaryFile() as stdin, tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
+        stdin.write(given.encode())
+        stdin.seek(0)
+        process = await asyncio.create_subprocess_exec(
+            *bounded(command, bounds.limits),
+            env=environment,
+            cwd=folder,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(bounds.seconds):
+                await _wait(process, bounds, (stdout, stderr))
+        except TimeoutError:
+            raise CommandStopped(f"it took longer than {bounds.seconds:g} s") from None
+        finally:
+            await end_group(process)
+        assert process.returncode is not None
+        return Finished(process.returncode, _text(stdout, bounds), _text(stderr, bounds))
+
+
+def bounded(command: Sequence[str], limits: Mapping[str, int]) -> list[str]:
+    """The command line that takes the limits on first, and ends with this process."""
+    stated = json.dumps({"CORE": 0, **limits})
+    return [sys.executable, "-I", "-S", "-B", str(_LAUNCHER), str(os.getpid()), stated, *command]
+
+
+async def end_group(process: asyncio.subprocess.Process) -> None:
+    """Kill a command that was started in its own session, and everything in its process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _wait(process: asyncio.subprocess.Process, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
+    ended = asyncio.ensure_future(process.wait())
+    try:
+        while not (await asyncio.wait({ended}, timeout=_WATCH_SECONDS))[0]:
+            _check(process.pid, bounds, outputs)
+    finally:
+        ended.cancel()
+    _check_output(bounds, outputs)
+
+
+def _check(pid: int, bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
+    _check_output(bounds, outputs)
+    if bounds.written_bytes is not None and _written_bytes(pid) > bounds.written_bytes:
+        raise CommandStopped(f"it wrote more than {bounds.written_bytes >> 20:,} MB")
+
+
+def _check_output(bounds: Bounds, outputs: Sequence[IO[bytes]]) -> None:
+    if sum(os.fstat(file.fileno()).st_size for file in outputs) > bounds.output_bytes:
+        raise CommandStopped(f"it printed more than {bounds.output_bytes >> 10:,} KB")
+
+
+def _written_bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+    except OSError:
+        return 0  # it has ended, or this is no Linux
+    return next((int(line.split()[1]) for line in lines if line.startswith("wchar:")), 0)
+
+
+def _text(file: IO[bytes], bounds: Bounds) -> str:
+    file.seek(0)
+    return file.read(bounds.output_bytes).decode(errors="replace")

@@ -1,0 +1,132 @@
+"""A program: what the build of a source distribution needs. Nothing but the standard library; nothing of it is run.
+
+python read_source.py ARCHIVE prints a JSON object: `requires`, or null where there is no `[build-system]`, or `error`.
+"""
+
+import bz2
+import gzip
+import io
+import json
+import re
+import sys
+import tarfile
+import tomllib
+import zipfile
+import zlib
+from typing import IO, Any
+
+MAX_UNPACKED_BYTES = 256 << 20
+"""As large as the folder that it is built in."""
+MAX_MEMBERS = 20_000
+_MAX_PYPROJECT_BYTES = 1 << 20
+_MAX_REQUIREMENTS, _MAX_CHARACTERS = 200, 1000
+_PYPROJECT = re.compile(r"[^/]+/pyproject\.toml")
+_UNREADABLE = (
+    ValueError,  # also of TOML and Unicode
+    OSError,
+    EOFError,
+    NotImplementedError,
+    RecursionError,
+    zlib.error,
+    tarfile.TarError,
+    zipfile.BadZipFile,
+)
+
+
+class TooLarge(Exception):
+    """The archive holds more than may be read."""
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that ends with TooLarge after a number of bytes."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._left = stream, MAX_UNPACKED_BYTES
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        part = self._stream.read(min(size, self._left + 1) if size >= 0 else self._left + 1)
+        self._left -= len(part)
+        if self._left < 0:
+            raise TooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
+        return part
+
+
+def main(path: str) -> None:
+    try:
+        answer: dict[str, Any] = {"requires": requires_of(_pyproject(path))}
+    except TooLarge as error:
+        answer = {"error": str(error)}
+    except MemoryError:
+        answer = {"error": "reading it takes too much memory"}
+    except _UNREADABLE as error:
+        answer = {"error": f"it cannot be read: {str(error).replace(path, 'the archive')[:300]}"}
+    sys.stdout.write(json.dumps(answer))
+
+
+def requires_of(text: str) -> list[str] | None:
+    """Raises ValueError and TooLarge."""
+    table = tomllib.loads(text).get("build-system")
+    if not isinstance(table, dict):
+        return None
+    lines = table.get("requires", [])
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise ValueError("build-system.requires is not a list of requirements")
+    if len(lines) > _MAX_REQUIREMENTS or any(len(line) > _MAX_CHARACTERS for line in lines):
+        raise TooLarge(f"its build requires more than {_MAX_REQUIREMENTS} distributions")
+    return lines
+
+
+def _pyproject(path: str) -> str:
+    """Its text, or nothing."""
+    if zipfile.is_zipfile(path):
+        return _in_zip(path)
+    with open(path, "rb") as file:
+        start = file.read(3)
+        file.seek(0)
+        stream: IO[bytes] = file
+        if start[:2] == b"\x1f\x8b":
+            stream = gzip.GzipFile(fileobj=file)
+        elif start == b"BZh":
+            stream = bz2.BZ2File(file)
+        return _in_tar(stream)
+
+
+def _in_zip(path: str) -> str:
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if len(entries) > MAX_MEMBERS:
+            raise TooLarge(f"it holds more than {MAX_MEMBERS:,} files")
+        if sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
+            raise TooLarge(f"it unpacks to more than {MAX_UNPACKED_BYTES >> 20} MB")
+        for entry in entries:
+            if _PYPROJECT.fullmatch(entry.filename):
+                with archive.open(entry) as file:
+                    return _text(file)
+    return ""
+
+
+def _in_tar(stream: IO[bytes]) -> str:
+    with tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:  # type: ignore[call-overload]
+        for count, member in enumerate(archive):
+            if count >= MAX_MEMBERS:
+                raise TooLarge(f"it holds more than {MAX_MEMBERS:,} files")
+            archive.members.clear()  # the stream is read once
+            if member.isfile() and _PYPROJECT.fullmatch(member.name):
+                file = archive.extractfile(member)
+                assert file is not None
+                return _text(file)
+    return ""
+
+
+def _text(file: IO[bytes]) -> str:
+    data = file.read(_MAX_PYPROJECT_BYTES + 1)
+    if len(data) > _MAX_PYPROJECT_BYTES:
+        raise TooLarge(f"its pyproject.toml is larger than {_MAX_PYPROJECT_BYTES >> 20} MB")
+    return data.decode()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,268 @@
+"""A program: check wheels and unpack their modules. Nothing but the standard library; nothing of a wheel is run.
+
+Each line of standard input is a JSON object: `path` and `name` of a wheel, `target`, a folder that does not exist yet,
+and `limits`. Each line of standard output answers one: the files that were written, or `error`. A wheel is checked
+whole before its first file is written. Sizes are those of the archive's directory, and reading stops there: an archive
+whose directory is wrong fails its checksum.
+"""
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import unicodedata
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+_CHUNK = 1 << 20
+_MAX_PART_BYTES, _MAX_PATH_BYTES, _MAX_DEPTH = 250, 1000, 50
+_MAX_TABLE_BYTES = 32 << 20
+"""RECORD and WHEEL are read into memory."""
+_ENCRYPTED = 0x1 | 0x40
+_HASHES = {"sha256", "sha384", "sha512"}
+_UNLISTED = ("/RECORD", "/RECORD.jws", "/RECORD.p7s")
+_UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError, csv.Error)
+
+
+class WheelRefused(Exception):
+    """A wheel breaks the format or a bound; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class WheelLimits:
+    archive_bytes: int
+    unpacked_bytes: int
+    ratio: int
+    """Unpacked bytes for each byte of the archive, for wheels above `ratio_free_bytes`."""
+    ratio_free_bytes: int
+    files: int
+
+
+@dataclass(slots=True)
+class Plan:
+    """The files of one wheel and where they go."""
+
+    label: str
+    entries: dict[str, zipfile.ZipInfo] = field(default_factory=dict)
+    """By path below the target."""
+    hashes: dict[str, str] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+
+
+def main() -> None:
+    os.umask(0o022)
+    for line in sys.stdin:
+        try:
+            answer = unpack(**json.loads(line))
+        except WheelRefused as error:
+            answer = {"error": str(error)}
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
+def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict[str, Any]:
+    """Raises WheelRefused; nothing is left of `target` then."""
+    label = os.path.basename(path)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            plan = _plan(archive, label, os.path.getsize(path), name, WheelLimits(**limits))
+            _write_all(archive, plan, target)
+    except _UNREADABLE as error:
+        shutil.rmtree(target, ignore_errors=True)
+        said = str(error).replace(target, "").replace(path, label)
+        raise WheelRefused(f"{label} is not a valid wheel: {said}") from error
+    except MemoryError:
+        shutil.rmtree(target, ignore_errors=True)
+        raise WheelRefused(f"{label} needs more memory to be read than a wheel may take") from None
+    except WheelRefused:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+    size = sum(entry.file_size for entry in plan.entries.values())
+    return {"files": len(plan.entries), "bytes": size, "dropped": dict(plan.dropped)}
+
+
+# checks
+
+
+def _plan(archive: zipfile.ZipFile, label: str, size: int, name: str, limits: WheelLimits) -> Plan:
+    _check_sizes(archive, label, size, limits)
+    plan = Plan(label)
+    _read(plan, archive, name)
+    return plan
+
+
+def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelLimits) -> None:
+    if size > limits.archive_bytes:
+        raise WheelRefused(f"{label} has {_mb(size)}; at most {_mb(limits.archive_bytes)} are allowed for a wheel")
+    entries = archive.infolist()
+    if len(entries) > limits.files:
+        raise WheelRefused(f"{label} holds {len(entries):,} files; at most {limits.files:,} are allowed in a wheel")
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > limits.unpacked_bytes:
+        raise WheelRefused(
+            f"{label} unpacks to {_mb(unpacked)}; at most {_mb(limits.unpacked_bytes)} are allowed for a wheel"
+        )
+    if unpacked > max(limits.ratio_free_bytes, limits.ratio * size):
+        raise WheelRefused(
+            f"{label} has {_mb(size)} and unpacks to {_mb(unpacked)}; "
+            f"above {_mb(limits.ratio_free_bytes)} at most {limits.ratio} times its size is allowed"
+        )
+
+
+def _read(plan: Plan, archive: zipfile.ZipFile, name: str) -> None:
+    entries = [(entry, _checked_parts(entry, plan.label)) for entry in archive.infolist()]
+    files = [(entry, parts) for entry, parts in entries if not entry.is_dir()]
+    info = _info_folder({parts[0] for _, parts in files if len(parts) > 1}, name, plan.label)
+    by_path = {"/".join(parts): entry for entry, parts in files}
+    if len(by_path) != len(files):
+        raise WheelRefused(f"{plan.label} holds a file twice")
+    _check_version(_table(archive, by_path, f"{info}/WHEEL", plan.label), plan.label)
+    listed = _listed(_table(archive, by_path, f"{info}/RECORD", plan.label))
+    for entry, parts in files:
+        path = "/".join(parts)
+        if path not in listed and not (parts[0] == info and path.endswith(_UNLISTED)):
+            raise WheelRefused(f"{plan.label} holds {path!r}, which its RECORD does not list")
+        target = _target(parts)
+        if target is None:
+            plan.dropped[parts[1] if len(parts) > 1 else path] += 1
+            continue
+        if target in plan.entries:
+            raise WheelRefused(f"{plan.label} installs {target!r} twice")
+        plan.entries[target] = entry
+        plan.hashes[target] = listed.get(path, "")
+    if both := next(
+        (folder for target in plan.entries for folder in _folders_of(target) if folder in plan.entries), None
+    ):
+        raise WheelRefused(f"{plan.label} installs {both!r} as a file and as a folder")
+    folded = Counter(unicodedata.normalize("NFC", target).casefold() for target in plan.entries)
+    if clash := next((target for target, count in folded.items() if count > 1), None):
+        raise WheelRefused(f"{plan.label} holds names that differ only in case or in Unicode form: {clash!r}")
+
+
+def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
+    name = entry.filename
+    shown = repr(entry.orig_filename[:120])
+    if entry.orig_filename != name or "\\" in name or any(ord(character) < 32 for character in name):
+        raise WheelRefused(f"{label} holds the file name {shown}, which is not allowed")
+    parts = name.removesuffix("/").split("/")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise WheelRefused(f"{label} holds the path {shown}, which leads outside of its folder")
+    encoded = [len(part.encode(errors="surrogatepass")) for part in parts]
+    if max(encoded) > _MAX_PART_BYTES or sum(encoded) > _MAX_PATH_BYTES or len(parts) > _MAX_DEPTH:
+        raise WheelRefused(f"{label} holds a path that is too long: {shown}")
+    kind = stat.S_IFMT(entry.external_attr >> 16)
+    if kind not in {0, stat.S_IFDIR if entry.is_dir() else stat.S_IFREG}:
+        raise WheelRefused(f"{label} holds {shown}, which is not a regular file")
+    if entry.flag_bits & _ENCRYPTED or entry.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise WheelRefused(f"{label} holds {shown} encrypted or in a compression that wheels do not use")
+    return parts
+
+
+def _info_folder(folders: set[str], name: str, label: str) -> str:
+    found = [folder for folder in folders if folder.endswith(".dist-info")]
+    if len(found) != 1 or _canonical(found[0].removesuffix(".dist-info").rpartition("-")[0]) != _canonical(name):
+        raise WheelRefused(f"{label} needs exactly one .dist-info folder, named after {name}")
+    return found[0]
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _table(archive: zipfile.ZipFile, by_path: dict[str, zipfile.ZipInfo], path: str, label: str) -> str:
+    entry = by_path.get(path)
+    if entry is None:
+        raise WheelRefused(f"{label} has no {path}")
+    if entry.file_size > _MAX_TABLE_BYTES:
+        raise WheelRefused(f"{label}: {path} is larger than {_mb(_MAX_TABLE_BYTES)}")
+    return b"".join(_parts(archive, entry)).decode()
+
+
+def _check_version(text: str, label: str) -> None:
+    version = re.search(r"^Wheel-Version:\s*(\d+)\.", text, re.MULTILINE)
+    if version is None or version[1] != "1":
+        raise WheelRefused(f"{label} is not a wheel of version 1")
+
+
+def _listed(record: str) -> dict[str, str]:
+    """The hash of every file that RECORD lists, or nothing."""
+    return {row[0]: row[1] if len(row) > 1 else "" for row in csv.reader(io.StringIO(record)) if row}
+
+
+def _target(parts: Sequence[str]) -> str | None:
+    """Where a file goes below site-packages; None for programs, headers and data for other places."""
+    if not parts[0].endswith(".data"):
+        return "/".join(parts)
+    return "/".join(parts[2:]) if len(parts) > 2 and parts[1] in {"purelib", "platlib"} else None
+
+
+def _folders_of(target: str) -> Iterator[str]:
+    at = target.find("/")
+    while at >= 0:
+        yield target[:at]
+        at = target.find("/", at + 1)
+
+
+# writing
+
+
+def _write_all(archive: zipfile.ZipFile, plan: Plan, root: str) -> None:
+    os.makedirs(root)
+    for folder in sorted({folder for target in plan.entries for folder in _folders_of(target)}):
+        os.mkdir(f"{root}/{folder}")
+    for target, entry in plan.entries.items():
+        _write(archive, entry, f"{root}/{target}", plan.hashes[target], plan.label)
+
+
+def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str, expected: str, label: str) -> None:
+    algorithm, _, value = expected.partition("=")
+    if expected and algorithm not in _HASHES:
+        raise WheelRefused(f"{label}: RECORD lists {entry.filename!r} with a hash other than {', '.join(_HASHES)}")
+    digest = hashlib.new(algorithm) if expected else None
+    mode = 0o755 if entry.external_attr >> 16 & 0o111 else 0o644
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        for part in _parts(archive, entry):
+            if digest is not None:
+                digest.update(part)
+            _write_whole(descriptor, part)
+    finally:
+        os.close(descriptor)
+    if digest is not None and base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode() != value.rstrip("="):
+        raise WheelRefused(f"{label}: {entry.filename!r} is not the file that RECORD lists: its hash differs")
+
+
+def _write_whole(descriptor: int, part: bytes) -> None:
+    view = memoryview(part)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _parts(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Its content, never more at once than a chunk: `read()` without a size would unpack all that the archive has."""
+    left = entry.file_size
+    with archive.open(entry) as file:
+        while left:
+            part = file.read(min(_CHUNK, left))
+            if not part:
+                raise zipfile.BadZipFile(f"{entry.filename!r} is shorter than it says")
+            left -= len(part)
+            yield part
+
+
+def _mb(count: int) -> str:
+    return f"{count / (1 << 20):,.1f} MB"
+
+
+if __name__ == "__main__":
+    main()
