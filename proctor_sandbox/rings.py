@@ -1,10 +1,14 @@
 """Rings around processes: a root of our own with an interpreter and little else, and what is taken away inside."""
 
+import errno
 import os
+import resource
+import stat
 import sys
 from collections.abc import Mapping, Sequence
 
-from proctor_sandbox import linux
+from proctor_sandbox import linux, seccomp
+from proctor_sandbox.syscalls import NAMESPACE_CALLS
 
 _SYSTEM_LIBRARIES = ("/usr/lib", "/usr/lib64", "/lib", "/lib64")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
@@ -12,15 +16,25 @@ _FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo")
 _RESOLVER = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl/certs")
 """What names of hosts and certificates are looked up in, where there is a network."""
 PRIVATE = linux.MS_NOSUID | linux.MS_NODEV
+_MOST_PROCESSES = 16_384
+"""Of all servers of one warm interpreter together."""
 
 
 def enclose(
-    new_root: str, environments: Mapping[str, str], uid: int, folders: Sequence[str] = (), *, has_network: bool = False
+    new_root: str,
+    mounted: Mapping[str, str],
+    uid: int,
+    folders: Sequence[str] = (),
+    *,
+    files: Mapping[str, str] | None = None,
+    links: Mapping[str, str] | None = None,
+    has_network: bool = False,
 ) -> None:
     """The outer ring: own files, read-only; an unprivileged uid; no capabilities; no network. Returns in a child.
 
-    `new_root` is an empty folder to build on. `environments` are virtual environments, the first of them this
-    interpreter's, by the place where each shall be inside. `folders` are made empty. As root we become `uid`.
+    `new_root` is an empty folder to build on. `mounted` are folders of the host by their place inside; a link in the
+    place of one of them is refused. `folders` are made empty, `files` are texts and `links` are targets by place. As
+    root we become `uid`. System calls are limited too, but for those that make rings for others.
     """
     own_uid, own_gid = os.getuid(), os.getgid()
     namespaces = linux.NEW_MOUNTS | linux.NEW_UTS | linux.NEW_IPC | linux.NEW_PIDS
@@ -31,7 +45,7 @@ def enclose(
     linux.die_with_parent()
     continue_as_first_process()
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
-    _build_root(new_root, environments, folders, _RESOLVER if has_network else ())
+    _build_root(new_root, mounted, folders, files or {}, links or {}, _RESOLVER if has_network else ())
     os.setsid()
     linux.sethostname("sandbox")
     linux.drop_bounding_set()
@@ -42,6 +56,22 @@ def enclose(
     linux.drop_capabilities()
     linux.die_with_parent()  # changing ids cleared it
     linux.set_dumpable(False)
+    _limit()
+    seccomp.install(linux.libc, NAMESPACE_CALLS)
+
+
+def _limit() -> None:
+    """Bounds for all that runs in this ring; every ring inside sets its own, lower ones."""
+    bounds = {
+        resource.RLIMIT_NPROC: _MOST_PROCESSES,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for kind, bound in bounds.items():
+        hard = resource.getrlimit(kind)[1]
+        value = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 def continue_as_first_process(first_closed: int = 3) -> None:
@@ -54,23 +84,34 @@ def continue_as_first_process(first_closed: int = 3) -> None:
     linux.die_with_parent()
 
 
-def _build_root(root: str, environments: Mapping[str, str], folders: Sequence[str], files: Sequence[str]) -> None:
-    linux.mount("tmpfs", root, "tmpfs", PRIVATE, "mode=755,size=1m")
+def _build_root(
+    root: str,
+    mounted: Mapping[str, str],
+    folders: Sequence[str],
+    files: Mapping[str, str],
+    links: Mapping[str, str],
+    resolver: Sequence[str],
+) -> None:
+    linux.mount("tmpfs", root, "tmpfs", PRIVATE, "mode=755,size=4m")
     os.chdir(root)
     os.umask(0o022)
     for path in _SYSTEM_LIBRARIES:
         if os.path.islink(path):
-            os.makedirs(os.path.dirname(root + path), exist_ok=True)
-            os.symlink(os.readlink(path), root + path)
+            _link(root, os.readlink(path), path)
         elif os.path.isdir(path):
             _bind(root, path)
-    for path in (*_FILES, *files, *_interpreter_paths()):
+    for path in (*_FILES, *resolver, *_interpreter_paths()):
         if os.path.exists(path) and not os.path.exists(root + path):
-            _bind(root, os.path.realpath(path) if path in files else path, path)
-    for inside, path in environments.items():
+            _bind(root, os.path.realpath(path), path)
+    for inside, path in mounted.items():
         if not os.path.exists(root + inside):
             _bind(root, path, inside)
-    _copy_links(root, sys.executable, tuple(environments.values()))
+    for path, target in links.items():
+        _link(root, target, path)
+    for path, text in files.items():
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        with open(root + path, "w", encoding="utf-8") as file:
+            file.write(text)
     for path in _DEVICES:
         _bind(root, path, read_only=False)
     for path in ("/tmp", "/proc", *folders):
@@ -82,26 +123,40 @@ def _build_root(root: str, environments: Mapping[str, str], folders: Sequence[st
     linux.make_read_only("/", recursive=False)
 
 
-def _copy_links(root: str, path: str, environments: tuple[str, ...]) -> None:
-    """A virtual environment's interpreter is a chain of links, which may lead through folders that are not bound."""
-    own = tuple(environment + "/" for environment in environments[:1])
+def links_to(path: str, own: str) -> dict[str, str]:
+    """The chain of links from a virtual environment's interpreter, where it leads outside of `own`; by place."""
+    found = {}
     while os.path.islink(path):
         target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
-        if not path.startswith(own) and not os.path.lexists(root + path):
-            os.makedirs(os.path.dirname(root + path), exist_ok=True)
-            os.symlink(target, root + path)
+        if not path.startswith(own + "/"):
+            found[path] = target
         path = target
+    return found
+
+
+def _link(root: str, target: str, path: str) -> None:
+    if not os.path.lexists(root + path):
+        os.makedirs(os.path.dirname(root + path), exist_ok=True)
+        os.symlink(target, root + path)
 
 
 def _bind(root: str, path: str, inside: str = "", *, read_only: bool = True) -> None:
+    """Mount the very folder or file at `path`. Raises OSError where that is a link."""
     target = root + (inside or path)
-    if os.path.isdir(path):
-        os.makedirs(target, exist_ok=True)
-    else:
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "w"):
-            pass
-    linux.mount(path, target, None, linux.MS_BIND | linux.MS_REC)
+    source = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        kind = os.fstat(source).st_mode
+        if stat.S_ISLNK(kind):
+            raise OSError(errno.ELOOP, f"{path} is a link")
+        if stat.S_ISDIR(kind):
+            os.makedirs(target, exist_ok=True)
+        else:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w"):
+                pass
+        linux.mount(f"/proc/self/fd/{source}", target, None, linux.MS_BIND | linux.MS_REC)
+    finally:
+        os.close(source)
     if read_only:
         linux.make_read_only(target)
 

@@ -153,5 +153,5 @@ _AARCH64 = {
 DENIED = {"x86_64": _BOTH | _X86_64, "aarch64": _BOTH | _AARCH64}
 """Numbers by name."""
 
-NAMESPACE_CALLS = frozenset({"unshare", "mount", "mount_setattr"})
-"""What a process needs that makes namespaces for others."""
+NAMESPACE_CALLS = frozenset({"unshare", "mount", "mount_setattr", "sched_setaffinity"})
+"""What a process needs that makes namespaces for others, and chooses their cores."""

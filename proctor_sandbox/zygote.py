@@ -34,7 +34,9 @@ def main(arguments: list[str]) -> None:
     options = json.loads(arguments[1])
     if new_root := options.get("new_root"):
         environment = options["environment"]
-        rings.enclose(new_root, {environment: environment} if environment else {}, options["uid"])
+        links = rings.links_to(sys.executable, environment) if environment else {}
+        own = {environment: os.path.realpath(environment)} if environment else {}
+        rings.enclose(new_root, own, options["uid"], links=links)
     linux.set_dumpable(False)  # becoming another program has set it
     sys.path += options["paths"]
     _warm_up()

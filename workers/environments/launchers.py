@@ -7,14 +7,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from backend.settings import PROJECT_ROOT
+from backend.domain.errors import SandboxError
 from workers.environments.containers import Engine
+from workers.environments.zygotes import command, site_packages_of
 
 PROBE_SECONDS = 30.0
-_ENTRY = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from workers.environments.inside.probe import main; "
-    "sys.path.pop(0); main(sys.argv[1])"
-)
+_UID = 60_999
 
 
 class Launcher(StrEnum):
@@ -83,9 +81,12 @@ async def _probe(runtime_python: Path, folder: Path) -> dict[str, Any]:
         return {"jail": False, "reason": f"the environment runtime is missing ({runtime_python}): run `make setup`"}
     new_root = folder / "root"
     new_root.mkdir(parents=True, exist_ok=True)
-    options = {"new_root": str(new_root), "environment": str(runtime_python.parent.parent.absolute()), "uid": 60_999}
+    try:
+        ring = {"new_root": str(new_root), "site_packages": [str(site_packages_of(runtime_python))], "uid": _UID}
+    except SandboxError as error:
+        return {"jail": False, "reason": str(error)}
     process = await asyncio.create_subprocess_exec(
-        *(str(runtime_python), "-s", "-P", "-S", "-B", "-c", _ENTRY, str(PROJECT_ROOT), json.dumps(options)),
+        *command(runtime_python.absolute(), ring, "probe", __file__),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

@@ -6,6 +6,7 @@ import itertools
 import os
 import shutil
 import socket
+import time
 import uuid
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ from workers.environments.zygotes import Zygote
 
 START_SECONDS = 60.0
 """How long a package may take to import and to answer for the first time."""
+WATCH_SECONDS = 0.5
+"""How often the memory of a server that starts is looked at."""
 HEALTH_SECONDS = 5.0
 _MEMORY_ALLOWANCE = 1.25
 _INTERPRETER_BYTES = 64 << 20
@@ -35,6 +38,8 @@ _MAX_ANSWER_BYTES = 2_000_000
 _TMP_BYTES = 64 << 20
 _first_cpus = itertools.count()
 _SLACK_BYTES = 64 << 20
+_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT = 512 << 20, 160 << 20
+"""Of OpenEnv's server and what it needs: seen 120 MB resident, 300 MB mapped."""
 _SPARE_THREADS = 64
 _SPARE_FILES = 192
 _MAX_SOCKET_PATH = 107
@@ -148,8 +153,9 @@ async def start_server(
     path = home / "s"
     listener = listen(path)
     zipped = os.open(package.path, os.O_RDONLY)
+    request = _request(zygote, package, resources, home)
     try:
-        process = await zygote.fork(name, _request(package, resources, home), [listener.fileno(), zipped, log.writer])
+        process = await zygote.fork(name, request, [listener.fileno(), zipped, log.writer])
     except BaseException:
         shutil.rmtree(home, ignore_errors=True)
         raise
@@ -158,7 +164,7 @@ async def start_server(
         os.close(zipped)
         log.handed_over()
     server = RunningServer(name, package, resources, path, process, log)
-    server.resident_at_start = resident_bytes(process.pid)
+    server.resident_at_start = resident_bytes(process.pid) + _own_imports(zygote)[1]
     if resources.execute and zygote.is_jailed:
         server.family = parent(process.pid)
     await begin_serving(server, seconds)
@@ -184,7 +190,7 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> dict[str, Any]:
+def _request(zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, home: Path) -> dict[str, Any]:
     threads = resources.sessions + _SPARE_THREADS
     stacks = threads << 20
     cpus = {"cpus": max(1, round(resources.cpus)), "first_cpu": next(_first_cpus)}
@@ -193,9 +199,9 @@ def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> di
         "app": package.app,
         "sessions": resources.sessions,
         "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
-        "folder": str(home / "files"),
+        "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {
-            "memory_bytes": (resources.memory_mb << 20) + stacks + _SLACK_BYTES,
+            "memory_bytes": (resources.memory_mb << 20) + stacks + _SLACK_BYTES + _own_imports(zygote)[0],
             "tmp_bytes": _TMP_BYTES,
             "threads": threads,
             "files": resources.sessions + _SPARE_FILES,
@@ -203,6 +209,11 @@ def _request(package: StoredPackage, resources: ResourcesSpec, home: Path) -> di
         },
         "execute": {**cpus, **_executions(resources)} if resources.execute else None,
     }
+
+
+def _own_imports(zygote: Zygote) -> tuple[int, int]:
+    """Address space and memory, in bytes, of what a server imports that others get from the warm interpreter."""
+    return (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.stands_alone else (0, 0)
 
 
 def _executions(resources: ResourcesSpec) -> dict[str, Any]:
@@ -216,7 +227,12 @@ async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:
     asked = asyncio.create_task(_introduce(server))
     ended = asyncio.create_task(server.process.exited.wait())
     try:
-        await asyncio.wait({asked, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait({asked, ended}, timeout=min(left, WATCH_SECONDS), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done() or ended.done():
+                break
+            server.end_if_too_big()  # it is in nobody's list yet
         if asked.done() and asked.exception() is None:
             return
         if not ended.done():
@@ -235,11 +251,19 @@ async def _introduce(server: RunningServer) -> None:
         await asyncio.sleep(0.05)
     schema = await _get(server.socket, "/schema")
     capacity = {"sessions": server.resources.sessions} | await _get(server.socket, server.capacity_path)
-    server.action_schema = dict(schema.get("action") or {})
-    server.observation_schema = dict(schema.get("observation") or {})
-    server.sessions = max(1, min(int(capacity["sessions"]), server.resources.sessions))
+    server.action_schema = _object(schema.get("action"), "/schema: action")
+    server.observation_schema = _object(schema.get("observation"), "/schema: observation")
+    if not isinstance(capacity["sessions"], int):
+        raise SandboxError(f"GET {server.capacity_path} answered with sessions that are no number")
+    server.sessions = max(1, min(capacity["sessions"], server.resources.sessions))
     uncompiled = capacity.get("uncompiled")
     server.uncompiled = [str(name) for name in uncompiled] if isinstance(uncompiled, list) else []
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise SandboxError(f"GET {what} is not an object")
+    return value or {}
 
 
 def _said_at_end(code: int | None) -> str:
@@ -249,7 +273,9 @@ def _said_at_end(code: int | None) -> str:
 
 
 def _why_no_start(server: RunningServer, asked: "asyncio.Task[None]", seconds: float, *, is_over: bool) -> str:
-    if is_over:
+    if server.ended_why:
+        told = f"the package's server was ended while it started: {server.ended_why}"
+    elif is_over:
         told = f"the package's server {_said_at_end(server.process.code)} while it started"
     elif asked.done():
         told = f"the package's server does not speak OpenEnv: {asked.exception()}"
@@ -270,16 +296,24 @@ async def _whole(content: aiohttp.StreamReader) -> bytes:
 
 
 async def _get(path: Path, url: str) -> dict[str, Any]:
+    """An object that the server answers with. Nothing is unpacked, followed or kept for it. Raises SandboxError."""
     try:
         async with (
-            aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(path))) as http,
-            http.get(f"http://server{url}", timeout=aiohttp.ClientTimeout(total=None)) as response,
+            aiohttp.ClientSession(
+                connector=aiohttp.UnixConnector(str(path)), cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
+            ) as http,
+            http.get(
+                f"http://server{url}",
+                headers={"Accept-Encoding": "identity"},
+                timeout=aiohttp.ClientTimeout(total=None),
+                allow_redirects=False,
+            ) as response,
         ):
             body = await _whole(response.content)
             if response.status != 200:
                 raise SandboxError(f"GET {url} answered {response.status}: {body[:200].decode(errors='replace')}")
             answer = orjson.loads(body)
-    except (aiohttp.ClientError, OSError, orjson.JSONDecodeError) as error:
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         raise SandboxError(f"GET {url}: {type(error).__name__}: {error}") from error
     if not isinstance(answer, dict):
         raise SandboxError(f"GET {url} did not answer with an object")

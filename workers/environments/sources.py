@@ -15,10 +15,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from backend.domain.errors import SandboxError
-from backend.settings import PROJECT_ROOT
-from workers.commands import Bounds, CommandStopped, run_command
+from workers.commands import Bounds, CommandStopped, end_group, run_command
 from workers.environments.build_log import append
 from workers.environments.installing import Installer
+from workers.environments.zygotes import command
 
 ROUNDS = 8
 """Distributions without a wheel that one package may need, one after another."""
@@ -28,10 +28,6 @@ _UID = 60_998
 _FETCH, _READ = (Path(__file__).with_name(f"{name}_source.py") for name in ("fetch", "read"))
 _FETCH_BOUNDS = Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20})
 _READ_BOUNDS = Bounds(60, output_bytes=4 << 20, limits={"AS": 512 << 20, "CPU": 20, "FSIZE": 16 << 20, "NOFILE": 32})
-_ENTRY = (
-    "import sys; sys.path.insert(0, sys.argv.pop(1)); from workers.environments.inside.build_wheel import main; "
-    "sys.path.pop(0); main(sys.argv[1])"
-)
 _IS_BUILT = " has no wheel: building its source in the sandbox"
 _LEGACY = ("setuptools<81", "wheel")
 """What a `setup.py` without `pyproject.toml` expects to find, `pkg_resources` included."""
@@ -85,17 +81,17 @@ class Sources:
 
     async def _build_in_jail(self, source: Source, environment: Path, files: tuple[int, int], log: Path) -> None:
         self._new_root.mkdir(parents=True, exist_ok=True)
-        options = {
+        [site_packages] = environment.absolute().glob("lib/python*/site-packages")
+        ring = {
             "new_root": str(self._new_root),
-            "environment": str(environment.absolute()),
+            "site_packages": [str(site_packages)],
             "uid": _UID,
-            "archive": files[0],
-            "wheel": files[1],
+            "compiler": True,
         }
-        python = str(self._python)
+        start = command(self._python.absolute(), ring, "build_wheel", *map(str, files))
         with log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
-                *(python, "-s", "-P", "-S", "-B", "-c", _ENTRY, str(PROJECT_ROOT), json.dumps(options)),
+                *start,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
@@ -122,9 +118,7 @@ async def _end_of(process: asyncio.subprocess.Process, source: Source) -> bytes:
     except TimeoutError:
         raise SandboxError(f"{_what_failed(source)} it took longer than {BUILD_SECONDS:g} s") from None
     finally:
-        if process.returncode is None:
-            process.kill()  # its children end with it
-            await process.wait()
+        await end_group(process)
     return kept
 
 

@@ -5,25 +5,23 @@ one descriptor; the wheel leaves by another, its name first.
 """
 
 import importlib
-import json
 import os
 import site
 import sys
-import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from proctor_sandbox import linux, rings
+from proctor_sandbox import linux
 from workers.environments.inside import jail
 
 LIMITS = jail.Limits(memory_bytes=1 << 30, tmp_bytes=256 << 20, threads=64, files=1024, cpus=2)
 _SOURCE, _RESULT = Path("/tmp/source"), Path("/tmp/wheel")
-_PROGRAMS = "/programs"
 _VARIABLES = {
-    "PATH": _PROGRAMS,
+    "PATH": jail.PROGRAMS_FOLDER,
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
     "CC": "gcc",
@@ -34,29 +32,21 @@ _VARIABLES = {
 _LEGACY = "setuptools.build_meta:__legacy__"
 
 
-def main(text: str) -> None:
-    """`text`: a JSON object with what the host decided, and the two descriptors."""
-    options = json.loads(text)
+def main(arguments: Sequence[str]) -> None:
+    """`arguments`: the descriptors of the archive and of the wheel."""
+    archive, wheel = map(int, arguments)
     linux.die_with_parent()
-    own = f"{jail.ENVIRONMENTS_FOLDER}/0"
-    rings.enclose(
-        options["new_root"], {own: options["environment"], **_compiler()}, options["uid"], [jail.PACKAGE_FOLDER]
-    )
-    sys.executable = f"{own}/bin/python"
+    linux.set_dumpable(False)
+    linux.limit_heap_arenas()
     child = os.fork()
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
     jail.enclose_server(LIMITS, lambda folder: None)
-    site.main()  # not before the jail: a virtual environment's start-up files are foreign code
-    _unpack(options["archive"])
-    _hand_over(_build(), options["wheel"])
-
-
-def _compiler() -> dict[str, str]:
-    """Folders of the host by their place inside."""
-    headers = sysconfig.get_path("include", vars={"installed_base": sys.base_prefix, "base": sys.base_prefix})
-    wanted = {_PROGRAMS: "/usr/bin", "/usr/include": "/usr/include", headers: headers}
-    return {place: path for place, path in wanted.items() if os.path.isdir(path)}
+    sys.prefix = sys.exec_prefix = jail.PYTHON_FOLDER
+    jail.add_site_packages([jail.place_of(0)])
+    site.execsitecustomize()
+    _unpack(archive)
+    _hand_over(_build(), wheel)
 
 
 _CAREFULLY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}

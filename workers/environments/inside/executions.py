@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,21 +27,26 @@ def read_sources() -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
 
 
-def start_sibling(options: Mapping[str, Any], sources: Mapping[str, str]) -> socket.socket:
-    """Fork it; returns our end of its control socket. `options`: parallel, bounds, cpus, first_cpu."""
+def start_sibling(options: Mapping[str, Any], sources: Mapping[str, str], places: Sequence[str]) -> socket.socket:
+    """Fork it; returns our end of its control socket. `options`: parallel, bounds, cpus, first_cpu.
+
+    `places` are the site-packages folders that programs may import from.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         try:
             linux.die_with_parent()
             ours.close()
-            _become_sibling(theirs.fileno(), options, sources)
+            _become_sibling(theirs.fileno(), options, sources, places)
         finally:
             os._exit(70)
     theirs.close()
     return ours
 
 
-def _become_sibling(control: int, options: Mapping[str, Any], sources: Mapping[str, str]) -> NoReturn:
+def _become_sibling(
+    control: int, options: Mapping[str, Any], sources: Mapping[str, str], places: Sequence[str]
+) -> NoReturn:
     os.closerange(3, control)
     os.closerange(control + 1, 4096)
     uid, gid = os.getuid(), os.getgid()
@@ -63,6 +68,5 @@ def _become_sibling(control: int, options: Mapping[str, Any], sources: Mapping[s
     linux.set_dumpable(False)
     seccomp.install(linux.libc, NAMESPACE_CALLS)
     os.set_inheritable(control, True)
-    paths = [path for path in sys.path if path.endswith("site-packages")]
-    given = json.dumps({"parallel": options["parallel"], "bounds": options["bounds"], "paths": paths})
+    given = json.dumps({"parallel": options["parallel"], "bounds": options["bounds"], "paths": list(places)})
     os.execve(sys.executable, [sys.executable, *FLAGS, PACKAGE_FOLDER, str(control), given], ENVIRONMENT)

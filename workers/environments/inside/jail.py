@@ -5,17 +5,32 @@ capabilities. The inner ring gives a server namespaces of its own, a private /tm
 as root and, where user namespaces are allowed, as an ordinary user.
 """
 
+import errno
+import importlib
 import os
 import resource
+import site
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
 
 from proctor_sandbox import linux, rings, seccomp
 
 PACKAGE_FOLDER = "/package"
 ENVIRONMENTS_FOLDER = "/environments"
-"""Where the jail has its virtual environments, numbered: their place on the host is nobody's business."""
+"""Where the jail has the site-packages folders of environments, numbered, under the usual path of each."""
+PYTHON_FOLDER = "/python"
+"""A virtual environment made by the jail: `sys.prefix` of all that runs inside."""
+PYTHON = f"{PYTHON_FOLDER}/bin/python"
+OWN_FOLDER = "/proctor"
+"""Copies of the modules that run inside."""
+PROGRAMS_FOLDER = "/programs"
+"""The host's compiler, where it is mounted."""
+FLAGS = ("-s", "-P", "-S", "-B")
+"""Of every interpreter started for foreign code: nothing is imported from where it starts or by start-up files."""
+_SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _PACKAGE_BYTES = 16 << 20
 _TMP_INODES = 4096
 
@@ -35,14 +50,84 @@ class Limits:
     """Servers start at different ones."""
 
 
-def enclose_interpreter(new_root: str, environments: Sequence[str], uid: int, *, has_network: bool = False) -> None:
+def place_of(number: int) -> str:
+    """Where the number-th site-packages folder lies inside."""
+    return f"{ENVIRONMENTS_FOLDER}/{number}/{_SITE_PACKAGES}"
+
+
+def enclose_interpreter(
+    new_root: str,
+    site_packages: Sequence[str],
+    uid: int,
+    *,
+    has_network: bool = False,
+    more: Mapping[str, str] | None = None,
+) -> None:
     """The outer ring. `new_root` is an empty folder to build on; as root we become `uid`. Returns in a child.
 
-    The first of `environments` is the one that this interpreter belongs to.
+    Inside lies a virtual environment made here, `PYTHON_FOLDER`, whose interpreter is this one and which sees the
+    folders `site_packages` in their order. Nothing in these folders has any effect before an interpreter is started
+    or `site.addsitedir` is called inside. `more` are further folders of the host by their place.
     """
-    places = {f"{ENVIRONMENTS_FOLDER}/{number}": path for number, path in enumerate(environments)}
-    rings.enclose(new_root, places, uid, [PACKAGE_FOLDER], has_network=has_network)
-    sys.executable = f"{ENVIRONMENTS_FOLDER}/0/bin/python"
+    mounted = {place_of(number): checked(path) for number, path in enumerate(site_packages)}
+    seen = "".join(f"import site; site.addsitedir({place!r})\n" for place in mounted)
+    interpreter = os.path.realpath(sys.executable)
+    files = {
+        f"{PYTHON_FOLDER}/pyvenv.cfg": f"home = {os.path.dirname(interpreter)}\n",
+        f"{PYTHON_FOLDER}/{_SITE_PACKAGES}/environment.pth": seen,
+        **{f"{OWN_FOLDER}/{path}": text for path, text in _own_sources().items()},
+    }
+    names = ("python", "python3", os.path.basename(interpreter))
+    links = {f"{PYTHON_FOLDER}/bin/{name}": interpreter for name in names}
+    rings.enclose(
+        new_root,
+        {**mounted, **(more or {})},
+        uid,
+        [PACKAGE_FOLDER],
+        files=files,
+        links=links,
+        has_network=has_network,
+    )
+
+
+def checked(site_packages: str) -> str:
+    """The same path without links above the environment's home. Raises OSError where one inside leads elsewhere."""
+    path = os.path.abspath(site_packages)
+    home = path.removesuffix(f"/{_SITE_PACKAGES}")
+    found = f"{os.path.realpath(home)}/{_SITE_PACKAGES}"
+    if home == path or os.path.islink(home) or os.path.realpath(path) != found:
+        raise OSError(errno.ELOOP, f"{site_packages} is not a plain {_SITE_PACKAGES} folder")
+    return found
+
+
+def continue_inside(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Start the interpreter anew, now inside the outer ring: `main(arguments)` of a module beside this one.
+
+    What this process knew of the host, such as paths, ends with it.
+    """
+    code = (
+        f"import sys; sys.path.insert(0, {OWN_FOLDER!r}); "
+        f"from workers.environments.inside.{module} import main; sys.path.pop(0); main(sys.argv[1:])"
+    )
+    os.execve(PYTHON, [PYTHON, *FLAGS, "-c", code, *arguments], dict(os.environ))  # noqa: TID251
+
+
+def add_site_packages(places: Sequence[str]) -> None:
+    """See these folders, and run their start-up files: foreign code, which has to be enclosed by now."""
+    sys.path[:] = [path for path in sys.path if path not in places]
+    for place in places:
+        site.addsitedir(place)
+    importlib.invalidate_caches()
+
+
+def _own_sources() -> dict[str, str]:
+    """The text of all that runs inside, by its path."""
+    root = Path(__file__).resolve().parents[3]
+    patterns = ("proctor_sandbox/*.py", "workers/environments/inside/*.py")
+    singles = ("workers/__init__.py", "workers/environments/__init__.py", "backend/__init__.py")
+    paths = [path for pattern in patterns for path in sorted(root.glob(pattern))]
+    paths += [root / name for name in (*singles, "backend/domain/__init__.py", "backend/domain/packages.py")]
+    return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 
 def enclose_server(limits: Limits, unpack: Callable[[str], None], *, has_network: bool = False) -> None:

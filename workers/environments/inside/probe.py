@@ -1,10 +1,10 @@
-"""Makes both rings of the jail around itself, tries to get out, and prints what held as JSON."""
+"""Inside the outer ring: makes the inner one around itself, tries to get out, and prints what held as JSON."""
 
 import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from proctor_sandbox import linux
 from workers.environments.inside import jail
@@ -12,11 +12,11 @@ from workers.environments.inside import jail
 _LIMITS = jail.Limits(memory_bytes=256 << 20, tmp_bytes=1 << 20, threads=8, files=64, cpus=1)
 
 
-def main(text: str) -> None:
-    options = json.loads(text)
-    witness = os.path.realpath(__file__)
-    assert os.path.exists(witness)
-    jail.enclose_interpreter(options["new_root"], [options["environment"]], options["uid"])
+def main(arguments: Sequence[str]) -> None:
+    """`arguments`: a file of the host that is there and must not be seen."""
+    [witness] = arguments
+    linux.die_with_parent()
+    linux.set_dumpable(False)
     child = os.fork()
     if child:
         os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
@@ -30,6 +30,7 @@ def main(text: str) -> None:
         "no_new_namespaces": _fails(lambda: linux.unshare(linux.NEW_USER)),
         "no_mounts": _fails(lambda: linux.mount("tmpfs", "/tmp", "tmpfs", 0)),
         "processes_bounded": _forks_until_refused() <= _LIMITS.threads,
+        "no_packet_sockets": _fails(lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW)),
         "memory_bounded": _fails(lambda: bytearray(1 << 30)),
     }
     sys.stdout.write(json.dumps(checks))

@@ -15,7 +15,6 @@ from typing import Any
 
 from backend.domain.packages import file_as_bytes
 from workers.environments.inside.import_styles import import_app
-from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
 
 _STACK_BYTES = 1 << 20
 """Of each thread; every session has one, and RLIMIT_AS counts them."""
@@ -38,8 +37,8 @@ def write_package(descriptor: int, folder: str) -> None:
                     binary.write(content)
 
 
-def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> None:
-    """Import the app and serve it until the process is ended."""
+def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: str = "") -> None:
+    """Import the app and serve it until the process is ended. `own`: where the package's own environment lies."""
     _clean_up(request["variables"])
     root = os.path.join(folder, request["name"])
     os.chdir(root)
@@ -50,7 +49,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket) -> Non
     import uvicorn
 
     config = uvicorn.Config(
-        _WithCapacity(app, request["sessions"]),
+        _WithCapacity(app, request["sessions"], own),
         log_level="warning",
         access_log=False,
         ws_per_message_deflate=False,
@@ -92,9 +91,9 @@ def _attribute(module: ModuleType, path: str) -> Any:
 class _WithCapacity:
     """The app, and one address of ours that says how many sessions it bears: OpenEnv does not."""
 
-    def __init__(self, app: Any, assumed: int) -> None:
+    def __init__(self, app: Any, assumed: int, own: str) -> None:
         self._app = app
-        told = {"sessions": _declared_sessions() or assumed, "uncompiled": _uncompiled()}
+        told = {"sessions": _declared_sessions() or assumed, "uncompiled": _uncompiled(own)}
         self._body = json.dumps(told).encode()
 
     async def __call__(self, scope: Scope, receive: Channel, send: Channel) -> None:
@@ -119,11 +118,11 @@ def _declared_sessions() -> int | None:
     return int(servers[-1].get_capacity_status().max_sessions) if tells else None
 
 
-def _uncompiled() -> list[str]:
-    """Modules of the package's own virtual environment, where it has one, that were imported without bytecode."""
-    if not os.path.isdir(f"{ENVIRONMENTS_FOLDER}/1"):
+def _uncompiled(own: str) -> list[str]:
+    """Modules of the environment in the folder `own` that were imported without bytecode; relative to it."""
+    if not own:
         return []
-    own, found = f"{ENVIRONMENTS_FOLDER}/0/", []
+    own, found = own + "/", []
     for module in list(sys.modules.values()):
         try:  # past what a lazy module does when it is asked
             spec = object.__getattribute__(module, "__dict__").get("__spec__")

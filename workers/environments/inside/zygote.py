@@ -1,5 +1,8 @@
 """The warm interpreter: imports `openenv` once, stays single-threaded, forks one process per environment server.
 
+It runs inside the outer ring and imports from the shared runtime only, which we installed. Whatever belongs to a
+package, including the start-up files of its environment, is seen by the forked process alone, inside both rings.
+
 Speaks JSON datagrams over an inherited socket: a request carries the listening socket, the package and the log as
 descriptors; the answers are `ready`, `started` and `exited`. Ends, with all its servers, when the socket closes.
 """
@@ -12,6 +15,7 @@ import json
 import os
 import select
 import signal
+import site
 import socket
 import sys
 import traceback
@@ -30,6 +34,12 @@ _WARM_MODULES = (
     "uvicorn.protocols.http.h11_impl",
     "uvicorn.protocols.websockets.auto",
 )
+_STANDARD_MODULES = (
+    *("asyncio", "concurrent.futures.thread", "dataclasses", "decimal", "email.message", "enum", "http.client"),
+    *("http.cookies", "importlib.metadata", "inspect", "ipaddress", "json", "logging.config", "mimetypes", "pathlib"),
+    *("random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
+)
+"""For environments that stand alone, whose servers import everything else themselves."""
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 _MAX_REQUEST_BYTES = 64 << 10
@@ -39,32 +49,42 @@ FAILED_TO_ENCLOSE = 70
 def main(arguments: list[str]) -> None:
     """`arguments`: the control socket's descriptor and a JSON object with what the host decided."""
     linux.die_with_parent()
+    linux.set_dumpable(False)  # becoming another program has set it
     control = socket.socket(fileno=int(arguments[0]))
+    os.set_inheritable(control.fileno(), False)
     options = json.loads(arguments[1])
+    for known in (sys.argv, sys.orig_argv, arguments):
+        known[:] = ["python"]
     sources = executions.read_sources()
-    if options["jail"]:
-        jail.enclose_interpreter(
-            options["new_root"], options["environments"], options["uid"], has_network=options["network"]
-        )
-    _warm_up()
+    _warm_up(options["runtime"], is_jailed=options["jail"])
     Zygote(control, options, sources).run()
 
 
-def _warm_up() -> None:
-    """Import what every server needs. Not before the jail: a virtual environment's start-up files are foreign code."""
-    import site
-
+def _warm_up(runtime: str, *, is_jailed: bool) -> None:
+    """Import what every server needs. `runtime`: the shared runtime's site-packages; empty: import nothing of it."""
     linux.limit_heap_arenas()
-    site.main()
-    with without("gradio"):
-        for name in _WARM_MODULES:
-            with contextlib.suppress(ModuleNotFoundError):  # an old openenv has other modules
-                importlib.import_module(name)
-
+    if is_jailed:
+        sys.prefix = sys.exec_prefix = jail.PYTHON_FOLDER
+        site.PREFIXES[:] = [jail.PYTHON_FOLDER]
+    site.ENABLE_USER_SITE = False
+    site.setquit()
+    site.sethelper()
+    for name in _STANDARD_MODULES:
+        importlib.import_module(name)
+    if runtime:
+        site.addsitedir(runtime)
+        import_warm_modules()
     if threads := _thread_count() - 1:
         raise RuntimeError(f"{threads} threads run after the imports; a fork would not be safe")
     gc.collect()
     gc.freeze()  # keep the collector from touching, and so copying, the shared pages
+
+
+def import_warm_modules() -> None:
+    with without("gradio"):
+        for name in _WARM_MODULES:
+            with contextlib.suppress(ModuleNotFoundError):  # an old openenv has other modules
+                importlib.import_module(name)
 
 
 def _thread_count() -> int:
@@ -75,6 +95,7 @@ class Zygote:
     def __init__(self, control: socket.socket, options: Mapping[str, Any], sources: Mapping[str, str]) -> None:
         self._control, self._sources = control, sources
         self._is_jailed, self._has_network = options["jail"], options["network"]
+        self._places, self._runtime = list(options["places"]), options["runtime"]
         self._children: dict[int, str] = {}
         self._poll = select.poll()
 
@@ -158,7 +179,9 @@ class Zygote:
             elif self._is_jailed:
                 client.refuse("this environment may not run programs: its manifest has no `resources: {execute: true}`")
             code = 1
-            serve(request, folder, socket.socket(fileno=kept))
+            self._see_environment()
+            own = self._places[0].rsplit("/", 3)[0] if self._has_own_environment else ""
+            serve(request, folder, socket.socket(fileno=kept), own)
             code = 0
         except SystemExit as error:
             code = error.code if isinstance(error.code, int) else int(error.code is not None)
@@ -174,7 +197,19 @@ class Zygote:
         """What runs programs for this server; the descriptor that leads to it."""
         if not self._is_jailed or not request["execute"]:
             return None
-        return executions.start_sibling(request["execute"], self._sources).detach()
+        return executions.start_sibling(request["execute"], self._sources, self._places).detach()
+
+    @property
+    def _has_own_environment(self) -> bool:
+        return self._places != [self._runtime]
+
+    def _see_environment(self) -> None:
+        """From here on the code of the package's environment runs; all of this process is enclosed."""
+        if self._has_own_environment:
+            jail.add_site_packages(self._places)
+            site.execsitecustomize()
+            if not self._runtime:
+                import_warm_modules()
 
     def _enclose(self, request: dict[str, Any], package: int) -> str:
         """Put the limits on ourselves and the package in place; returns its folder."""
