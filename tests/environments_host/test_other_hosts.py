@@ -292,7 +292,7 @@ async def test_a_package_that_needs_more_gets_its_own_virtual_environment(folder
             async with client.lease(hash_, RESOURCES) as server, server.session() as session:
                 await session.reset({}, timeout=SECONDS)
                 assert (await session.step({"amount": 1}, timeout=SECONDS)).fields["text"] == "found"
-            [built] = (folder / "data" / "environments").glob("*/pyvenv.cfg")
+            [built] = (folder / "data" / "environments").glob("*/lib")
             await _wait_for_bytecode(built.parent, "tinydependency")
             missing = package_files("lost", dependencies=("openenv>=0.10", "lost-in-the-woods==1.0"))
             with pytest.raises(SandboxError, match=r"could not be built:\n(.|\n)*lost-in-the-woods"):
@@ -332,5 +332,6 @@ def _make_wheel(folder: Path) -> Path:
         wheel.writestr("tinydependency.py", "WORD = 'found'\n")
         wheel.writestr(f"{home}/METADATA", "Metadata-Version: 2.1\nName: tinydependency\nVersion: 1.0\n")
         wheel.writestr(f"{home}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{home}/RECORD", "")
+        names = ("tinydependency.py", *(f"{home}/{name}" for name in ("METADATA", "WHEEL", "RECORD")))
+        wheel.writestr(f"{home}/RECORD", "".join(f"{name},,\n" for name in names))
     return path

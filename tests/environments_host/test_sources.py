@@ -15,7 +15,8 @@ from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import content_hash
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
 from workers.environments.client import EnvHost
-from workers.environments.sources import built_from_source, missing_of
+from workers.environments.sources import built_from_source
+from workers.environments.uv import without_wheel
 
 RESOURCES = ResourcesSpec(memory_mb=256, sessions=64)
 FIND_LINKS = os.environ.get("PIP_FIND_LINKS", "")  # noqa: TID251
@@ -116,15 +117,21 @@ async def test_a_build_that_makes_another_distribution_is_refused(builder: HostP
             await host.prepare(content_hash(files), files)
 
 
-def test_pip_names_what_it_did_not_find() -> None:
-    said = (
-        "ERROR: Could not find a version that satisfies the requirement cellpylib==2.4.0 (from gym) (from versions: )\n"
-        "ERROR: No matching distribution found for cellpylib==2.4.0\n"
-        "    reasoning-gym 0.1.25 depends on pycosat<1,>=0.6\n"
-        "    reasoning-gym 0.1.24 depends on evil @ https://example.org/evil.tar.gz\n"
-    )
-    assert [str(requirement) for requirement in missing_of(said)] == ["cellpylib==2.4.0", "pycosat<1,>=0.6"]
+UNUSABLE = """\
+  x No solution found when resolving dependencies:
+  `-> Because cellpylib==2.4.0 has no usable wheels and reasoning-gym>=0.1.25 depends on cellpylib==2.4.0, we can
+      conclude that reasoning-gym>=0.1.25 cannot be used.
+      And because only pycosat<1 is available, and you require pycosat>=0.6,<1, we are stuck. pycosat==0.1 is old.
+hint: Wheels are required for `cellpylib` because building from source is disabled for all packages
+hint: Wheels are required for `pycosat` because building from source is disabled for all packages
+hint: Wheels are required for `zss` because building from source is disabled for all packages
+"""
+
+
+def test_requirements_without_a_wheel_are_read_with_the_versions_that_are_needed() -> None:
+    found = [str(requirement) for requirement in without_wheel(UNUSABLE)]
+    assert found == ["cellpylib==2.4.0", "pycosat<1,>=0.6", "zss"]
 
 
 def test_a_failure_of_another_kind_names_nothing() -> None:
-    assert missing_of("ERROR: Could not install packages due to an OSError: disk full") == []
+    assert without_wheel("error: Failed to fetch: disk full") == []

@@ -1,15 +1,14 @@
-"""uv fills virtual environments with wheels from where pip is told to look."""
+"""uv resolves requirements to wheels, from where pip is configured to look."""
 
 import zipfile
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 
 from backend.settings import get_settings
-from workers.environments.pip import Pip
+from workers.environments.installing import Installer
 from workers.environments.pip_options import read_options
-from workers.environments.uv import Uv
+from workers.environments.uv import NotResolved
 
 
 def wheel(folder: Path, name: str, *needs: str) -> None:
@@ -24,30 +23,28 @@ def wheel(folder: Path, name: str, *needs: str) -> None:
 
 
 @pytest.fixture
-def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pip:
+def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Installer:
     """It knows two distributions, of a folder, and no index."""
     wheel(tmp_path, "proctor_upper", "proctor_lower>=1")
     wheel(tmp_path, "proctor_lower")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    return Pip(get_settings().runtime_python)
+    return Installer(get_settings().runtime_python, tmp_path / "environments")
 
 
-@pytest.mark.parametrize("provided", [{}, {"proctor-lower": Version("1.0")}])
-async def test_what_is_seen_elsewhere_is_not_installed_again(pip: Pip, tmp_path: Path, provided: dict) -> None:
+async def test_requirements_come_to_wheels_with_their_versions(installer: Installer, tmp_path: Path) -> None:
     home, log = tmp_path / "home", tmp_path / "log"
-    await pip.make_environment(home, log)
-    assert await Uv(pip).install(home, log, ["proctor-upper"], provided=provided), log.read_text()
-    installed = {path.stem for path in home.glob("lib/python*/site-packages/proctor_*.py")}
-    assert installed == {"proctor_upper"} | ({"proctor_lower"} if not provided else set())
-    assert "proctor-upper==1.0" in log.read_text()
+    wheels = await installer.resolve(["proctor-upper"], log)
+    assert [(wheel.name, wheel.version) for wheel in wheels] == [("proctor-lower", "1.0"), ("proctor-upper", "1.0")]
+    await installer.install(home, wheels, log)
+    installed = {path.stem for path in installer.site_packages(home).glob("proctor_*.py")}
+    assert installed == {"proctor_upper", "proctor_lower"}
 
 
-async def test_what_it_does_not_find_is_left_to_pip_with_its_words_in_the_log(pip: Pip, tmp_path: Path) -> None:
-    home, log = tmp_path / "home", tmp_path / "log"
-    await pip.make_environment(home, log)
-    assert not await Uv(pip).install(home, log, ["proctor-upper", "proctor-nowhere"])
+async def test_what_is_not_found_is_named_and_logged(installer: Installer, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with pytest.raises(NotResolved, match="proctor-nowhere was not found"):
+        await installer.resolve(["proctor-upper", "proctor-nowhere"], log)
     assert "proctor-nowhere was not found" in log.read_text()
 
 

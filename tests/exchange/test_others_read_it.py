@@ -16,10 +16,9 @@ from backend.db.models import Run
 from backend.settings import get_settings
 from tests.envhost_fixture import HostProcess, prepared_once
 from tests.exchange.test_round_trip import exported
-from tests.importing.packages import python_with, v0_zoo, v1_zoo
+from tests.importing.packages import python_over, python_with, v0_zoo, v1_zoo
 from workers.environments.client import EnvHost
-from workers.environments.pip import Pip
-from workers.environments.uv import Uv
+from workers.environments.installing import Installer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 Ask = Callable[[str, str], Callable[[Path], Any]]
@@ -108,10 +107,9 @@ async def _built(process: HostProcess, files: dict[str, str]) -> None:
 
 async def _installed(home: Path, requirement: str) -> Path:
     """An interpreter with that distribution alone."""
-    pip, log = Pip(get_settings().runtime_python), home.with_suffix(".log")
-    await pip.make_environment(home, log)
-    assert await Uv(pip).install(home, log, [requirement]), log.read_text()
-    return home / "bin" / "python"
+    installer, log = Installer(get_settings().runtime_python, home.parent / "environments"), home.with_suffix(".log")
+    await installer.install(home, await installer.resolve([requirement], log), log, stands_alone=True)
+    return python_over(installer.site_packages(home), home.with_suffix(".python"))
 
 
 def test_verifiers_0_3_reads_its_results(api: TestClient, rich_run: Run, ask_library: Ask, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from backend.domain.packages import MANIFEST_PATH
 from backend.environments.importing_intake import probe_manifest
 from backend.environments.importing_package import make_ready
 from backend.environments.importing_sources import read_tree
+from backend.settings import get_settings
 
 FOREIGN = Path(__file__).parent / "foreign"
 
@@ -92,9 +93,17 @@ def zipped(files: dict[str, bytes], folder: str = "") -> bytes:
 
 
 def python_with(data: Path, distribution: str) -> Path:
-    """The interpreter of the virtual environment, in a host's data folder, that has `name-version`."""
+    """A program that runs Python with the environment, in a host's data folder, that has `name-version`."""
     [found] = (data / "environments").glob(f"*/lib/python*/site-packages/{distribution}.dist-info")
-    return found.parents[3] / "bin" / "python"
+    return python_over(found.parent, data / f"python-{distribution}")
+
+
+def python_over(site_packages: Path, program: Path) -> Path:
+    """A program that runs the shared runtime's Python with these modules, which stand alone, and its arguments."""
+    base = get_settings().runtime_python.resolve()
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{site_packages}:$PYTHONPATH" exec "{base}" "$@"\n')
+    program.chmod(0o755)
+    return program
 
 
 def v0_zoo(kind: str) -> dict[str, str]:

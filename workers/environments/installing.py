@@ -43,6 +43,10 @@ class Installer:
             shutil.rmtree(home, ignore_errors=True)
             raise
 
+    async def check(self, wheel: Wheel, work: Path, log: Path) -> None:
+        """Unpack a wheel that was built here, before uv reads it. Raises SandboxError."""
+        await self._store.provide([wheel], work, log)
+
     def site_packages(self, home: Path) -> Path:
         """Of an environment, or of the shared runtime."""
         if not self.runtime.exists():

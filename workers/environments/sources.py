@@ -18,6 +18,7 @@ from backend.domain.errors import SandboxError
 from workers.commands import Bounds, CommandStopped, end_group, run_command
 from workers.environments.build_log import append
 from workers.environments.installing import Installer
+from workers.environments.wheels import Wheel
 from workers.environments.zygotes import command
 
 ROUNDS = 8
@@ -77,7 +78,8 @@ class Sources:
         unfinished = folder / "unfinished"
         with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
             await self._build_in_jail(source, environment, (archive.fileno(), wheel.fileno()), log)
-        await asyncio.to_thread(_take, unfinished, source)
+        path = await asyncio.to_thread(_take, unfinished, source)
+        await self._installer.check(Wheel(source.name, source.version, path.name, str(path)), folder / "checked", log)
 
     async def _build_in_jail(self, source: Source, environment: Path, files: tuple[int, int], log: Path) -> None:
         self._new_root.mkdir(parents=True, exist_ok=True)
@@ -143,8 +145,8 @@ def _fits(filename: str, source: Source) -> bool:
     return name == canonicalize_name(source.name) and str(version) == source.version
 
 
-def _take(unfinished: Path, source: Source) -> None:
-    """The wheel from the jail, when it is the one that was asked for: foreign code chose its name."""
+def _take(unfinished: Path, source: Source) -> Path:
+    """Where the wheel from the jail lies, when it is the one that was asked for: foreign code chose its name."""
     with unfinished.open("rb") as file:
         name = file.readline(300).decode(errors="replace").rstrip("\n")
         if "/" in name or not _fits(name, source):
@@ -152,7 +154,9 @@ def _take(unfinished: Path, source: Source) -> None:
         content = file.read(MAX_WHEEL_BYTES + 1)
     if len(content) > MAX_WHEEL_BYTES:
         raise SandboxError(f"{_what_failed(source)} its wheel is larger than {MAX_WHEEL_BYTES >> 20} MB")
-    unfinished.with_name(name).write_bytes(content)
+    path = unfinished.with_name(name)
+    path.write_bytes(content)
+    return path
 
 
 async def _requires(source: Source) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from pathlib import Path
 _JUST_NOW_SECONDS = 900.0
 """One that was wanted so recently may be about to be used."""
 _GONE = ".gone"
+_OLD_LAYOUT = ("bin", "pyvenv.cfg")
+"""Only environments of earlier versions have an interpreter; none of them is used again."""
 
 
 def tidy(folder: Path, max_bytes: int, in_use: Collection[str]) -> list[str]:
@@ -16,6 +18,9 @@ def tidy(folder: Path, max_bytes: int, in_use: Collection[str]) -> list[str]:
     for left in folder.glob(f"*{_GONE}"):
         shutil.rmtree(left, ignore_errors=True)
     homes = [path for path in folder.iterdir() if path.is_dir() and not path.suffix] if folder.is_dir() else []
+    for home in [home for home in homes if any(os.path.lexists(home / name) for name in _OLD_LAYOUT)]:
+        _remove(home)
+        homes.remove(home)
     sizes = {home: _size(home) for home in homes}
     wanted = {home: home.stat().st_mtime for home in homes}
     newest, total, removed = time.time() - _JUST_NOW_SECONDS, sum(sizes.values()), []

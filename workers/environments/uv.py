@@ -25,8 +25,8 @@ from workers.environments.pip_options import uv_options, uv_variables
 from workers.environments.wheels import Wheel
 
 RESOLVE_SECONDS = 300.0
-MAX_WRITTEN_BYTES = 1 << 30
-"""In its cache; pages of an index and metadata have a few MB."""
+MAX_WRITTEN_BYTES = 2 << 30
+"""In its cache. Of an index it keeps pages and metadata, a few MB; wheels of the operator's own folders it unpacks."""
 _BOUNDS = Bounds(
     RESOLVE_SECONDS,
     output_bytes=16 << 20,
@@ -43,7 +43,7 @@ class NotResolved(SandboxError):
 
     def __init__(self, said: str) -> None:
         lines = [line for line in said.strip().splitlines() if line.strip()][-_LAST_LINES:]
-        super().__init__("\n".join(["the package's requirements cannot be met:", *lines]))
+        super().__init__("\n".join(["the package's environment could not be built:", *lines]))
         self.without_wheel = without_wheel(said)
         """Requirements that only a source distribution could meet."""
 

@@ -73,6 +73,11 @@ class WheelStore:
 
     async def install(self, wheels: Sequence[Wheel], site_packages: Path, work: Path, log: Path) -> None:
         """Fill a folder that does not exist yet; `work` is for downloads. Raises SandboxError."""
+        trees = await self.provide(wheels, work, log)
+        await asyncio.to_thread(_link_all, trees, site_packages, self.max_total_bytes)
+
+    async def provide(self, wheels: Sequence[Wheel], work: Path, log: Path) -> list[tuple[str, Path]]:
+        """Name and folder of each wheel's modules. Raises SandboxError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         try:
@@ -89,8 +94,7 @@ class WheelStore:
             raise failed.exceptions[0] from None
         finally:
             await asyncio.to_thread(shutil.rmtree, work, ignore_errors=True)
-        trees = [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
-        await asyncio.to_thread(_link_all, trees, site_packages, self.max_total_bytes)
+        return [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
 
     async def _provide(
         self,
