@@ -44,6 +44,7 @@ def start_host(
     *arguments: str,
     address: str = "",
     before_exec: Callable[[], None] | None = None,
+    module: str = "workers.environments.host",
     **variables: str,
 ) -> HostProcess:
     """Returns when it answers."""
@@ -53,7 +54,7 @@ def start_host(
     environment = os.environ | {"PROCTOR_DATA": str(data), "PROCTOR_ENVHOST_URL": address} | variables  # noqa: TID251
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "workers.environments.host", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=PROJECT_ROOT,
             env=environment,
             stdout=output,

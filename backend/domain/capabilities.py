@@ -41,6 +41,8 @@ class Capabilities(BaseModel):
     """Does the GPU compute in bfloat16?"""
     launcher: str | None = None
     """How foreign code is isolated."""
+    launcher_warning: str | None = None
+    """What an administrator should change about that."""
 
     @classmethod
     def of(cls, reported: Mapping[str, Any]) -> "Capabilities":

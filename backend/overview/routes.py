@@ -50,6 +50,7 @@ class SettingsPage:
     """How many answer."""
     silent: int
     launchers: list[str]
+    launcher_warnings: list[str]
     allow_unsandboxed: bool
     waiting: dict[Queue, int]
     facts: list[tuple[str, Any]]
@@ -101,6 +102,7 @@ def show_settings(request: Request, session: SessionDep, _: Viewer) -> Response:
         workers=len(answering),
         silent=len(workers(session)) - len(answering),
         launchers=sorted({offer.can.launcher for offer in answering if offer.can.launcher}),
+        launcher_warnings=sorted({offer.can.launcher_warning for offer in answering if offer.can.launcher_warning}),
         allow_unsandboxed=get_settings().allow_unsandboxed,
         waiting=queries.waiting_jobs(session),
         facts=_facts(session),

@@ -101,7 +101,9 @@ class Child:
         self.process.wait()
 
 
-def spawn(command: list[str], environment: Mapping[str, str], log: Path, niceness: int = 0) -> subprocess.Popen[bytes]:
+def spawn(
+    command: list[str], environment: Mapping[str, str], log: Path, niceness: int = 0, folder: Path | None = None
+) -> subprocess.Popen[bytes]:
     """A child in a session of its own (Ctrl-C reaches only the supervisor) that ends when the supervisor does."""
 
     def begin() -> None:
@@ -114,6 +116,7 @@ def spawn(command: list[str], environment: Mapping[str, str], log: Path, nicenes
     with log.open("ab") as opened:
         return subprocess.Popen(
             command,
+            cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=opened,

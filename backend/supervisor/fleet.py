@@ -1,7 +1,9 @@
 """The processes of one installation: their commands, environments, logs and when each is ready."""
 
 import http.client
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,15 +17,14 @@ from backend.settings import PROJECT_ROOT, Settings
 from backend.supervisor.children import Child, spawn
 from backend.supervisor.data_folder import DataFolder
 
-_SECRETS = (
-    "DATABASE_URL",
-    "REDIS_URL",
-    "PROCTOR_DATABASE_URL",
-    "PROCTOR_REDIS_URL",
-    "PROCTOR_SECRET_KEY",
-    "PROCTOR_TOKEN",
+_HANDED_ON = re.compile(
+    r"PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|(?i:https?_proxy|no_proxy|all_proxy)|"
+    r"SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(PIP|UV|DOCKER)_\w+|PYTHON(PATH|UNBUFFERED|HASHSEED)|"
+    r"OMP_NUM_THREADS"
 )
-"""What the env host, where foreign code runs, is not told."""
+"""What the env host, where foreign code runs, is given of our environment: no secret of this installation."""
+_NOT_HANDED_ON = {"database_url", "redis_url", "artifacts_url", "secret_key", "token", "url"}
+"""Settings that are none of its business."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Fleet:
     """Builds the children; the supervisor starts and watches them."""
 
     def __init__(self, folder: DataFolder, settings: Settings, address: Address) -> None:
-        self.folder, self.address = folder, address
+        self.folder, self.settings, self.address = folder, settings, address
         self.postgres = None if settings.database_url else self._postgres()
         self.valkey = None if settings.redis_url else self._valkey()
         self.environment = self._environment(settings)
@@ -87,11 +88,30 @@ class Fleet:
         ]
 
     def env_host(self) -> Child:
-        environment = {name: value for name, value in self.environment.items() if name not in _SECRETS}
+        """Under a user of its own where we are root, but for an engine of containers, which wants our rights."""
         socket = self.folder.sockets / "envhost.sock"
+        has_own_user = os.getuid() == 0 and self.settings.launcher != "docker"
+        module = "workers.environments.own_user" if has_own_user else "workers.environments.host"
         return self._child(
-            "env host", "envhost", ["workers.environments.host"], lambda: accepts_connections(socket), environment
+            *("env host", "envhost", [module], lambda: accepts_connections(socket)),
+            environment=self._environment_of_env_host(),
+            folder=self.folder.sockets,  # where no `.env` is
         )
+
+    def _environment_of_env_host(self) -> dict[str, str]:
+        set_ = self.settings.model_fields_set - _NOT_HANDED_ON
+        values = self.settings.model_dump(mode="json", include=set_)
+        if "envhost_token" in values:
+            values["envhost_token"] = self.settings.envhost_token.get_secret_value()
+        if "runtime_python" in values:
+            values["runtime_python"] = str(self.settings.runtime_python.absolute())
+        own = {
+            f"PROCTOR_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in values.items()
+            if value is not None
+        }
+        given = {name: value for name, value in self.environment.items() if _HANDED_ON.fullmatch(name)}
+        return {**given, **own, "PROCTOR_DATA": str(self.folder.path)}
 
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
@@ -124,10 +144,11 @@ class Fleet:
         is_answering: Callable[[], bool],
         environment: Mapping[str, str] | None = None,
         niceness: int = 0,
+        folder: Path | None = None,
     ) -> Child:
         log = self.folder.logs / f"{log_name}.log"
         command = [sys.executable, "-m", *module]
-        start = partial(spawn, command, environment or self.environment, log, niceness)
+        start = partial(spawn, command, environment or self.environment, log, niceness, folder)
         return Child(name, start, log, is_answering)
 
     def _postgres(self) -> Postgres:

@@ -211,7 +211,8 @@ def frames():
         yield frame.f_code.co_filename
         yield repr(frame.f_locals)[:100_000]
         frame = frame.f_back
-seen = [open("/proc/self/cmdline").read(), attempt(lambda: open("/proc/self/environ").read()), *sys.orig_argv, *sys.argv, *sys.path]
+seen = [open("/proc/self/cmdline").read(), attempt(lambda: open("/proc/self/environ").read())]
+seen += [*sys.orig_argv, *sys.argv, *sys.path]
 seen += list(frames()) + [str(getattr(module, "__file__", "")) for module in list(sys.modules.values())]
 places = [(text, text.find(path)) for text in seen for path in (ROOT, "/tmp/" + "pr-") if path in text]
 tell(found=sorted({text[max(0, place - 60) : place + 60] for text, place in places})[:5], count=len(seen))

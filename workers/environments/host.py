@@ -6,7 +6,6 @@ It knows no database and holds no secret; a worker talks to it through `client.p
 import argparse
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
 import signal
@@ -14,6 +13,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -29,6 +29,7 @@ from workers.environments.api import Api
 from workers.environments.containers import Engine, connect
 from workers.environments.installing import Installer
 from workers.environments.launchers import Launcher, Offer, make_offer
+from workers.environments.listening import HostCannotStart, listen_on_path
 from workers.environments.packages import PackageStore
 from workers.environments.pool import MAX_SERVERS, Capacity, Limits, Pool
 from workers.environments.runtimes import Runtimes
@@ -38,16 +39,15 @@ from workers.environments.starting import Grants, Starter, container_user
 from workers.environments.virtual_environments import VirtualEnvironments
 
 log = structlog.get_logger("envhost")
-
-
-class HostCannotStart(RuntimeError):
-    """The env host cannot start."""
+RUNS_AS_ROOT = "The env host runs as root, because it cannot run as a user of its own"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
     parser.add_argument("--launcher", choices=["jail", "docker", "remote", "process"], help="instead of the best one")
     parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="at most so many at a time")
+    parser.add_argument("--listener", type=int, help="descriptor of a listening socket, instead of one made here")
+    parser.add_argument("--root-because", default="", help="why it runs as root although it need not")
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
     arguments = parser.parse_args()
     configure_logging("envhost")
@@ -55,19 +55,21 @@ def main() -> None:
         # it encrypts nothing, and so is not given the installation's key
         settings = Settings(secret_key=SecretStr(secrets.token_urlsafe()))
         limits = Limits(Capacity.of_this_machine(arguments.max_servers), arguments.start_seconds)
-        asyncio.run(run(settings, limits, arguments.launcher or settings.launcher))
+        listener = socket.socket(fileno=arguments.listener) if arguments.listener is not None else _listen(settings)
+        asyncio.run(run(settings, limits, listener, arguments.launcher or settings.launcher, arguments.root_because))
     except HostCannotStart as error:
         sys.exit(f"env host: {error}")
 
 
-async def run(settings: Settings, limits: Limits, launcher: str = "") -> None:
+async def run(
+    settings: Settings, limits: Limits, listener: socket.socket, launcher: str = "", root_because: str = ""
+) -> None:
     """Serve until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    listener = _listen(settings)
     try:
-        async with _parts(settings, limits, launcher) as api:
+        async with _parts(settings, limits, launcher, root_because) as api:
             runner = web.AppRunner(api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
             await runner.setup()
             await web.SockSite(runner, listener).start()
@@ -77,19 +79,23 @@ async def run(settings: Settings, limits: Limits, launcher: str = "") -> None:
     finally:
         listener.close()
         if _is_local(settings):
-            _path(settings).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # its folder may be another user's
+                _path(settings).unlink()
 
 
 @asynccontextmanager
-async def _parts(settings: Settings, limits: Limits, launcher: str) -> AsyncIterator[Api]:
+async def _parts(settings: Settings, limits: Limits, launcher: str, root_because: str) -> AsyncIterator[Api]:
     folder = (_path(settings).parent if _is_local(settings) else settings.run_folder) / "env"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(mode=0o700, parents=True)
+    shutil.rmtree(folder, ignore_errors=True)  # the folder itself stays where it is mounted
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     python = settings.runtime_python.absolute()
     engine = Engine(connect, user=container_user(), runtime=settings.docker_runtime)
     offer = await make_offer(
         python, folder, allow_unsandboxed=settings.allow_unsandboxed, wanted=launcher, engine=engine
     )
+    if root_because:
+        log.warning("the env host runs as root", reason=root_because)
+        offer = replace(offer, probe={**offer.probe, "warning": f"{RUNS_AS_ROOT}: {root_because}"})
     _announce(offer)
     most = int(settings.environments_gb * 2**30)
     installer = Installer(python, settings.data / "environments", most)
@@ -142,7 +148,7 @@ def _path(settings: Settings) -> Path:
 
 def _listen(settings: Settings) -> socket.socket:
     if _is_local(settings):
-        return _listen_on_path(_path(settings))
+        return listen_on_path(_path(settings))
     if not settings.envhost_token.get_secret_value():
         raise HostCannotStart("set PROCTOR_ENVHOST_TOKEN: over the network the env host asks workers for a token")
     parts = urlsplit(settings.envhost_address)
@@ -153,32 +159,6 @@ def _listen(settings: Settings) -> socket.socket:
     for option, value in ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3)):
         listener.setsockopt(socket.IPPROTO_TCP, option, value)  # a client whose machine is gone holds nothing
     return listener
-
-
-def _listen_on_path(path: Path) -> socket.socket:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if _answers(path):
-        raise HostCannotStart(f"another env host serves {path}")
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-    except OSError as error:
-        raise HostCannotStart(f"cannot listen on {path}: {error}") from error
-    finally:
-        os.umask(before)
-    listener.listen(256)
-    return listener
-
-
-def _answers(path: Path) -> bool:
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as probe:
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
 
 
 if __name__ == "__main__":

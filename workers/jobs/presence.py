@@ -59,8 +59,7 @@ class Presence:
             logger.info("could not sign off", exc_info=True)
 
     def report(self) -> None:
-        launcher = asyncio.run(launcher_in_force())
-        capabilities = {**self._capabilities, **({"launcher": launcher} if launcher else {})}
+        capabilities = {**self._capabilities, **asyncio.run(launcher_in_force())}
         values = {"queues": self.queues, "capabilities": capabilities, "seen_at": func.now()}
         with transaction() as session:
             statement = insert(Worker).values(name=self.name, **values)
@@ -146,8 +145,8 @@ def _gpus() -> list[dict[str, Any]]:
     return [{"name": name.strip(), "memory_mb": int(memory)} for name, memory in pairs if memory.strip().isdigit()]
 
 
-async def launcher_in_force() -> str | None:
-    """How the env host isolates foreign code; None while it does not answer."""
+async def launcher_in_force() -> dict[str, str]:
+    """How the env host isolates foreign code, and what is wrong with that; empty while it does not answer."""
     from workers.environments.client import EnvHost  # aiohttp is not needed to begin work
 
     settings = get_settings()
@@ -155,5 +154,6 @@ async def launcher_in_force() -> str | None:
         async with EnvHost(settings.envhost_address, settings.envhost_token.get_secret_value()) as host:
             status = await host.status()
     except RolloutError:
-        return None
-    return str(status.get("launcher") or "") or None
+        return {}
+    found = {"launcher": status.get("launcher"), "launcher_warning": dict(status.get("probe") or {}).get("warning")}
+    return {name: str(value)[:1000] for name, value in found.items() if value}
