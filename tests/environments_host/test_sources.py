@@ -43,6 +43,15 @@ with open("told_by_build.py", "w") as file:
     file.write(f"FOUND = {found!r}")
 setup(name="NAME", version="1.5", py_modules=["told_by_build"])
 """
+GREEDY = """
+import os, time
+for _ in range(10):
+    if os.fork() == 0:
+        kept = bytearray(300 << 20)
+        for place in range(0, len(kept), 4096): kept[place] = 1
+        time.sleep(60); os._exit(0)
+time.sleep(60)
+"""
 
 
 def source(folder: Path, name: str, setup: str) -> None:
@@ -63,6 +72,7 @@ def links() -> Iterator[Path]:
     source(folder, "proctor_told", LOOK_AROUND.replace("WITNESS", repr(str(witness))))
     source(folder, "proctor_broken", "raise RuntimeError('no such header')")
     source(folder, "proctor_liar", "from setuptools import setup\nsetup(name='pip', version='99')")
+    source(folder, "proctor_greedy", GREEDY)
     yield folder
     shutil.rmtree(folder)
 
@@ -106,6 +116,14 @@ async def test_a_build_that_fails_tells_its_last_words(builder: HostProcess) -> 
     files = package_files(dependencies=("openenv>=0.10", "proctor-broken"))
     async with EnvHost(builder.address) as host:
         with pytest.raises(SandboxError, match=r"could not be built in the sandbox:(.|\n)*no such header"):
+            await host.prepare(content_hash(files), files)
+
+
+@pytest.mark.slow
+async def test_a_build_whose_processes_take_too_much_memory_together_is_ended(builder: HostProcess) -> None:
+    files = package_files(dependencies=("openenv>=0.10", "proctor-greedy"))
+    async with EnvHost(builder.address) as host:
+        with pytest.raises(SandboxError, match="used more than 1536 MB of memory"):
             await host.prepare(content_hash(files), files)
 
 

@@ -1,6 +1,8 @@
 """How much memory a server uses, all of its processes together: RLIMIT_AS bounds only each by itself."""
 
+import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -63,3 +65,13 @@ def _threads(pid: int) -> list[str]:
         return os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
+
+
+async def wait_until_too_big(pid: int, most: int, end: Callable[[], None]) -> None:
+    """Look at a process and all that came from it twice a second; end it above `most` bytes. Cancel when it is over."""
+    while True:
+        await asyncio.sleep(0.5)
+        pids = descendants(pid)
+        if sum(resident_bytes(each) for each in pids) > most and used_bytes(pids) > most:
+            end()
+            return

@@ -18,6 +18,7 @@ from backend.domain.errors import SandboxError
 from workers.commands import Bounds, CommandStopped, end_group, run_command
 from workers.environments.build_log import append
 from workers.environments.installing import Installer
+from workers.environments.memory import wait_until_too_big
 from workers.environments.wheels import Wheel
 from workers.environments.zygotes import command
 
@@ -25,6 +26,8 @@ ROUNDS = 8
 """Distributions without a wheel that one package may need, one after another."""
 BUILD_SECONDS = 180.0
 MAX_WHEEL_BYTES = 128 << 20
+_MAX_BUILD_BYTES = 3 << 29
+"""Of memory, all processes of a build together."""
 _UID = 60_998
 _FETCH, _READ = (Path(__file__).with_name(f"{name}_source.py") for name in ("fetch", "read"))
 _FETCH_BOUNDS = Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20})
@@ -101,8 +104,14 @@ class Sources:
                 env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"},
                 start_new_session=True,
             )
-            said = await _end_of(process, source)
+            watch = asyncio.create_task(wait_until_too_big(process.pid, _MAX_BUILD_BYTES, process.kill))
+            try:
+                said = await _end_of(process, source)
+            finally:
+                watch.cancel()
             output.write(said)
+        if watch.done() and not watch.cancelled():
+            raise SandboxError(f"{_what_failed(source)} it used more than {_MAX_BUILD_BYTES >> 20} MB of memory")
         if process.returncode:
             last = said.decode(errors="replace").strip().splitlines()[-12:]
             raise SandboxError("\n".join([_what_failed(source), *last]))
