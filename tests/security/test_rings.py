@@ -3,17 +3,23 @@
 Each attack is started by a `.pth` file, beside an honest one that must work, as root and as an ordinary user.
 """
 
+import asyncio
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT
 from tests.environments_host.test_other_hosts import _become_ordinary_user
+from workers.environments.zygotes import Zygote
 
 Serve = Callable[..., dict[str, Any]]
 SECONDS = 90
@@ -243,3 +249,93 @@ def test_an_interpreter_in_the_environment_is_never_run(serve: Serve, tmp_path: 
     assert result["started"]
     assert "customized" in result["log"] + result["error"]
     assert not marker.exists()
+
+
+_SPEAKER = """#!{python}
+import json, os, socket, sys, time
+control = socket.socket(fileno=int(next(text for text in sys.argv[5:] if text.isdigit())))
+say = lambda **message: control.send(json.dumps(message).encode())
+say(event="ready")
+name = json.loads(control.recv(65536))["id"]
+{speech}
+time.sleep(60)
+"""
+_FORGED = {
+    "not JSON": "control.send(b'{')",
+    "too deep": "control.send(b'[' * 1000)",
+    "too long": "control.send(b'x' * 5000)",
+    "no meaning": "say(event='fetch', id=name)",
+    "of another type": "say(event='exited', id=name, code='0')",
+    "beyond its range": "say(event='exited', id=name, code=10**9)",
+    "more than is known": "say(event='started', id=name, extra=1)",
+    "of a fork that nobody asked for": "say(event='started', id='other')",
+    "twice": "say(event='started', id=name); say(event='started', id=name)",
+    "a flood": "\nfor _ in range(10_000): control.send(b'{}')",
+}
+
+
+def _speaker(folder: Path, speech: str) -> Zygote:
+    """An interpreter of somebody else's making in the place of ours, which says what it likes."""
+    python = folder / "bin" / "python"
+    python.parent.mkdir()
+    (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    python.write_text(_SPEAKER.format(python=sys.executable, speech=speech))
+    python.chmod(0o755)
+    return Zygote(python, is_jailed=False, new_root=folder / "root", uid=61_234)
+
+
+@pytest.mark.parametrize("speech", _FORGED.values(), ids=_FORGED)
+async def test_an_interpreter_that_forges_messages_is_ended(tmp_path: Path, speech: str) -> None:
+    zygote = _speaker(tmp_path, speech)
+    await zygote.start()
+    process = zygote._process
+    assert process is not None
+    try:
+        with contextlib.suppress(SandboxError):
+            forked = await zygote.fork("mine", {}, [])
+            await asyncio.wait_for(forked.exited.wait(), SECONDS)
+        await asyncio.wait_for(process.wait(), SECONDS)
+        assert "broke its protocol" in zygote.breach
+        assert not zygote.is_alive
+        with pytest.raises(SandboxError, match="broke its protocol"):
+            await zygote.fork("next", {}, [])
+    finally:
+        await zygote.stop()
+
+
+async def test_an_interpreter_cannot_have_another_process_ended(tmp_path: Path) -> None:
+    """The kernel tells whose message it is; only what came from this very interpreter is believed and ended."""
+    bystander = await asyncio.create_subprocess_exec("sleep", "60")
+    relayed = """
+if os.fork() == 0:
+    parent = os.getpid()
+    if os.fork():
+        os._exit(0)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+    say(event="started", id=name)
+    time.sleep(60)
+"""
+    own = _speaker(tmp_path, "\nif os.fork() == 0:\n    say(event='started', id=name); time.sleep(60)\n")
+    await own.start()
+    forked = await own.fork("mine", {}, [])
+    assert forked.pid not in {0, bystander.pid}
+    assert own.breach == ""
+    handle = os.pidfd_open(forked.pid)
+    forked.kill()
+    await asyncio.to_thread(lambda: select.select([handle], [], [], 10))
+    assert Path(f"/proc/{forked.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    os.close(handle)
+    await own.stop()
+    away = tmp_path / "away"
+    away.mkdir()
+    orphan = _speaker(away, relayed)
+    await orphan.start()
+    with contextlib.suppress(SandboxError):
+        strange = await orphan.fork("mine", {}, [])
+        assert strange.pid == 0
+    assert "somebody else" in orphan.breach
+    await orphan.stop()
+    assert bystander.returncode is None
+    bystander.kill()
+    await bystander.wait()

@@ -312,7 +312,7 @@ class Zygote:
             self.log.close()
 
 
-def _pid(ancillary: list[tuple[int, int, bytes]]) -> int:
+def _pid(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
