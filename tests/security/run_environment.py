@@ -17,6 +17,7 @@ from backend.domain.manifest import ResourcesSpec
 from backend.domain.packages import content_hash, pack
 from backend.settings import get_settings
 from tests.envhost_fixture import package_files
+from workers.environments.memory import descendants, resident_bytes, used_bytes
 from workers.environments.packages import PackageStore
 from workers.environments.servers import start_server
 from workers.environments.zygotes import Zygote, site_packages_of
@@ -44,6 +45,10 @@ async def _serve(request: dict[str, Any], folder: Path) -> dict[str, Any]:
         resources = ResourcesSpec(**{"memory_mb": 256, "sessions": 4, **request.get("resources", {})})
         server = await start_server(zygote, package, resources, folder / "run", 30)
         await asyncio.sleep(request.get("seconds", 0.2))
+        server.end_if_too_big()
+        pids = descendants(server.process.pid)
+        result["resident"], result["memory"] = sum(map(resident_bytes, pids)), used_bytes(pids)
+        await asyncio.sleep(0.2)
         result["is_alive"] = server.is_alive
     except SandboxError as error:
         result["error"] = str(error)

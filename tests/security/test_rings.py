@@ -188,6 +188,19 @@ time.sleep(60)
     assert serve("tell(begun=True)")["error"] == ""
 
 
+def test_processes_that_share_their_memory_are_counted_once(serve: Serve) -> None:
+    forks = """
+import os, time
+for _ in range(8):
+    if os.fork() == 0:
+        time.sleep(60); os._exit(0)
+"""
+    result = serve(files={"forks.py": forks}, before_app="import forks", seconds=1.5, resources={"memory_mb": 128})
+    assert result["error"] == ""
+    assert result["is_alive"]
+    assert result["memory"] < 300 << 20 < result["resident"]
+
+
 def test_start_up_files_reach_no_channel_to_the_host(serve: Serve) -> None:
     start = """
 import os, socket, stat

@@ -198,7 +198,7 @@ def _request(zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, h
         "name": package.name,
         "app": package.app,
         "sessions": resources.sessions,
-        "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **package.variables},
+        "variables": {"MAX_CONCURRENT_ENVS": str(resources.sessions), **zygote.variables, **package.variables},
         "folder": "" if zygote.is_jailed else str(home / "files"),
         "limits": {
             "memory_bytes": (resources.memory_mb << 20) + stacks + _SLACK_BYTES + _own_imports(zygote)[0],

@@ -137,6 +137,12 @@ class Zygote:
         return self._is_jailed
 
     @property
+    def variables(self) -> dict[str, str]:
+        """For interpreters that a server starts: in the jail its virtual environment leads them, elsewhere this."""
+        is_led = self._is_jailed or not self._site_packages
+        return {} if is_led else {"PYTHONPATH": os.pathsep.join(map(str, self._site_packages))}
+
+    @property
     def is_alive(self) -> bool:
         return self._ready.is_set() and not self._ended.is_set()
 
