@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from backend.domain.templates import template_problem
 from backend.domain.tools import MAX_TOOLS, Tool
@@ -100,7 +101,7 @@ class AgentSpec(Block):
     system: str = ""
     """Where it says `{{ tools }}`, the tools are listed; else they follow it."""
     observation: str = "{{ observation }}"
-    """Sandboxed Jinja over the observation's fields; `observation` is the whole."""
+    """A template over the observation's fields; `observation` is the whole."""
     action: ActionSpec
     on_unparsable: Literal["retry", "end", "pass"] = "retry"
     """retry: tell the policy, costs a turn. end: the episode is over. pass: hand the raw text to the environment."""
@@ -122,5 +123,6 @@ class AgentSpec(Block):
     @classmethod
     def _renders(cls, text: str) -> str:
         if problem := template_problem(text):
-            raise ValueError(problem)
+            context = {"message": f"template does not compile: {problem}", "line": problem.line}
+            raise PydanticCustomError("template", "{message}", context)
         return text

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from jinja2 import TemplateError
-
 from backend.domain.errors import JudgeError
 from backend.domain.judges import MAX_STEPS, Controls, JudgeConfiguration, Target, verdict_schema
-from backend.domain.templates import compile_template
+from backend.domain.template_values import DeferredText
+from backend.domain.templates import TemplateInvalid, parse_template
 from backend.domain.text import plain_text
 
 MAX_DATA = 60_000
@@ -155,7 +154,7 @@ def _scene(controls: Controls, answer: str) -> Facts:
     return Facts([asked, {"role": "assistant", "content": answer}], environment="control", reference=controls.good)
 
 
-class _Named:
+class _Named(DeferredText):
     """Stands for a block of data in an instruction, and knows whether it was named."""
 
     def __init__(self, name: str, text: str, named: set[str]) -> None:
@@ -183,8 +182,8 @@ def _instruction(judge: JudgeConfiguration, facts: Facts, data: Mapping[str, str
         "stop_reason": facts.stop_reason,
     }
     try:
-        return compile_template(judge.instruction).render(fields).strip(), named
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        return parse_template(judge.instruction).render(fields).strip(), named
+    except TemplateInvalid as error:
         raise JudgeError(f"the instruction does not fit this rollout: {error}") from error
 
 

@@ -101,7 +101,7 @@ class JudgeConfiguration(BaseModel):
     @classmethod
     def _compiles(cls, value: str) -> str:
         if problem := template_problem(value):
-            raise ValueError(problem)
+            raise ValueError(f"template does not compile: {problem}")
         return value
 
     @model_validator(mode="after")

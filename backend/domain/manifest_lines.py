@@ -46,7 +46,18 @@ def problem_of(node: yaml.Node | None, details: Any) -> Problem:
         message = "missing"
     else:
         message = details["msg"].removeprefix("Value error, ")
-    return Problem(message, _dotted(node, path), _line(node, path))
+    line = _line(node, path)
+    if kind == "template" and _is_block_text(node, path):
+        line += details["ctx"]["line"]
+    return Problem(message, _dotted(node, path), line)
+
+
+def _is_block_text(node: yaml.Node | None, path: list[str | int]) -> bool:
+    """Does a `|` stand there, so that the text's first line is the next one?"""
+    for part in path:
+        step = _child(node, part)
+        node = step[1] if step else None
+    return isinstance(node, yaml.ScalarNode) and node.style == "|"
 
 
 def _dotted(node: yaml.Node | None, path: list[str | int]) -> str:

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import TemplateError
-
 from backend.domain.manifest import ActionSpec, AgentSpec, ContextSpec
-from backend.domain.templates import compile_template
+from backend.domain.templates import TemplateInvalid, parse_template
 from backend.domain.tools import Call, CallUnreadable, Tool, has_call, render_tools, split_calls, write_call
 
 MAX_TEXT = 200_000
@@ -20,14 +18,18 @@ MAX_TEXT = 200_000
 def render_observation(template: str, observation: Mapping[str, Any]) -> str:
     """The text for the policy. Raises ValueError when the template does not render on this observation."""
     try:
-        text = compile_template(template).render({**observation, "observation": observation})
-    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
+        text = parse_template(template).render({**observation, "observation": observation}, cut=MAX_TEXT)
+    except TemplateInvalid as error:
         raise ValueError(f"agent.observation does not render: {error}") from error
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + f"\n[… cut at {MAX_TEXT:,} characters]"
 
 
 def render_unparsable(template: str, problem: str) -> str:
-    return compile_template(template).render(problem=problem)
+    """What the policy reads after a reply that could not be parsed. Raises ValueError like `render_observation`."""
+    try:
+        return parse_template(template).render({"problem": problem})
+    except TemplateInvalid as error:
+        raise ValueError(f"agent.unparsable_message does not render: {error}") from error
 
 
 _TOOLS_HERE = re.compile(r"\{\{ *tools *\}\}")

@@ -1,36 +1,694 @@
-"""The templates that authors of environments write: Jinja that reaches nothing and ends soon."""
+"""The templates that users write: a subset of Jinja with its own evaluator, over plain data and with bounded work.
 
+Jinja's lexer and parser make the tree. Jinja's optimizer and compiler never see it, because both evaluate expressions:
+here the tree becomes closures over a `Budget`, and each expression means what it means in Jinja or is refused.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import StrictUndefined, Template, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import Environment, StrictUndefined, TemplateError, Undefined, nodes
+from jinja2.parser import Parser
+
+from backend.domain import template_values as values
+from backend.domain.template_filters import FILTERS, METHOD_NAMES, METHODS, TESTS, problem_of_name
+from backend.domain.template_values import Budget, Loop, Namespace, NotAvailable, attribute_of, item_of, items_of
+
+MAX_LENGTH = 20_000
+"""Characters of a template."""
+MAX_OUTPUT = 1_000_000
+"""Characters that a template writes."""
+_MAX_TOKENS = 4000
+_MAX_NESTING = 20
+"""Parentheses, brackets, signs and conditions inside of each other; likewise blocks."""
+_MAX_DEPTH = 120
+"""Of the tree: a sum of so many terms is as deep."""
+_MAX_NUMBER = 40
+"""Characters of a number."""
+_MAX_RANGE = 100_000
+_FAILURES = (
+    *(TemplateError, TypeError, ValueError, ArithmeticError, LookupError),
+    *(AttributeError, AssertionError, RecursionError),
+)
+
+_grammar = Environment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
+"""For its lexer and its parser only."""
 
 
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Templates are written by authors of environments: no attribute of Python's, no endless loop."""
+class TemplateInvalid(ValueError):
+    """A template cannot be used, or not on these values."""
 
-    intercepted_binops = frozenset({"**", "*"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not all(isinstance(side, int | float) for side in (left, right)):
-            raise TemplateError(f"operator {operator} is not available on these values")
-        return super().call_binop(context, operator, left, right)
+    def __init__(self, reason: str, line: int) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason, self.line = reason, line
 
 
-_jinja = _Sandbox(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=False)
+class _Full(Exception):
+    """Enough was written."""
+
+
+class _Scope:
+    """The variables of a block, and those around it."""
+
+    __slots__ = ("names", "parent")
+
+    def __init__(self, names: dict[str, Any], parent: "_Scope | None" = None) -> None:
+        self.names, self.parent = names, parent
+
+    def find(self, name: str) -> Any:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.names:
+                return scope.names[name]
+            scope = scope.parent
+        return StrictUndefined(name=name)
+
+
+class _Rendering:
+    """One run of a template."""
+
+    __slots__ = ("budget", "limit", "line", "pieces", "scope", "written")
+
+    def __init__(self, given: Mapping[str, Any], limit: int) -> None:
+        self.budget, self.scope, self.line = Budget(), _Scope(dict(given)), 1
+        self.pieces: list[str] = []
+        self.written, self.limit = 0, limit
+
+    def write(self, text: str) -> None:
+        self.pieces.append(text)
+        self.written += len(text)
+        if self.written > self.limit:
+            raise _Full
+
+
+_Expression = Callable[[_Rendering], Any]
+_Statement = Callable[[_Rendering], None]
+
+
+class Template:
+    """A parsed template."""
+
+    def __init__(self, body: _Statement, names: frozenset[str]) -> None:
+        self._body = body
+        self.names = names
+        """The variables that it reads and does not set."""
+
+    def render(self, given: Mapping[str, Any], *, cut: int | None = None) -> str:
+        """The text. With `cut`, a text that is longer ends after its first `cut` characters or a little later.
+
+        Raises TemplateInvalid.
+        """
+        rendering = _Rendering(given, MAX_OUTPUT if cut is None else cut)
+        try:
+            self._body(rendering)
+        except _Full:
+            if cut is None:
+                raise TemplateInvalid(f"writes more than {MAX_OUTPUT:,} characters", rendering.line) from None
+        except _FAILURES as error:
+            raise TemplateInvalid(_words_of(error), rendering.line) from error
+        return "".join(rendering.pieces)
 
 
 @lru_cache(maxsize=512)
-def compile_template(text: str) -> Template:
-    """Raises TemplateError."""
-    return _jinja.from_string(text)
-
-
-def template_problem(text: str) -> str | None:
-    """Why a template cannot be compiled, or None."""
+def parse_template(text: str) -> Template:
+    """Raises TemplateInvalid."""
+    _check_tokens(text)
     try:
-        compile_template(text)
+        tree = Parser(_grammar, text).parse()
     except TemplateError as error:
-        return f"template does not compile: {error}"
+        raise TemplateInvalid(str(error.message), getattr(error, "lineno", 1)) from error
+    except (ValueError, RecursionError) as error:
+        raise TemplateInvalid(_words_of(error), 1) from error
+    _check_depth(tree)
+    compiler = _Compiler()
+    return Template(compiler.block(tree.body), frozenset(compiler.undeclared))
+
+
+def template_problem(text: str) -> TemplateInvalid | None:
+    """Why a template cannot be used, or None."""
+    try:
+        parse_template(text)
+    except TemplateInvalid as problem:
+        return problem
     return None
+
+
+def _words_of(error: BaseException) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error)[:500] or type(error).__name__
+
+
+# before the parser, which recurses
+
+
+def _check_tokens(text: str) -> None:
+    """Bound what the parser is given: its time and its recursion follow from this."""
+    if len(text) > MAX_LENGTH:
+        raise TemplateInvalid(f"has {len(text):,} characters; a template has at most {MAX_LENGTH:,}", 1)
+    count = blocks = brackets = prefixes = 0
+    is_first = is_set = False
+    line = 1
+    try:
+        for line, kind, word in _grammar.lexer.tokeniter(text, None):
+            if kind in {"data", "whitespace"}:
+                continue
+            count += 1
+            if kind in {"block_begin", "variable_begin"}:
+                is_first, is_set, brackets, prefixes = kind == "block_begin", False, 0, 0
+                continue
+            if is_first and kind == "name":
+                blocks += 1 if word in _OPENING else -1 if word.startswith("end") else 0
+                is_set = word == "set"
+            elif is_set and word == "=" and not brackets:  # `{% set x = 1 %}` has no end
+                blocks, is_set = blocks - 1, False
+            elif kind == "operator" and word in "([{":
+                brackets += 1
+            elif kind == "operator" and word in ")]}":
+                brackets -= 1
+            elif (kind == "operator" and word in "+-") or (kind == "name" and word in {"not", "if"}):
+                prefixes += 1
+            elif kind in {"integer", "float"} and len(word) > _MAX_NUMBER:
+                raise TemplateInvalid(f"a number has at most {_MAX_NUMBER} digits", line)
+            is_first = False
+            if count > _MAX_TOKENS:
+                raise TemplateInvalid(f"has more than {_MAX_TOKENS:,} words and signs", line)
+            if blocks > _MAX_NESTING or brackets > _MAX_NESTING:
+                raise TemplateInvalid(f"is nested deeper than {_MAX_NESTING} levels", line)
+            if prefixes > _MAX_DEPTH:
+                raise TemplateInvalid(f"has more than {_MAX_DEPTH} signs or conditions in one expression", line)
+    except TemplateError as error:
+        raise TemplateInvalid(str(error.message), getattr(error, "lineno", line)) from error
+
+
+_OPENING = frozenset({"for", "if", "set", "with", "filter", "macro", "call", "block", "autoescape"})
+
+
+def _check_depth(tree: nodes.Template) -> None:
+    level: list[nodes.Node] = [tree]
+    for _ in range(_MAX_DEPTH):
+        level = [child for node in level for child in node.iter_child_nodes()]
+        if not level:
+            return
+    raise TemplateInvalid(f"an expression has more than about {_MAX_DEPTH} terms or levels", level[0].lineno)
+
+
+# from the tree to closures
+
+
+_BINARY: dict[type[nodes.Node], Callable[[Budget, Any, Any], Any]] = {
+    nodes.Add: values.add,
+    nodes.Sub: values.subtract,
+    nodes.Mul: values.multiply,
+    nodes.Div: values.divide,
+    nodes.FloorDiv: values.floor_divide,
+    nodes.Mod: values.remainder,
+}
+_NAMES = {
+    nodes.Pow: "operator ** is not available",
+    nodes.Macro: "`macro` is not available",
+    nodes.CallBlock: "`call` is not available",
+    nodes.Import: "`import` is not available",
+    nodes.FromImport: "`import` is not available",
+    nodes.Include: "`include` is not available",
+    nodes.Extends: "`extends` is not available",
+    nodes.Block: "`block` is not available",
+    nodes.ScopedEvalContextModifier: "`autoescape` is not available",
+}
+
+
+class _Compiler:
+    """Closures for the nodes of one template, and the names that it reads."""
+
+    def __init__(self) -> None:
+        self.undeclared: set[str] = set()
+        self._known: list[set[str]] = [set()]
+        self._cost = 0
+
+    # statements
+
+    def block(self, body: Sequence[nodes.Node]) -> _Statement:
+        """The statements in order. Each run of a block is paid for, without the blocks inside of it."""
+        outer, self._cost = self._cost, 1
+        statements = [self._statement(node) for node in body]
+        cost, self._cost = self._cost, outer
+
+        def run(rendering: _Rendering) -> None:
+            rendering.budget.spend(cost)
+            for statement in statements:
+                statement(rendering)
+
+        return run
+
+    def _statement(self, node: nodes.Node) -> _Statement:
+        match node:
+            case nodes.Output():
+                return self._output(node)
+            case nodes.If():
+                return self._if(node)
+            case nodes.For():
+                return self._for(node)
+            case nodes.Assign():
+                return self._assign(node)
+            case nodes.AssignBlock():
+                return self._assign_block(node)
+            case nodes.FilterBlock():
+                return self._filter_block(node)
+            case nodes.With():
+                return self._with(node)
+            case nodes.Scope():
+                return self._scoped(self.block(node.body))
+        raise _refused(node)
+
+    def _output(self, node: nodes.Output) -> _Statement:
+        parts = [(part.lineno, self._printed(part)) for part in node.nodes]
+
+        def run(rendering: _Rendering) -> None:
+            for rendering.line, part in parts:
+                text = part(rendering)
+                rendering.budget.charge(len(text) if rendering.written else 0)
+                rendering.write(text)
+
+        return run
+
+    def _printed(self, node: nodes.Node) -> Callable[[_Rendering], str]:
+        if isinstance(node, nodes.TemplateData):
+            data = node.data
+            return lambda rendering: data
+        expression = self.expression(node)
+
+        def printed(rendering: _Rendering) -> str:
+            value = expression(rendering)
+            return value if type(value) is str else rendering.budget.text(value)
+
+        return printed
+
+    def _if(self, node: nodes.If) -> _Statement:
+        branches = [(each.lineno, self.expression(each.test), self.block(each.body)) for each in [node, *node.elif_]]
+        otherwise = self.block(node.else_)
+
+        def run(rendering: _Rendering) -> None:
+            for rendering.line, test, body in branches:
+                if test(rendering):
+                    return body(rendering)
+            return otherwise(rendering)
+
+        return run
+
+    def _for(self, node: nodes.For) -> _Statement:
+        if node.recursive:
+            raise TemplateInvalid("`recursive` loops are not available", node.lineno)
+        iterable = self.expression(node.iter)
+        self._known.append(set())
+        target = self._target(node.target)
+        test = self.expression(node.test) if node.test else None
+        self._known[-1].add("loop")
+        body = self.block(node.body)
+        self._known.pop()
+        self._known.append(set())
+        otherwise = self.block(node.else_)
+        self._known.pop()
+        line = node.lineno
+
+        def run(rendering: _Rendering) -> None:
+            rendering.line = line
+            budget, outer = rendering.budget, rendering.scope
+            items = items_of(budget, iterable(rendering))
+            budget.spend(len(items))
+            try:
+                if test is not None:
+                    items = [item for item in items if _chosen(rendering, outer, target, item, test)]
+                loop = Loop(items)
+                for item in items:
+                    loop.index0 += 1
+                    rendering.scope = _Scope({}, outer)
+                    target(rendering, item)
+                    rendering.scope.names["loop"] = loop
+                    body(rendering)
+                if not items:
+                    rendering.scope = _Scope({}, outer)
+                    otherwise(rendering)
+            finally:
+                rendering.scope = outer
+
+        return run
+
+    def _assign(self, node: nodes.Assign) -> _Statement:
+        expression, target, line = self.expression(node.node), self._target(node.target), node.lineno
+
+        def run(rendering: _Rendering) -> None:
+            rendering.line = line
+            target(rendering, expression(rendering))
+
+        return run
+
+    def _assign_block(self, node: nodes.AssignBlock) -> _Statement:
+        captured = self._captured(node.body, node.filter)
+        target = self._target(node.target)
+        return lambda rendering: target(rendering, captured(rendering))
+
+    def _filter_block(self, node: nodes.FilterBlock) -> _Statement:
+        captured = self._captured(node.body, node.filter)
+        return lambda rendering: rendering.write(rendering.budget.text(captured(rendering)))
+
+    def _captured(self, body: Sequence[nodes.Node], filter_: nodes.Filter | None) -> _Expression:
+        """What the body writes, as a value."""
+        self._known.append(set())
+        run = self._scoped(self.block(body))
+        self._known.pop()
+        line = body[0].lineno if body else 1
+
+        def captured(rendering: _Rendering) -> Any:
+            pieces, written, limit = rendering.pieces, rendering.written, rendering.limit
+            rendering.pieces, rendering.written, rendering.limit = [], 0, MAX_OUTPUT
+            try:
+                run(rendering)
+                return "".join(rendering.pieces)
+            except _Full:
+                raise values.BudgetExceeded(f"a block writes more than {MAX_OUTPUT:,} characters") from None
+            finally:
+                rendering.pieces, rendering.written, rendering.limit = pieces, written, limit
+
+        return self._filter(filter_, captured) if filter_ else _at(line, captured)
+
+    def _with(self, node: nodes.With) -> _Statement:
+        given = [self.expression(each) for each in node.values]
+        self._known.append(set())
+        targets = [self._target(each) for each in node.targets]
+        body = self.block(node.body)
+        self._known.pop()
+
+        def run(rendering: _Rendering) -> None:
+            outer = rendering.scope
+            found = [each(rendering) for each in given]
+            rendering.scope = _Scope({}, outer)
+            try:
+                for target, value in zip(targets, found, strict=True):
+                    target(rendering, value)
+                body(rendering)
+            finally:
+                rendering.scope = outer
+
+        return run
+
+    def _scoped(self, body: _Statement) -> _Statement:
+        def run(rendering: _Rendering) -> None:
+            outer, rendering.scope = rendering.scope, _Scope({}, rendering.scope)
+            try:
+                body(rendering)
+            finally:
+                rendering.scope = outer
+
+        return run
+
+    def _target(self, node: nodes.Node) -> Callable[[_Rendering, Any], None]:
+        """How a value is put into what stands left of `=` or before `in`."""
+        self._cost += 1
+        if isinstance(node, nodes.Name):
+            name = node.name
+            self._known[-1].add(name)
+
+            def put(rendering: _Rendering, value: Any) -> None:
+                rendering.scope.names[name] = value
+
+            return put
+        if isinstance(node, nodes.NSRef):
+            holder, attribute = node.name, node.attr
+            self._read(holder)
+
+            def put_into(rendering: _Rendering, value: Any) -> None:
+                space = rendering.scope.find(holder)
+                if not isinstance(space, Namespace):
+                    raise NotAvailable("cannot assign attribute on non-namespace object")
+                rendering.budget.charge_value(value)
+                space.values[attribute] = value
+
+            return put_into
+        if isinstance(node, nodes.Tuple):
+            targets = [self._target(each) for each in node.items]
+
+            def unpack(rendering: _Rendering, value: Any) -> None:
+                found = items_of(rendering.budget, value)
+                if len(found) != len(targets):
+                    raise ValueError(f"{len(targets)} names, but {len(found)} values")
+                for target, each in zip(targets, found, strict=True):
+                    target(rendering, each)
+
+            return unpack
+        raise _refused(node)
+
+    # expressions
+
+    def expression(self, node: nodes.Node) -> _Expression:
+        self._cost += 1
+        match node:
+            case nodes.Const():
+                return _constant(node)
+            case nodes.TemplateData():
+                data = node.data
+                return lambda rendering: data
+            case nodes.Name():
+                self._read(node.name)
+                name = node.name
+                return lambda rendering: rendering.scope.find(name)
+            case nodes.Getattr():
+                holder, attribute = self.expression(node.node), node.attr
+                if attribute.startswith("__"):
+                    raise TemplateInvalid(f"`{attribute[:40]}` is not available", node.lineno)
+                return lambda rendering: attribute_of(holder(rendering), attribute)
+            case nodes.Getitem():
+                return self._item(node)
+            case nodes.Filter():
+                if node.node is None:
+                    raise _refused(node)
+                return self._applied(node, FILTERS, "filter", self.expression(node.node))
+            case nodes.Test():
+                return self._applied(node, TESTS, "test", self.expression(node.node))
+            case nodes.Call():
+                return self._call(node)
+            case nodes.And():
+                left, right = self.expression(node.left), self.expression(node.right)
+                return lambda rendering: left(rendering) and right(rendering)
+            case nodes.Or():
+                left, right = self.expression(node.left), self.expression(node.right)
+                return lambda rendering: left(rendering) or right(rendering)
+            case nodes.Not():
+                operand = self.expression(node.node)
+                return lambda rendering: not operand(rendering)
+            case nodes.Neg() | nodes.Pos():
+                operand, sign = self.expression(node.node), _SIGNS[type(node)]
+                return lambda rendering: sign(rendering.budget, operand(rendering))
+            case nodes.Compare():
+                return self._compare(node)
+            case nodes.CondExpr():
+                return self._condition(node)
+            case nodes.Concat():
+                return self._concatenation(node)
+            case nodes.List() | nodes.Tuple() | nodes.Dict():
+                return self._collection(node)
+            case nodes.BinExpr() if type(node) in _BINARY:
+                left, right, operator = self.expression(node.left), self.expression(node.right), _BINARY[type(node)]
+                return lambda rendering: operator(rendering.budget, left(rendering), right(rendering))
+        raise _refused(node)
+
+    def _read(self, name: str) -> None:
+        if not any(name in known for known in self._known) and name not in _GLOBALS:
+            self.undeclared.add(name)
+
+    def _item(self, node: nodes.Getitem) -> _Expression:
+        holder = self.expression(node.node)
+        if not isinstance(node.arg, nodes.Slice):
+            key = self.expression(node.arg)
+            return lambda rendering: item_of(holder(rendering), key(rendering))
+        ends = [self.expression(end) if end else None for end in (node.arg.start, node.arg.stop, node.arg.step)]
+
+        def part(rendering: _Rendering) -> Any:
+            value = holder(rendering)
+            if isinstance(value, str | list | tuple):
+                rendering.budget.charge(len(value))
+            return item_of(value, slice(*(end(rendering) if end else None for end in ends)))
+
+        return part
+
+    def _filter(self, node: nodes.Filter, operand: _Expression) -> _Expression:
+        """A chain of filters, applied to `operand`; of a chain the last filter is the outer node."""
+        if isinstance(node.node, nodes.Filter):
+            operand = self._filter(node.node, operand)
+        return self._applied(node, FILTERS, "filter", operand)
+
+    def _applied(
+        self, node: nodes.Filter | nodes.Test, known: Mapping[str, Callable[..., Any]], kind: str, operand: _Expression
+    ) -> _Expression:
+        if problem := problem_of_name(known, node.name, kind):
+            raise TemplateInvalid(problem, node.lineno)
+        function, arguments = known[node.name], self._arguments(node)
+
+        def apply(rendering: _Rendering) -> Any:
+            value = operand(rendering)
+            args, kwargs = arguments(rendering)
+            return function(rendering.budget, value, *args, **kwargs)
+
+        return apply
+
+    def _arguments(
+        self, node: nodes.Filter | nodes.Test | nodes.Call
+    ) -> Callable[[_Rendering], tuple[list[Any], dict[str, Any]]]:
+        if node.dyn_args is not None or node.dyn_kwargs is not None:
+            raise TemplateInvalid("`*` and `**` in arguments are not available", node.lineno)
+        args = [self.expression(each) for each in node.args]
+        kwargs = {each.key: self.expression(each.value) for each in node.kwargs if isinstance(each, nodes.Keyword)}
+        if not args and not kwargs:
+            nothing: tuple[list[Any], dict[str, Any]] = ([], {})
+            return lambda rendering: nothing
+        return lambda rendering: (
+            [each(rendering) for each in args],
+            {name: each(rendering) for name, each in kwargs.items()},
+        )
+
+    def _call(self, node: nodes.Call) -> _Expression:
+        arguments, callee = self._arguments(node), node.node
+        if isinstance(callee, nodes.Name) and callee.name in _GLOBALS:
+            name, function = callee.name, _GLOBALS[callee.name]
+
+            def call(rendering: _Rendering) -> Any:
+                if not isinstance(rendering.scope.find(name), StrictUndefined):
+                    raise NotAvailable(f"`{name}` is a value here and cannot be called")
+                args, kwargs = arguments(rendering)
+                return function(rendering.budget, *args, **kwargs)
+
+            return call
+        if isinstance(callee, nodes.Getattr) and callee.attr in METHOD_NAMES | {"cycle", "changed"}:
+            holder, method = self.expression(callee.node), callee.attr
+
+            def call_method(rendering: _Rendering) -> Any:
+                value = holder(rendering)
+                args, kwargs = arguments(rendering)
+                if isinstance(value, Loop) and method in {"cycle", "changed"}:
+                    rendering.budget.charge_value(args)
+                    return getattr(value, method)(*args)
+                known = METHODS.get(type(value), {})
+                if method not in known:
+                    attribute_of(value, method)
+                    raise NotAvailable(f"`{method}` is not a method here")
+                return known[method](rendering.budget, value, *args, **kwargs)
+
+            return call_method
+        name = callee.attr if isinstance(callee, nodes.Getattr) else getattr(callee, "name", "this")
+        raise TemplateInvalid(f"`{name}()` is not available", node.lineno)
+
+    def _compare(self, node: nodes.Compare) -> _Expression:
+        first = self.expression(node.expr)
+        others = [(each.op, self.expression(each.expr)) for each in node.ops]
+
+        def compare(rendering: _Rendering) -> bool:
+            left = first(rendering)
+            for operator, other in others:
+                right = other(rendering)
+                if not values.compare(rendering.budget, operator, left, right):
+                    return False
+                left = right
+            return True
+
+        return compare
+
+    def _condition(self, node: nodes.CondExpr) -> _Expression:
+        test, yes = self.expression(node.test), self.expression(node.expr1)
+        no = self.expression(node.expr2) if node.expr2 else None
+        hint = f"the inline if-expression on line {node.lineno} evaluated to false and no else section was defined."
+
+        def choose(rendering: _Rendering) -> Any:
+            if test(rendering):
+                return yes(rendering)
+            return no(rendering) if no else Undefined(hint)  # like Jinja, which is lenient here
+
+        return choose
+
+    def _concatenation(self, node: nodes.Concat) -> _Expression:
+        parts = [self.expression(each) for each in node.nodes]
+
+        def join(rendering: _Rendering) -> str:
+            texts = [rendering.budget.text(part(rendering)) for part in parts]
+            rendering.budget.charge(sum(map(len, texts)))
+            return "".join(texts)
+
+        return join
+
+    def _collection(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> _Expression:
+        """Charged with all that it holds, so that nothing doubles often."""
+        if isinstance(node, nodes.Dict):
+            pairs = [(self.expression(each.key), self.expression(each.value)) for each in node.items]
+
+            def mapping(rendering: _Rendering) -> Any:
+                made = {key(rendering): value(rendering) for key, value in pairs}
+                rendering.budget.charge_value(made)
+                return made
+
+            return mapping
+        items, kind = [self.expression(each) for each in node.items], list if isinstance(node, nodes.List) else tuple
+
+        def sequence(rendering: _Rendering) -> Any:
+            made = kind(item(rendering) for item in items)
+            rendering.budget.charge_value(made)
+            return made
+
+        return sequence
+
+
+_SIGNS = {nodes.Neg: values.negative, nodes.Pos: values.positive}
+
+
+def _constant(node: nodes.Const) -> _Expression:
+    value = node.value
+    if isinstance(value, str) and any(sign == "\0" or "\ud800" <= sign <= "\udfff" for sign in value):
+        raise TemplateInvalid("a text has a character that cannot be stored", node.lineno)
+    return lambda rendering: value
+
+
+def _at(line: int, expression: _Expression) -> _Expression:
+    def run(rendering: _Rendering) -> Any:
+        rendering.line = line
+        return expression(rendering)
+
+    return run
+
+
+def _chosen(
+    rendering: _Rendering,
+    outer: _Scope,
+    target: Callable[[_Rendering, Any], None],
+    item: Any,
+    test: _Expression,
+) -> bool:
+    rendering.scope = _Scope({}, outer)
+    target(rendering, item)
+    return bool(test(rendering))
+
+
+def _refused(node: nodes.Node) -> TemplateInvalid:
+    return TemplateInvalid(_NAMES.get(type(node), f"`{type(node).__name__}` is not available"), node.lineno)
+
+
+# functions
+
+
+def _range(budget: Budget, *ends: Any) -> range:
+    found = range(*ends)
+    if len(found) > _MAX_RANGE:
+        raise values.BudgetExceeded(f"range() has at most {_MAX_RANGE:,} numbers")
+    return found
+
+
+def _namespace(budget: Budget, *given: Any, **more: Any) -> Namespace:
+    made: dict[str, Any] = dict(*given, **more)
+    budget.charge_value(made)
+    return Namespace(**made)
+
+
+def _dict(budget: Budget, *given: Any, **more: Any) -> dict[Any, Any]:
+    made: dict[Any, Any] = dict(*given, **more)
+    budget.charge_value(made)
+    return made
+
+
+_GLOBALS: dict[str, Callable[..., Any]] = {"range": _range, "namespace": _namespace, "dict": _dict}

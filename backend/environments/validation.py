@@ -5,17 +5,11 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import jinja2
-from jinja2 import meta
-
 from backend.domain.fixtures import fixture_problems, is_fixture
 from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
 from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
+from backend.domain.templates import parse_template
 from backend.environments.models_source import ModelFields, fields_of
-
-_jinja = jinja2.Environment(autoescape=False)
-_SUPPLIED = {"observation", *_jinja.globals}
-"""Names that an observation's template has beside the observation's fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +106,7 @@ def _contradictions(
         model = observation if key in {"choices", "tools"} else action
         if lacking := _lacking(model, field):
             yield problem(lacking, "proctor", "agent", "action", key)
-    for field in sorted(meta.find_undeclared_variables(_jinja.parse(agent.observation)) - _SUPPLIED):
+    for field in sorted(parse_template(agent.observation).names - {"observation"}):
         if lacking := _lacking(observation, field):
             yield problem(lacking, "proctor", "agent", "observation")
 

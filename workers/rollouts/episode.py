@@ -226,7 +226,10 @@ class Episode:
         return Made(action, True, None, observation, text, answer.rewards, answer.done, seconds)
 
     def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:
-        self._text = render_unparsable(self._agent.unparsable_message, problem)
+        try:
+            self._text = render_unparsable(self._agent.unparsable_message, problem)
+        except ValueError as error:
+            raise EnvError(str(error)) from error
         self.rollout.steps.append(self._timed(Step(reply.text, None, {}, self._text, {}, False, note=problem)))
         if reply.is_truncated:  # asking again would only be cut again
             return StopReason.TOKEN_LIMIT

@@ -1,0 +1,499 @@
+"""The filters, tests and methods that a template may use, each with Jinja's meaning and a bounded cost."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jinja2 import StrictUndefined, Undefined, filters, tests
+from markupsafe import escape
+
+from backend.domain.template_values import (
+    Budget,
+    BudgetExceeded,
+    Group,
+    NotAvailable,
+    compare,
+    contains,
+    item_of,
+    items_of,
+)
+
+MAX_WIDTH = 1000
+"""Of a text that is padded, indented or wrapped, and of a number that is formatted."""
+MAX_PRECISION = 20
+_SLOW = 8
+"""How much longer some filters take for a character than copying it."""
+_REFUSED = frozenset({"attr", "random", "pprint", "urlize", "xmlattr", "forceescape", "striptags", "urlencode"})
+
+Filter = Callable[..., Any]
+
+
+class _Lookup:
+    """Stands in for Jinja's environment in filters that follow an attribute."""
+
+    undefined = StrictUndefined
+    getitem = staticmethod(item_of)
+
+
+_LOOKUP: Any = _Lookup()
+
+
+def _bounded(value: Any, limit: int, name: str) -> int:
+    number = int(value)
+    if abs(number) > limit:
+        raise BudgetExceeded(f"{name} is at most {limit:,} here, not {str(number)[:20]}")
+    return number
+
+
+def _path(attribute: Any) -> Any:
+    if len(str(attribute)) > 200:
+        raise BudgetExceeded("the name of an attribute has at most 200 characters")
+    return attribute
+
+
+def _getter(attribute: Any, default: Any = None) -> Callable[[Any], Any]:
+    return filters.make_attrgetter(_LOOKUP, _path(attribute), default=default)
+
+
+# filters on text
+
+
+def _on_text(change: Callable[[str], Any], weight: int = 1) -> Filter:
+    def filter_(budget: Budget, value: Any) -> Any:
+        text = budget.text(value)
+        budget.charge(weight * len(text))
+        return change(text)
+
+    return filter_
+
+
+def _replace(budget: Budget, value: Any, old: Any, new: Any, count: int | None = None) -> str:
+    text, old, new = budget.text(value), budget.text(old), budget.text(new)
+    found = text.count(old)
+    budget.charge(2 * len(text) + (found if count is None or count < 0 else min(found, count)) * len(new))
+    return text.replace(old, new, -1 if count is None else count)
+
+
+def _center(budget: Budget, value: Any, width: int = 80) -> str:
+    return budget.text(value).center(_bounded(width, MAX_WIDTH, "a width"))
+
+
+def _indent(budget: Budget, value: Any, width: Any = 4, first: bool = False, blank: bool = False) -> str:
+    text = budget.text(value)
+    if not isinstance(width, str):
+        width = _bounded(width, 100, "an indentation")
+    size = len(width) if isinstance(width, str) else width
+    budget.charge(_SLOW * len(text) + (text.count("\n") + 1) * (size + 20))
+    return str(filters.do_indent(text, width, first, blank))
+
+
+def _trim(budget: Budget, value: Any, chars: str | None = None) -> str:
+    text = budget.text(value)
+    budget.charge(len(text) * (1 + len(chars or "")))
+    return text.strip(chars)
+
+
+def _truncate(
+    budget: Budget, value: Any, length: int = 255, killwords: bool = False, end: str = "...", leeway: int | None = None
+) -> str:
+    text = budget.text(value)
+    budget.charge(2 * len(text))
+    return filters.do_truncate(_TRUNCATE, text, length, killwords, end, 5 if leeway is None else leeway)
+
+
+_TRUNCATE: Any = None  # the environment is only asked for the default of `leeway`
+
+
+def _wordwrap(
+    budget: Budget,
+    value: Any,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str | None = None,
+    break_on_hyphens: bool = True,
+) -> str:
+    text, wrapstring = budget.text(value), "\n" if wrapstring is None else wrapstring
+    lines = len(text) // max(1, int(width)) + text.count("\n") + 1
+    longest = max(map(len, text.splitlines()), default=0)
+    budget.charge(20 * len(text) + lines * (len(wrapstring) + 200) + longest * longest // max(1, int(width)) // 20)
+    width = _bounded(width, 10_000, "a width")
+    return filters.do_wordwrap(_LOOKUP, text, width, break_long_words, wrapstring, break_on_hyphens)
+
+
+_CONVERSION = re.compile(
+    r"%(?:%|(?:\((?P<key>[^()]{1,100})\))?[-#0 +]{0,5}(?P<width>\d{0,5})(?:\.(?P<digits>\d{0,5}))?[diouxXeEfFgGcrsa])"
+)
+
+
+def _format(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> str:
+    text = budget.text(value)
+    for found in _CONVERSION.finditer(text):
+        _bounded(found["width"] or 0, MAX_WIDTH, "a width")
+        _bounded(found["digits"] or 0, MAX_WIDTH, "a number of digits")
+        budget.charge(_SLOW + int(found["width"] or 0) + int(found["digits"] or 0))
+        budget.charge_value([*args, *kwargs.values()])
+    if "%" in _CONVERSION.sub("", text):
+        raise NotAvailable("this format is not available: use `%s`, `%d` or `%.2f`, with plain widths")
+    if args and kwargs:
+        raise TypeError("can't handle positional and keyword arguments at the same time")
+    if any(isinstance(each, Undefined) for each in (*args, *kwargs.values())):
+        return "".join(str(each) for each in (*args, *kwargs.values()))
+    return text % (kwargs or args)
+
+
+def _tojson(budget: Budget, value: Any, indent: int | None = None) -> str:
+    budget.charge_value(value)
+    if indent is not None:
+        indent = _bounded(indent, 16, "an indentation")
+        budget.charge_value(value)
+    text = json.dumps(value, sort_keys=True, indent=indent)
+    budget.charge(len(text))
+    for sign in "<>&'":
+        text = text.replace(sign, f"\\u00{ord(sign):02x}")
+    return text
+
+
+# filters on numbers
+
+
+def _int(budget: Budget, value: Any, default: Any = 0, base: int = 10) -> Any:
+    if isinstance(value, str) and len(value) > MAX_WIDTH:
+        return default
+    return filters.do_int(value, default, base)
+
+
+def _float(budget: Budget, value: Any, default: Any = 0.0) -> Any:
+    if isinstance(value, str) and len(value) > MAX_WIDTH:
+        return default
+    return filters.do_float(value, default)
+
+
+def _round(budget: Budget, value: Any, precision: int = 0, method: Any = "common") -> float:
+    return filters.do_round(value, _bounded(precision, MAX_PRECISION, "a precision"), method)
+
+
+# filters on collections
+
+
+def _list(budget: Budget, value: Any) -> list[Any]:
+    return items_of(budget, value)
+
+
+def _length(budget: Budget, value: Any) -> int:
+    if isinstance(value, Undefined):
+        budget.text(value)
+    return len(value)
+
+
+def _first(budget: Budget, value: Any) -> Any:
+    found = items_of(budget, value)
+    return found[0] if found else StrictUndefined("No first item, sequence was empty.")
+
+
+def _last(budget: Budget, value: Any) -> Any:
+    found = items_of(budget, value)
+    return found[-1] if found else StrictUndefined("No last item, sequence was empty.")
+
+
+def _reverse(budget: Budget, value: Any) -> Any:
+    if isinstance(value, str):
+        budget.charge(len(value))
+        return value[::-1]
+    return items_of(budget, value)[::-1]
+
+
+def _join(budget: Budget, value: Any, d: Any = "", attribute: Any = None) -> str:
+    found = items_of(budget, value)
+    if attribute is not None:
+        found = list(map(_getter(attribute), found))
+    separator = budget.text(d)
+    budget.charge(len(separator) * len(found))
+    words = [budget.text(each) for each in found]
+    budget.charge(sum(map(len, words)))
+    return separator.join(words)
+
+
+def _sum(budget: Budget, value: Any, attribute: Any = None, start: Any = 0) -> Any:
+    found = items_of(budget, value)
+    if attribute is not None:
+        found = list(map(_getter(attribute), found))
+    if not isinstance(start, int | float) or not all(isinstance(each, int | float) for each in found):
+        raise NotAvailable("`sum` adds numbers only")
+    budget.charge_value(found)
+    return sum(found, start)
+
+
+def _sort(
+    budget: Budget, value: Any, reverse: bool = False, case_sensitive: bool = False, attribute: Any = None
+) -> list[Any]:
+    budget.charge_value(value)
+    found = items_of(budget, value)
+    budget.charge(len(found) * 100)
+    result: list[Any] = filters.do_sort(_LOOKUP, found, reverse, case_sensitive, _path(attribute))
+    return result
+
+
+def _unique(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> list[Any]:
+    budget.charge_value(value)
+    return list(filters.sync_do_unique(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute)))
+
+
+def _min(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+    budget.charge_value(value)
+    return filters.do_min(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
+
+
+def _max(budget: Budget, value: Any, case_sensitive: bool = False, attribute: Any = None) -> Any:
+    budget.charge_value(value)
+    return filters.do_max(_LOOKUP, items_of(budget, value), case_sensitive, _path(attribute))
+
+
+def _dictsort(
+    budget: Budget, value: Any, case_sensitive: bool = False, by: Any = "key", reverse: bool = False
+) -> list[tuple[Any, Any]]:
+    _mapping(budget, value)
+    budget.charge(len(value) * 100)
+    return filters.do_dictsort(value, case_sensitive, by, reverse)
+
+
+def _items(budget: Budget, value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Undefined):
+        return []
+    return list(_mapping(budget, value).items())
+
+
+def _mapping(budget: Budget, value: Any) -> dict[Any, Any]:
+    if isinstance(value, Undefined):
+        budget.text(value)
+    if not isinstance(value, dict):
+        raise TypeError("this needs a mapping")
+    budget.charge_value(value)
+    return value
+
+
+def _groupby(
+    budget: Budget, value: Any, attribute: Any, default: Any = None, case_sensitive: bool = False
+) -> list[Group]:
+    budget.charge_value(value)
+    found = items_of(budget, value)
+    budget.charge(len(found) * 100)
+    groups = filters.sync_do_groupby(_LOOKUP, found, _path(attribute), default, case_sensitive)
+    return [Group(*group) for group in groups]
+
+
+def _batch(budget: Budget, value: Any, linecount: int, fill_with: Any = None) -> list[Any]:
+    budget.charge(_bounded(linecount, 10_000, "a line"))
+    return list(filters.do_batch(items_of(budget, value), linecount, fill_with))
+
+
+def _slice(budget: Budget, value: Any, slices: int, fill_with: Any = None) -> list[Any]:
+    budget.charge(20 * _bounded(slices, 10_000, "a number of slices"))
+    return list(filters.sync_do_slice(items_of(budget, value), slices, fill_with))
+
+
+def _map(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+    found = items_of(budget, value)
+    if not args and "attribute" in kwargs:
+        return list(map(_getter(kwargs["attribute"], kwargs.get("default")), found))
+    if not args:
+        raise TypeError("map requires a filter argument")
+    filter_ = _named(FILTERS, args[0], "filter")
+    budget.spend(len(found))
+    return [filter_(budget, each, *args[1:], **kwargs) for each in found]
+
+
+def _choose(*, by_attribute: bool, wanted: bool) -> Filter:
+    def choose(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        found, getter = items_of(budget, value), _getter(None)
+        if by_attribute:
+            if not args:
+                raise TypeError("missing the name of the attribute")
+            getter, args = _getter(args[0]), args[1:]
+        test = _named(TESTS, args[0], "test") if args else lambda budget, each: bool(each)
+        budget.spend(len(found))
+        return [each for each in found if bool(test(budget, getter(each), *args[1:], **kwargs)) is wanted]
+
+    return choose
+
+
+def _named(known: dict[str, Filter], name: Any, kind: str) -> Filter:
+    if not isinstance(name, str) or name not in known:
+        raise NotAvailable(f"there is no {kind} {str(name)[:40]!r} here")
+    return known[name]
+
+
+def _default(budget: Budget, value: Any, default_value: Any = "", boolean: bool = False) -> Any:
+    return default_value if isinstance(value, Undefined) or (boolean and not value) else value
+
+
+FILTERS: dict[str, Filter] = {
+    "abs": lambda budget, value: abs(value) if not isinstance(value, Undefined) else budget.text(value),
+    "batch": _batch,
+    "capitalize": _on_text(str.capitalize),
+    "center": _center,
+    "count": _length,
+    "d": _default,
+    "default": _default,
+    "dictsort": _dictsort,
+    "e": _on_text(lambda text: str(escape(text)), _SLOW),
+    "escape": _on_text(lambda text: str(escape(text)), _SLOW),
+    "filesizeformat": lambda budget, value, binary=False: filters.do_filesizeformat(value, binary),
+    "first": _first,
+    "float": _float,
+    "format": _format,
+    "groupby": _groupby,
+    "indent": _indent,
+    "int": _int,
+    "items": _items,
+    "join": _join,
+    "last": _last,
+    "length": _length,
+    "list": _list,
+    "lower": _on_text(str.lower),
+    "map": _map,
+    "max": _max,
+    "min": _min,
+    "reject": _choose(by_attribute=False, wanted=False),
+    "rejectattr": _choose(by_attribute=True, wanted=False),
+    "replace": _replace,
+    "reverse": _reverse,
+    "round": _round,
+    "safe": _on_text(str),
+    "select": _choose(by_attribute=False, wanted=True),
+    "selectattr": _choose(by_attribute=True, wanted=True),
+    "slice": _slice,
+    "sort": _sort,
+    "string": _on_text(str),
+    "sum": _sum,
+    "title": _on_text(filters.do_title, _SLOW * 2),
+    "tojson": _tojson,
+    "trim": _trim,
+    "truncate": _truncate,
+    "unique": _unique,
+    "upper": _on_text(str.upper),
+    "wordcount": _on_text(filters.do_wordcount, _SLOW),
+    "wordwrap": _wordwrap,
+}
+
+
+# tests
+
+
+def _plain_test(test: Callable[[Any], Any]) -> Filter:
+    return lambda budget, value: test(value)
+
+
+def _comparison(operator: str) -> Filter:
+    return lambda budget, value, other: compare(budget, operator, value, other)
+
+
+_JINJA_TESTS: dict[str, Any] = dict(tests.TESTS)
+TESTS: dict[str, Filter] = {
+    **{
+        name: _plain_test(_JINJA_TESTS[name])
+        for name in (
+            *("odd", "even", "defined", "undefined", "none", "boolean", "false", "true"),
+            *("integer", "float", "string", "mapping", "number", "sequence", "iterable"),
+        )
+    },
+    **{name: _comparison("eq") for name in ("==", "eq", "equalto")},
+    **{name: _comparison("ne") for name in ("!=", "ne")},
+    **{name: _comparison("gt") for name in (">", "gt", "greaterthan")},
+    **{name: _comparison("gteq") for name in (">=", "ge")},
+    **{name: _comparison("lt") for name in ("<", "lt", "lessthan")},
+    **{name: _comparison("lteq") for name in ("<=", "le")},
+    "divisibleby": lambda budget, value, num: tests.test_divisibleby(value, num),
+    "in": lambda budget, value, seq: contains(budget, seq, value),
+    "lower": _on_text(str.islower),
+    "sameas": lambda budget, value, other: value is other,
+    "upper": _on_text(str.isupper),
+}
+
+
+def problem_of_name(known: Mapping[str, Filter], name: str, kind: str) -> str | None:
+    """Why a filter or test cannot be used, or None."""
+    if name in known:
+        return None
+    if name in _REFUSED:
+        return f"the {kind} `{name}` is not available here"
+    return f"No {kind} named '{name[:60]}'."
+
+
+# methods
+
+
+def _method(function: Callable[..., Any], weight: int = 1) -> Filter:
+    def call(budget: Budget, value: Any, *args: Any, **kwargs: Any) -> Any:
+        for each in (value, *args, *kwargs.values()):
+            if isinstance(each, Undefined):
+                budget.text(each)
+            budget.charge_value(each)
+        if weight > 1:
+            budget.charge(weight * len(value))
+        return function(value, *args, **kwargs)
+
+    return call
+
+
+def _searched(function: Callable[..., Any]) -> Filter:
+    """A method whose time grows with the product of both texts."""
+
+    def call(budget: Budget, value: str, *args: Any) -> Any:
+        budget.charge(
+            _SLOW * len(value) + sum(len(value) * len(each) // _SLOW for each in args if isinstance(each, str))
+        )
+        return function(value, *args)
+
+    return call
+
+
+def _padded(function: Callable[..., str]) -> Filter:
+    return lambda budget, value, width, *fill: function(value, _bounded(width, MAX_WIDTH, "a width"), *fill)
+
+
+def _joined(budget: Budget, value: str, words: Any) -> str:
+    found = items_of(budget, words)
+    budget.charge_value(found)
+    budget.charge(len(value) * len(found))
+    return value.join(found)
+
+
+def _with_replacements(budget: Budget, value: str, old: str, new: str, count: int = -1) -> str:
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise TypeError("replace() takes two texts")
+    return _replace(budget, value, old, new, int(count))
+
+
+def _view(function: Callable[..., Any]) -> Filter:
+    return lambda budget, value: function(value)
+
+
+def _get(budget: Budget, value: dict[Any, Any], key: Any, default: Any = None) -> Any:
+    return value.get(key, default)
+
+
+METHODS: dict[type, dict[str, Filter]] = {
+    dict: {"get": _get, "items": _view(dict.items), "keys": _view(dict.keys), "values": _view(dict.values)},
+    list: {"count": _method(list.count), "index": _method(list.index)},
+    tuple: {"count": _method(tuple.count), "index": _method(tuple.index)},
+    str: {
+        **{
+            name: _method(getattr(str, name))
+            for name in (
+                *("capitalize", "casefold", "count", "endswith", "find", "index", "isalnum", "isalpha", "isdecimal"),
+                *("isdigit", "islower", "isnumeric", "isspace", "isupper", "lower", "removeprefix", "removesuffix"),
+                *("startswith", "swapcase", "title", "upper"),
+            )
+        },
+        **{name: _method(getattr(str, name), _SLOW) for name in ("partition", "split", "splitlines")},
+        **{
+            name: _searched(getattr(str, name))
+            for name in ("lstrip", "rfind", "rindex", "rpartition", "rsplit", "rstrip", "strip")
+        },
+        **{name: _padded(getattr(str, name)) for name in ("center", "ljust", "rjust", "zfill")},
+        "join": _joined,
+        "replace": _with_replacements,
+    },
+}
+METHOD_NAMES = frozenset(name for methods in METHODS.values() for name in methods)

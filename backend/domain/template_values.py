@@ -1,0 +1,299 @@
+"""The values that a template works on: plain data, and a budget for what a template does with it.
+
+Every operation that touches text or a collection is charged for its size before it runs, so that the time and the
+memory of a rendering have a bound that does not depend on the template or on the data.
+"""
+
+from collections.abc import Callable, ItemsView, KeysView, ValuesView
+from typing import Any, NamedTuple, NoReturn
+
+from jinja2 import StrictUndefined, Undefined
+
+MAX_STEPS = 100_000
+"""Expressions that one rendering may evaluate."""
+MAX_WORK = 8_000_000
+"""Characters that one rendering may read or write; a value in a collection counts as `_VALUE` characters."""
+MAX_BITS = 4096
+"""Of an integer that a template computes."""
+MAX_DIGITS = 1000
+_VALUE = 20
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+_View = ItemsView | KeysView | ValuesView  # type: ignore[type-arg]  # for isinstance
+_ATTRIBUTES = {kind: frozenset(dir(kind)) for kind in (dict, list, tuple, str, int, float, bool, type(None), range)}
+
+
+class BudgetExceeded(ValueError):
+    """A rendering would take too long or too much memory."""
+
+
+class NotAvailable(ValueError):
+    """A template asks for something that templates do not offer."""
+
+
+class Budget:
+    """What one rendering may still do."""
+
+    __slots__ = ("steps", "work")
+
+    def __init__(self) -> None:
+        self.steps, self.work = MAX_STEPS, MAX_WORK
+
+    def spend(self, steps: int) -> None:
+        self.steps -= steps
+        if self.steps < 0:
+            raise BudgetExceeded(f"the template takes more than {MAX_STEPS:,} steps")
+
+    def charge(self, characters: int) -> None:
+        self.work -= characters
+        if self.work < 0:
+            raise BudgetExceeded(f"the template handles more than {MAX_WORK:,} characters")
+
+    def charge_value(self, value: Any) -> None:
+        """Charge for all that a value holds, however often it holds it."""
+        kind = type(value)
+        if kind is str:
+            self.charge(len(value))
+            return
+        if kind in _PLAIN:
+            return
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, str):
+                self.charge(_VALUE + len(value))
+                continue
+            self.charge(_VALUE)
+            if type(value) in _PLAIN:
+                self.charge(value.bit_length() >> 2 if type(value) is int else 0)
+            elif isinstance(value, dict):
+                self.charge(_VALUE * len(value))
+                pending.extend(value.keys())
+                pending.extend(value.values())
+            elif isinstance(value, list | tuple | _View):
+                self.charge(_VALUE * len(value))
+                pending.extend(value)
+            elif isinstance(value, Namespace):
+                raise NotAvailable("a namespace cannot be used as a value")
+
+    def text(self, value: Any) -> str:
+        """The value as Python's `str` writes it."""
+        kind = type(value)
+        if kind is str:
+            return str(value)
+        if not isinstance(value, Undefined | DeferredText):
+            if kind not in _PLAIN and not isinstance(value, list | tuple | dict | range | _View):
+                raise NotAvailable(f"{_kind(value)} cannot be printed")
+            self.charge_value(value)
+        return str(value)
+
+
+class DeferredText:
+    """A text that is made when a template prints it. Subclasses define `__str__` and `__bool__`."""
+
+
+class Namespace:
+    """Variables that a loop may set for what follows it: `{% set found = namespace(any=false) %}`."""
+
+    def __init__(self, **values: Any) -> None:
+        self.values = values
+
+
+class Group(NamedTuple):
+    """One group of the filter `groupby`."""
+
+    grouper: Any
+    list: Any
+
+    def __repr__(self) -> str:
+        return tuple.__repr__(self)
+
+
+class Loop:
+    """The variable `loop` in the body of a `for`."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items, self.index0 = items, -1
+        self._last: Any = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def get(self, name: str) -> Any:
+        index, length = self.index0, len(self._items)
+        match name:
+            case "index":
+                return index + 1
+            case "index0":
+                return index
+            case "revindex":
+                return length - index
+            case "revindex0":
+                return length - index - 1
+            case "first":
+                return index == 0
+            case "last":
+                return index == length - 1
+            case "length":
+                return length
+            case "depth" | "depth0":
+                return int(name == "depth")
+            case "previtem":
+                return self._items[index - 1] if index else StrictUndefined("there is no previous item")
+            case "nextitem":
+                return self._items[index + 1] if index + 1 < length else StrictUndefined("there is no next item")
+        raise NotAvailable(f"`loop` has no `{name}` here")
+
+    def cycle(self, *values: Any) -> Any:
+        if not values:
+            raise TypeError("no items for cycling given")
+        return values[self.index0 % len(values)]
+
+    def changed(self, *values: Any) -> bool:
+        is_changed, self._last = bool(self._last != values), values
+        return is_changed
+
+
+def attribute_of(value: Any, name: str) -> Any:
+    """`value.name`: a field of a mapping, never an attribute of a Python object."""
+    kind = type(value)
+    if kind is dict:
+        if name in _ATTRIBUTES[dict]:
+            raise NotAvailable(f"`.{name}` is not a field here; write `['{name}']` for a field of this name")
+        return value[name] if name in value else StrictUndefined(obj=value, name=name)
+    if isinstance(value, Undefined):
+        _fail(value)
+    if kind is Namespace:
+        return value.values.get(name, StrictUndefined(obj=value, name=name))
+    if kind is Loop:
+        return value.get(name)
+    if kind is Group and name in Group._fields:
+        return value[Group._fields.index(name)]
+    return _absent(value, name)
+
+
+def item_of(value: Any, key: Any) -> Any:
+    """`value[key]`: a field of a mapping, or an item of a list or of a text."""
+    if isinstance(value, Undefined):
+        _fail(value)
+    if isinstance(key, Undefined):
+        _fail(key)
+    if isinstance(value, dict | list | tuple | str | range):
+        try:
+            return value[key]
+        except (LookupError, TypeError):
+            pass
+    if isinstance(value, Namespace | Loop | Group) and isinstance(key, str):
+        return attribute_of(value, key)
+    return _absent(value, key)
+
+
+def _absent(value: Any, name: Any) -> Any:
+    known = _ATTRIBUTES.get(type(value), frozenset())
+    if isinstance(name, str) and (name in known or name.startswith("__")):
+        raise NotAvailable(f"`{name[:40]}` of {_kind(value)} is not available in a template")
+    return StrictUndefined(obj=value, name=name)
+
+
+def items_of(budget: Budget, value: Any) -> list[Any]:
+    """What a loop or a filter goes through."""
+    if isinstance(value, Undefined):
+        return list(value)
+    if not isinstance(value, list | tuple | dict | str | range | _View):
+        raise TypeError(f"{_kind(value)} is not iterable")
+    budget.charge(_VALUE * len(value))
+    return list(value)
+
+
+def _fail(value: Undefined) -> NoReturn:
+    _ = value.field  # raises UndefinedError in Jinja's words
+    raise NotAvailable("an undefined value cannot be used")
+
+
+def _kind(value: Any) -> str:
+    return "none" if value is None else f"a value of type {type(value).__name__}"
+
+
+# operators
+
+
+def add(budget: Budget, left: Any, right: Any) -> Any:
+    if isinstance(left, str | list | tuple) and type(left) is type(right):
+        budget.charge_value(left)
+        budget.charge_value(right)
+        joined: Any = left
+        return joined + right
+    return _number("+", left, right, lambda: left + right)
+
+
+def subtract(budget: Budget, left: Any, right: Any) -> Any:
+    return _number("-", left, right, lambda: left - right)
+
+
+def multiply(budget: Budget, left: Any, right: Any) -> Any:
+    return _number("*", left, right, lambda: left * right)
+
+
+def divide(budget: Budget, left: Any, right: Any) -> Any:
+    return _number("/", left, right, lambda: left / right)
+
+
+def floor_divide(budget: Budget, left: Any, right: Any) -> Any:
+    return _number("//", left, right, lambda: left // right)
+
+
+def remainder(budget: Budget, left: Any, right: Any) -> Any:
+    return _number("%", left, right, lambda: left % right)
+
+
+def _number(operator: str, left: Any, right: Any, compute: Callable[[], Any]) -> Any:
+    for side in (left, right):
+        if isinstance(side, Undefined):
+            _fail(side)
+        if not isinstance(side, int | float):
+            raise NotAvailable(f"operator {operator} is not available on these values")
+        if isinstance(side, int) and side.bit_length() > MAX_BITS:
+            raise BudgetExceeded(f"integers have at most {MAX_BITS:,} bits here")
+    return compute()
+
+
+def negative(budget: Budget, value: Any) -> Any:
+    return _number("-", 0, value, lambda: -value)
+
+
+def positive(budget: Budget, value: Any) -> Any:
+    return _number("+", 0, value, lambda: +value)
+
+
+def compare(budget: Budget, operator: str, left: Any, right: Any) -> bool:
+    if operator in {"in", "notin"}:
+        found = contains(budget, right, left)
+        return found if operator == "in" else not found
+    if type(left) not in _PLAIN or type(right) not in _PLAIN:
+        budget.charge_value(left)
+        budget.charge_value(right)
+    elif type(left) is str and type(right) is str:
+        budget.charge(min(len(left), len(right)) >> 3)
+    result: bool = _COMPARE[operator](left, right)
+    return result
+
+
+def contains(budget: Budget, container: Any, value: Any) -> bool:
+    if isinstance(container, Undefined):
+        return value in list(container)
+    if not isinstance(container, list | tuple | dict | str | range | _View):
+        raise TypeError(f"{_kind(container)} is not iterable")
+    if not isinstance(container, dict):
+        budget.charge_value(container)
+    budget.charge_value(value)
+    return value in container
+
+
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda left, right: left == right,
+    "ne": lambda left, right: left != right,
+    "lt": lambda left, right: left < right,
+    "lteq": lambda left, right: left <= right,
+    "gt": lambda left, right: left > right,
+    "gteq": lambda left, right: left >= right,
+}
