@@ -2,11 +2,14 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from backend.domain.templates import template_problem
 from backend.domain.tools import MAX_TOOLS, Tool
+
+READING = "reading"
+"""Validation context of a manifest that an author writes, in contrast to one that was stored."""
 
 
 class Block(BaseModel):
@@ -121,8 +124,9 @@ class AgentSpec(Block):
 
     @field_validator("observation", "unparsable_message")
     @classmethod
-    def _renders(cls, text: str) -> str:
-        if problem := template_problem(text):
+    def _renders(cls, text: str, info: ValidationInfo) -> str:
+        """Only where a manifest is read: a stored version with a template of older rules still opens."""
+        if info.context == READING and (problem := template_problem(text)):
             context = {"message": f"template does not compile: {problem}", "line": problem.line}
             raise PydanticCustomError("template", "{message}", context)
         return text

@@ -6,11 +6,11 @@ Reading never guesses: an unknown key, a wrong type or a template that cannot re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from backend.domain.agent_spec import ActionSpec, AgentSpec, Block, ContextSpec
-from backend.domain.manifest_lines import ManifestInvalid, Problem, line_of, problem_of, unfolded
+from backend.domain.agent_spec import READING, ActionSpec, AgentSpec, Block, ContextSpec
+from backend.domain.manifest_lines import ManifestInvalid, Problem, line_of, problem_of
+from backend.domain.yaml_text import YamlInvalid, compose_yaml, construct
 
 __all__ = [
     "PLATFORM_COLUMNS",
@@ -35,9 +35,6 @@ __all__ = [
 
 PLATFORM_COLUMNS = ("format", "length")
 """Columns that the platform computes; every other one comes from the environment."""
-
-MAX_NODES = 50_000
-"""Values in a manifest, aliases written out."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 
@@ -188,19 +185,14 @@ class Manifest(BaseModel):
 def read_manifest(text: str) -> Manifest:
     """Parse and validate; raises ManifestInvalid with every problem and its line."""
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        raw = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        raise ManifestInvalid([Problem(f"not YAML: {error.problem}", line=mark.line + 1 if mark else 1)]) from error
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ManifestInvalid([Problem(f"not YAML: {error}")]) from error
-    if node is not None and unfolded(node, {}) > MAX_NODES:
-        raise ManifestInvalid([Problem("its aliases unfold to too much, or without end")])
+        node = compose_yaml(text)
+        raw = construct(node)
+    except YamlInvalid as error:
+        raise ManifestInvalid([Problem(error.reason, line=error.line)]) from error
     if not isinstance(raw, dict):
         raise ManifestInvalid([Problem("a manifest is a mapping: `name: my_environment` and so on")])
     try:
-        return Manifest.model_validate(raw)
+        return Manifest.model_validate(raw, context=READING)
     except ValidationError as error:
         problems = [problem_of(node, details) for details in error.errors(include_url=False)]
         raise ManifestInvalid(problems) from error

@@ -1,10 +1,11 @@
 """What is wrong with a manifest, and on which line of its YAML: in the author's words."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
+
+from backend.domain.yaml_text import compose_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +25,6 @@ class ManifestInvalid(ValueError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("; ".join(f"line {p.line}: {p.path + ': ' if p.path else ''}{p.message}" for p in problems))
-
-
-def unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
-    """How many nodes there are once aliases are written out; infinite when one holds itself."""
-    if id(node) not in sizes:
-        sizes[id(node)] = math.inf
-        children = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
-        sizes[id(node)] = 1 + sum(unfolded(part, sizes) for part in parts)
-    return sizes[id(node)]
 
 
 def problem_of(node: yaml.Node | None, details: Any) -> Problem:
@@ -72,7 +63,7 @@ def _dotted(node: yaml.Node | None, path: list[str | int]) -> str:
 
 def line_of(text: str, *path: str | int) -> int:
     """The line on which a manifest that can be parsed says this."""
-    return _line(yaml.compose(text, Loader=yaml.SafeLoader), list(path))
+    return _line(compose_yaml(text), list(path))
 
 
 def _line(node: yaml.Node | None, path: list[str | int]) -> int:

@@ -5,10 +5,12 @@ import binascii
 import hashlib
 import io
 import re
+import tomllib
 import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
 MANIFEST_PATH = "openenv.yaml"
 MAX_FILES = 200
@@ -17,6 +19,10 @@ MAX_PACKAGE_BYTES = 5_000_000
 BINARY_SUFFIX = ".base64"
 """A small file that is no text travels as text under this name; it is itself again where the package runs."""
 
+_MAX_TOML = 100_000
+"""Characters of a `pyproject.toml`."""
+_MAX_DOTS = 500
+"""Dots in a line of TOML: the time for a dotted key grows with their square."""
 _PART = re.compile(r"[A-Za-z0-9_.\-]{1,100}")
 
 
@@ -60,6 +66,18 @@ def check_text(path: str, text: str) -> int:
     if "\x00" in text:
         raise PackageInvalid(f"{path} is not text")
     return size
+
+
+def read_toml(text: str) -> dict[str, Any]:
+    """The tables of a `pyproject.toml`, in bounded time. Raises PackageInvalid."""
+    if len(text) > _MAX_TOML:
+        raise PackageInvalid(f"pyproject.toml has {len(text):,} characters; at most {_MAX_TOML:,} are read")
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
+        raise PackageInvalid(f"pyproject.toml has a line with more than {_MAX_DOTS} dots")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise PackageInvalid(f"pyproject.toml cannot be read: {str(error)[:300]}") from error
 
 
 def content_hash(files: Mapping[str, str]) -> str:

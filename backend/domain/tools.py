@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Annotated, Any
 
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
@@ -21,12 +22,17 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
 MAX_LISTED_CHARACTERS = 400_000
 """Of a whole list of tools, as JSON."""
+MAX_PARTS = 1000
+"""Objects in a schema: checking that it is one takes up to half a millisecond for each."""
+MAX_LISTED_PARTS = 4000
 MAX_DEPTH = 32
 """Of a call's arguments."""
 MAX_CHECKS = 20_000
 """Keywords that one validation may look at: schemas can unfold without end."""
 MAX_CALLS = 16
 """Of one reply."""
+MAX_COLLECTED = 20
+"""Problems of one call that are collected: each holds a text as long as what it is about."""
 MAX_TOLD = 3
 """Problems of one call that are told at once."""
 
@@ -74,8 +80,9 @@ class Tool(BaseModel):
         """What is wrong with these arguments, or None."""
         try:
             _work.left = MAX_CHECKS
-            errors = sorted(self._validator.iter_errors(dict(arguments)), key=lambda error: list(map(str, error.path)))
-        except (_TooMuchWork, RecursionError, Unresolvable):
+            found = islice(self._validator.iter_errors(dict(arguments)), MAX_COLLECTED)
+            errors = sorted(found, key=lambda error: list(map(str, error.path)))
+        except (_TooMuchWork, RecursionError, Unresolvable, ArithmeticError):
             return f"The arguments of `{self.name}` cannot be checked against its schema."
         told = [_in_words(error) for error in errors[:MAX_TOLD]]
         more = f" (and {len(errors) - MAX_TOLD} more)" if len(errors) > MAX_TOLD else ""
@@ -157,6 +164,8 @@ def read_tools(listed: Any) -> tuple[Tool, ...]:
         raise ToolsUnusable(
             f"the list of tools has {len(text):,} characters; at most {MAX_LISTED_CHARACTERS:,} are read"
         )
+    if text.count("{") > MAX_LISTED_PARTS:
+        raise ToolsUnusable(f"the list of tools has more than {MAX_LISTED_PARTS:,} objects")
     return _read_tools(text)
 
 
@@ -237,9 +246,26 @@ def _counted(check: Callable[..., Any]) -> Callable[..., Iterator[ValidationErro
     return counted
 
 
+def _additional(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if "patternProperties" not in schema:
+        yield from Draft202012Validator.VALIDATORS["additionalProperties"](validator, value, instance, schema) or ()
+
+
+def _unique_items(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    """Like the library's, which compares each pair of items where they cannot be sorted."""
+    if not value or not isinstance(instance, list):
+        return
+    if not all(isinstance(item, str) for item in instance):
+        _work.left -= len(instance) ** 2 // 20
+        if _work.left < 0:
+            raise _TooMuchWork
+    yield from Draft202012Validator.VALIDATORS["uniqueItems"](validator, value, instance, schema) or ()
+
+
 _KEYWORDS = dict(Draft202012Validator.VALIDATORS)
-for _pattern in ("pattern", "patternProperties"):
+for _pattern in ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems"):
     del _KEYWORDS[_pattern]  # the environment's to check: a regular expression can take for ever
+_KEYWORDS |= {"additionalProperties": _additional, "uniqueItems": _unique_items}
 _Validator = validators.create(
     Draft202012Validator.META_SCHEMA,
     {keyword: _counted(check) for keyword, check in _KEYWORDS.items()},
@@ -250,6 +276,8 @@ _Validator = validators.create(
 @lru_cache(maxsize=1024)
 def _schema_problem(text: str) -> tuple[str, list[str | int]] | None:
     """Why this is no schema of arguments, and where in it."""
+    if text.count("{") > MAX_PARTS:
+        return f"has more than {MAX_PARTS:,} parts", []
     schema = json.loads(text)
     if schema.get("type", "object") != "object":
         return "the schema of a tool's arguments has `type: object`", ["type"]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
-from backend.environments.validation import parse_python
+from backend.environments.validation import parse_sources
 
 _TESTS = ("test_", "tests/", "client.py", "inference.py", "inference_words.py")
 
@@ -40,8 +40,7 @@ def column_sources(columns: list[RewardColumn], files: Mapping[str, str]) -> lis
     """In the manifest's order."""
     names = {column.name for column in columns}
     found: dict[str, _Found] = {}
-    for path in sorted(path for path in files if path.endswith(".py") and not _is_aside(path)):
-        tree = parse_python(path, files[path])
+    for path, tree in parse_sources({path: text for path, text in files.items() if not _is_aside(path)}).items():
         if not isinstance(tree, ast.Module):
             continue
         for name, place in _mentions(path, tree, names):
@@ -54,8 +53,7 @@ def functions_without_column(columns: list[RewardColumn], files: Mapping[str, st
     """Methods that are marked as columns but carry no weight in the manifest: (name, path, line)."""
     names = {column.name for column in columns}
     lost = []
-    for path in sorted(path for path in files if path.endswith(".py")):
-        tree = parse_python(path, files[path])
+    for path, tree in parse_sources(files).items():
         if isinstance(tree, ast.Module):
             lost += [
                 (node.name, path, node.lineno)

@@ -5,13 +5,14 @@ Nothing that is there is changed, except that a manifest without `validation:` g
 
 import ast
 import re
-import tomllib
 from collections.abc import Mapping
 
 import yaml
 
 from backend.domain.manifest import Manifest
-from backend.domain.packages import MANIFEST_PATH
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, read_toml
+from backend.domain.yaml_text import read_yaml
+from backend.environments.validation import parse_python
 from backend.settings import PROJECT_ROOT
 
 PARTS = PROJECT_ROOT / "workers" / "library" / "exported"
@@ -22,7 +23,7 @@ RUNTIME = "openenv>=0.10,<0.11"
 def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
     """All files of the export, text by path."""
     whole = dict(files)
-    if "validation" not in (yaml.safe_load(files[MANIFEST_PATH]) or {}):
+    if "validation" not in (read_yaml(files[MANIFEST_PATH]) or {}):
         whole[MANIFEST_PATH] = files[MANIFEST_PATH].rstrip() + "\n" + _validation(manifest)
     for path, text in _missing(files, manifest).items():
         whole.setdefault(path, text)
@@ -77,10 +78,11 @@ _PARTS = {
 def _requirements(pyproject: str) -> str:
     """What the package says it needs, and the runtime where it does not say so."""
     try:
-        written = tomllib.loads(pyproject).get("project", {}).get("dependencies", [])
-    except tomllib.TOMLDecodeError:
-        written = []
-    needed = [line for line in written if isinstance(line, str)]
+        project = read_toml(pyproject).get("project")
+    except PackageInvalid:
+        project = None
+    written = project.get("dependencies") if isinstance(project, dict) else None
+    needed = [line for line in written if isinstance(line, str)] if isinstance(written, list) else []
     if not any(re.match(r"openenv(-core)?\b", line) for line in needed):
         needed.append(RUNTIME)
     return "\n".join(needed) + "\n"
@@ -141,9 +143,8 @@ def _needs_sandbox(files: Mapping[str, str]) -> bool:
 
 
 def _imports_sandbox(text: str) -> bool:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    tree = parse_python("", text)
+    if not isinstance(tree, ast.Module):
         return False
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,7 +1,6 @@
 """A foreign package made ready to run: its manifest in our words, an adapter where needed. Nothing is executed."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -11,7 +10,8 @@ import yaml
 
 from backend.domain.foreign import ForeignPackage, PackageKind
 from backend.domain.manifest import Manifest
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files, read_toml
+from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.settings import PROJECT_ROOT
 
 ADAPTERS = PROJECT_ROOT / "workers" / "environments" / "adapters"
@@ -96,9 +96,9 @@ def environment_name(text: str) -> str:
 
 def _read_manifest(text: str) -> dict[str, Any]:
     try:
-        written = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PackageInvalid(f"its {MANIFEST_PATH} is not YAML: {error}") from error
+        written = read_yaml(text)
+    except YamlInvalid as error:
+        raise PackageInvalid(f"its {MANIFEST_PATH} cannot be read: {error}") from error
     if not isinstance(written, dict):
         raise PackageInvalid(f"its {MANIFEST_PATH} is not a mapping")
     return {str(key): value for key, value in written.items()}
@@ -174,10 +174,7 @@ def _adapt(kind: PackageKind, files: dict[str, str], notes: list[str]) -> str:
 
 
 def _project(files: Mapping[str, str]) -> dict[str, Any]:
-    try:
-        project = tomllib.loads(files.get("pyproject.toml", "")).get("project")
-    except tomllib.TOMLDecodeError as error:
-        raise PackageInvalid(f"its pyproject.toml cannot be read: {error}") from error
+    project = read_toml(files.get("pyproject.toml", "")).get("project")
     return project if isinstance(project, dict) else {}
 
 

@@ -1,7 +1,7 @@
 """The fields of a package's action and observation classes, read from its source."""
 
 import ast
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,36 +22,31 @@ class ModelFields:
 def fields_of(trees: Sequence[ast.Module], kind: Kind) -> ModelFields | None:
     """None when no such class can be found, or when one inherits from a class that is not in the package."""
     classes = {node.name: node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    bases = {name: [_last_name(base) for base in node.bases] for name, node in classes.items()}
+    children: dict[str, list[str]] = {}
+    for name, parents in bases.items():
+        for parent in parents:
+            children.setdefault(parent, []).append(name)
+    derived = _reached(children.get(kind, ()), children)
     found: set[str] = set()
-    is_any = False
-    for node in classes.values():
-        fields, is_kind, is_known = _inherited(node, classes, kind, frozenset())
-        if not is_kind:
-            continue
-        if not is_known:
+    for name in _reached(derived, {name: parents for name, parents in bases.items() if name != kind}):
+        if name in classes and (name != kind or kind in derived):
+            found.update(_own_fields(classes[name].body))
+        elif name not in {kind, "BaseModel", "Generic", "ABC", "object"}:
             return None
-        is_any = True
-        found |= fields
-    return ModelFields(kind, frozenset(found - _WIRE_FIELDS)) if is_any else None
+    return ModelFields(kind, frozenset(found - _WIRE_FIELDS)) if derived else None
 
 
-def _inherited(
-    node: ast.ClassDef, classes: dict[str, ast.ClassDef], kind: Kind, seen: frozenset[str]
-) -> tuple[set[str], bool, bool]:
-    """(fields, derives from the kind's base, every base is known)"""
-    fields = set(_own_fields(node.body))
-    is_kind, is_known = False, True
-    for base in node.bases:
-        name = _last_name(base)
-        if name == kind:
-            is_kind = True
-        elif name in classes and name not in seen | {node.name}:
-            more, base_is_kind, base_is_known = _inherited(classes[name], classes, kind, seen | {node.name})
-            fields |= more
-            is_kind, is_known = is_kind or base_is_kind, is_known and base_is_known
-        elif name not in {"BaseModel", "Generic", "ABC", "object"}:
-            is_known = False
-    return fields, is_kind, is_known
+def _reached(start: Iterable[str], edges: Mapping[str, Sequence[str]]) -> set[str]:
+    """All that a walk along the edges meets, the start included."""
+    seen = set(start)
+    waiting = list(seen)
+    while waiting:
+        for name in edges.get(waiting.pop(), ()):
+            if name not in seen:
+                seen.add(name)
+                waiting.append(name)
+    return seen
 
 
 def _own_fields(body: Iterable[ast.stmt]) -> Iterable[str]:

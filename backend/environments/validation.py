@@ -1,6 +1,7 @@
 """What is wrong with a package's files, and where. Code is parsed, never executed."""
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +11,12 @@ from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_
 from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.domain.templates import parse_template
 from backend.environments.models_source import ModelFields, fields_of
+
+MAX_PARSED_FILE = 150_000
+"""Words and signs of a Python file that is parsed: time and memory grow with them."""
+MAX_PARSED = 300_000
+"""Of all Python files of a package together; what is beyond is not checked."""
+_WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +62,7 @@ def validate_package(files: Mapping[str, str], name: str | None = None) -> Valid
         manifest = read_manifest(text) if MANIFEST_PATH in files else None
     except ManifestInvalid as error:
         problems += [FileProblem(MANIFEST_PATH, found.line, found.message, found.path) for found in error.problems]
-    parsed = {path: parse_python(path, files[path]) for path in sorted(files) if _is_python(path, files[path])}
+    parsed = parse_sources(files)
     problems += [found for found in parsed.values() if isinstance(found, FileProblem)]
     if manifest:
         trees = {path: found for path, found in parsed.items() if isinstance(found, ast.Module)}
@@ -82,9 +89,23 @@ def parse_python(path: str, text: str) -> ast.Module | FileProblem:
         return FileProblem(path, 1, f"not Python: {str(error) or 'nested too deeply'}")
 
 
-def _is_python(path: str, text: str) -> bool:
-    """What is too big to be stored is not parsed either: that would take seconds."""
-    return path.endswith(".py") and len(text) <= MAX_FILE_BYTES
+def parse_sources(files: Mapping[str, str]) -> dict[str, ast.Module | FileProblem]:
+    """The Python files by path, parsed, as far as the limits allow. What is too big to be stored is not parsed."""
+    parsed: dict[str, ast.Module | FileProblem] = {}
+    left = MAX_PARSED
+    for path in sorted(path for path in files if path.endswith(".py")):
+        if left <= 0 or len(files[path]) > MAX_FILE_BYTES:
+            continue
+        size = sum(1 for _ in _WORD_OR_SIGN.finditer(files[path]))
+        left -= min(size, MAX_PARSED_FILE)
+        if size > MAX_PARSED_FILE:
+            message = (
+                f"has {size:,} words and signs; a Python file has at most {MAX_PARSED_FILE:,}: move data to a data file"
+            )
+            parsed[path] = FileProblem(path, 1, message)
+        else:
+            parsed[path] = parse_python(path, files[path])
+    return parsed
 
 
 def _contradictions(

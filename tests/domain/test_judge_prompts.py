@@ -117,7 +117,9 @@ def test_an_instruction_that_does_not_fit_the_rollout_is_an_error_of_the_judge()
     with pytest.raises(JudgeError, match="does not fit"):
         question(JudgeConfiguration(instruction="{{ columns.nothing }}"), facts("x"))
     with pytest.raises(JudgeError, match="does not fit"):
-        question(JudgeConfiguration(instruction="{{ answer.__class__.__mro__ }}"), facts("x"))
+        question(JudgeConfiguration(instruction="{{ answer.mro }}"), facts("x"))
+    with pytest.raises(ValueError, match="`__class__` is not available"):
+        JudgeConfiguration(instruction="{{ answer.__class__.__mro__ }}")
 
 
 def test_a_long_answer_keeps_its_beginning_and_its_end() -> None:

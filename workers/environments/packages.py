@@ -3,18 +3,17 @@
 import os
 import re
 import time
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ValidationError
 
 from backend.domain.manifest import ResourcesSpec
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash, unpack
+from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash, read_toml, unpack
+from backend.domain.yaml_text import YamlInvalid, read_yaml
 
 MAX_STORED_BYTES = 1 << 30
 _JUST_NOW_SECONDS = 900.0
@@ -120,9 +119,9 @@ def _describe(hash_: str, path: Path, files: Mapping[str, str]) -> StoredPackage
 
 def _parse_yaml(text: str) -> Any:
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise PackageInvalid(f"{MANIFEST_PATH} is not YAML: {error}") from error
+        return read_yaml(text)
+    except YamlInvalid as error:
+        raise PackageInvalid(f"{MANIFEST_PATH}: {error}") from error
 
 
 def _mapping(value: Any) -> dict[str, Any]:
@@ -156,10 +155,7 @@ def requirements_of(files: Mapping[str, str]) -> tuple[str, ...]:
 
 def _project_requirements(pyproject: str) -> list[str] | None:
     """None when the file says nothing about what is needed."""
-    try:
-        project = _mapping(tomllib.loads(pyproject).get("project"))
-    except tomllib.TOMLDecodeError as error:
-        raise PackageInvalid(f"pyproject.toml: {error}") from error
+    project = _mapping(read_toml(pyproject).get("project"))
     written = project.get("dependencies")
     return [str(line).strip() for line in written] if isinstance(written, list) else None
 

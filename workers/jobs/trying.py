@@ -17,6 +17,7 @@ from backend.domain.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts import TaskSpec, columns_over_episode
 from backend.domain.vocabulary import Split
+from backend.domain.yaml_text import read_yaml
 from backend.events import announce, trial_topic
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
@@ -69,7 +70,7 @@ def _read(context: JobContext) -> _Question | None:
 
 def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
     """The draft with an app before its own that tells tracebacks."""
-    written: dict[str, Any] = yaml.safe_load(files[MANIFEST_PATH])
+    written: dict[str, Any] = read_yaml(files[MANIFEST_PATH])
     app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
     served = yaml.safe_dump(written | {"app": f"{TRACED}:app"}, sort_keys=False, allow_unicode=True)
     return {**files, MANIFEST_PATH: served, f"{TRACED}.py": app}

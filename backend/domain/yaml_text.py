@@ -1,0 +1,175 @@
+"""YAML that users write: read as plain JSON values, with bounds on its size, its depth and its aliases.
+
+A text is scanned event by event before a tree is built, so that nothing hostile grows before it is measured.
+"""
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import yaml
+
+MAX_CHARACTERS = 262_144
+"""Of one text."""
+MAX_EVENTS = 20_000
+"""Values, and beginnings and ends of collections."""
+MAX_DEPTH = 64
+MAX_NODES = 50_000
+"""Values, aliases written out."""
+MAX_INTEGER = 2**63 - 1
+_MAX_NUMBER = 40
+"""Characters of a number."""
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+_CORE = "tag:yaml.org,2002:"
+
+_Fast: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class YamlInvalid(ValueError):
+    """The text cannot be used."""
+
+    def __init__(self, reason: str, line: int = 1) -> None:
+        super().__init__(f"line {line}: {reason}")
+        self.reason, self.line = reason, line
+
+
+class _Loader(_Fast):  # type: ignore[misc]  # libyaml's loader, where PyYAML has it
+    """Without timestamps, sets and bytes: what JSON has no value for is a text, or refused."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_CORE}timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def compose_yaml(text: str) -> yaml.Node | None:
+    """The tree of a text with its lines; None for an empty one. Raises YamlInvalid."""
+    if len(text) > MAX_CHARACTERS:
+        raise YamlInvalid(f"has {len(text):,} characters; at most {MAX_CHARACTERS:,} are read")
+    try:
+        _scan(text)
+        loader = _Loader(text)
+        try:
+            node: yaml.Node | None = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        raise _marked(error) from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise YamlInvalid(f"not YAML: {str(error)[:300]}") from error
+    if node is not None and _unfolded(node, {}) > MAX_NODES:
+        raise YamlInvalid("its aliases unfold to too much, or without end", _line_of(node))
+    return node
+
+
+def read_yaml(text: str) -> Any:
+    """The value of a text: None, a bool, an int, a float, a str, a list or a dict. Raises YamlInvalid."""
+    return construct(compose_yaml(text))
+
+
+def construct(node: yaml.Node | None) -> Any:
+    """The value of a tree that `compose_yaml` made. Merge keys are written out in the tree. Raises YamlInvalid."""
+    if node is None:
+        return None
+    loader = _Loader("")
+    try:
+        return loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        raise _marked(error) from error
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        raise YamlInvalid(f"not YAML: {str(error)[:300]}", _line_of(node)) from error
+    finally:
+        loader.dispose()
+
+
+def _scan(text: str) -> None:
+    depth = 0
+    for count, event in enumerate(yaml.parse(text, Loader=_Loader)):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if count > MAX_EVENTS:
+            raise YamlInvalid(f"has more than {MAX_EVENTS:,} values", _line_at(event.start_mark))
+        if depth > MAX_DEPTH:
+            raise YamlInvalid(f"is nested deeper than {MAX_DEPTH} levels", _line_at(event.start_mark))
+
+
+def _unfolded(node: yaml.Node, sizes: dict[int, float]) -> float:
+    """How many nodes there are once aliases are written out; infinite when one holds itself."""
+    if id(node) not in sizes:
+        sizes[id(node)] = math.inf
+        children = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for child in children for part in (child if isinstance(child, tuple) else (child,))]
+        sizes[id(node)] = 1 + sum(_unfolded(part, sizes) for part in parts)
+    return sizes[id(node)]
+
+
+def _marked(error: yaml.MarkedYAMLError) -> YamlInvalid:
+    line = _line_at(error.problem_mark or error.context_mark)
+    return YamlInvalid(f"not YAML: {error.problem or error.context}", line)
+
+
+def _line_of(node: yaml.Node) -> int:
+    return _line_at(node.start_mark)
+
+
+def _line_at(mark: Any) -> int:
+    """1-based."""
+    return int(mark.line) + 1 if mark else 1
+
+
+# values
+
+
+def _scalar(read: Callable[[Any, yaml.ScalarNode], Any]) -> Callable[[Any, Any], Any]:
+    """A constructor whose failures have a line."""
+
+    def construct_scalar(loader: Any, node: yaml.ScalarNode) -> Any:
+        try:
+            return read(loader, node)
+        except (ValueError, LookupError, OverflowError) as error:
+            words = str(error) if type(error) is ValueError else "has a value that its tag does not allow"
+            raise yaml.constructor.ConstructorError(None, None, words, node.start_mark) from error
+
+    return construct_scalar
+
+
+def _integer(loader: Any, node: yaml.ScalarNode) -> int:
+    if len(node.value) > _MAX_NUMBER:
+        raise ValueError("an integer has at most 64 bits")
+    value: int = loader.construct_yaml_int(node)
+    if abs(value) > MAX_INTEGER:
+        raise ValueError("an integer has at most 64 bits")
+    return value
+
+
+def _float(loader: Any, node: yaml.ScalarNode) -> float:
+    if len(node.value) > 400:
+        raise ValueError("a number has at most 400 characters")
+    value: float = loader.construct_yaml_float(node)
+    if not math.isfinite(value):
+        raise ValueError("a number must be finite")
+    return value
+
+
+def _text(loader: Any, node: yaml.ScalarNode) -> str:
+    value: str = loader.construct_scalar(node)
+    if _UNSTORABLE.search(value):
+        raise ValueError("a text has a character that cannot be stored")
+    return value
+
+
+def _refused(loader: Any, node: yaml.Node) -> Any:
+    kind = str(node.tag).removeprefix(_CORE)[:60]
+    raise yaml.constructor.ConstructorError(None, None, f"values of type `{kind}` are not available", node.start_mark)
+
+
+_Loader.add_constructor(f"{_CORE}int", _scalar(_integer))
+_Loader.add_constructor(f"{_CORE}float", _scalar(_float))
+_Loader.add_constructor(f"{_CORE}str", _scalar(_text))
+_Loader.add_constructor(f"{_CORE}bool", _scalar(lambda loader, node: loader.construct_yaml_bool(node)))
+for _kind in ("timestamp", "binary", "omap", "pairs", "set"):
+    _Loader.add_constructor(f"{_CORE}{_kind}", _refused)
+_Loader.add_constructor(None, _refused)
