@@ -134,9 +134,11 @@ class EnvHost:
         except (aiohttp.ClientError, OSError) as error:
             raise SandboxError(f"the env host cannot be reached: {error}") from error
         except orjson.JSONDecodeError as error:
-            raise SandboxError(f"the env host answered nonsense to {method} {path}") from error
+            raise SandboxError(f"the env host did not answer {method} {path} with JSON") from error
+        if not isinstance(answer, dict):
+            raise SandboxError(f"the env host did not answer {method} {path} with a JSON object")
         if status == 410:
             raise LeaseIsOver(str(answer.get("error", answer)))
         if status >= 400:
             raise HostRefused(str(answer.get("error", answer)))
-        return dict(answer)
+        return answer

@@ -15,7 +15,15 @@ import aiohttp
 
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
 from workers.environments.leases import HostRefused, Lease, LeaseIsOver
-from workers.environments.wire import MAX_FRAME_BYTES, DeadlinePassed, Observation, ServerIsFull, ServerIsGone, Wire
+from workers.environments.wire import (
+    MAX_FRAME_BYTES,
+    DeadlinePassed,
+    Observation,
+    ServerIsFull,
+    ServerIsGone,
+    Wire,
+    read_schema,
+)
 
 CONNECT_SECONDS = 10.0
 
@@ -109,8 +117,8 @@ class _Process:
                 )
         except TimeoutError as error:
             raise ServerIsGone(f"the environment's server took no connection in {CONNECT_SECONDS:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ServerIsGone(f"the environment's server cannot be reached: {error}") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a hostile answer to the upgrade
+            raise ServerIsGone(f"the environment's server cannot be reached: {str(error)[:500]}") from error
         return Wire(socket, self._columns_from)
 
     async def take(self) -> Wire:
@@ -144,8 +152,8 @@ class EnvServer:
         self._lease = lease
         self._processes = [_Process(described, lease) for described in servers]
         first = servers[0]
-        self.action_schema: dict[str, Any] = first["action_schema"]
-        self.observation_schema: dict[str, Any] = first["observation_schema"]
+        self.action_schema = read_schema(first["action_schema"])
+        self.observation_schema = read_schema(first["observation_schema"])
         self.sessions: int = sum(process.sessions for process in self._processes)
         """Concurrent sessions that it bears."""
         self._free = asyncio.Semaphore(self.sessions)

@@ -1,10 +1,12 @@
 """OpenEnv's WebSocket wire, as a client sees it: one socket is one session, text JSON, in lock step, without ids.
 
 After a timeout the late answer would be taken for the next one, so a socket that timed out is never read again.
+
+The server is foreign code. Each frame is checked once, here: what leaves this module has the declared types, finite
+numbers and a bounded depth, and everything else is an error of this one episode.
 """
 
 import asyncio
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +18,12 @@ from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, SandboxError
 
 MAX_FRAME_BYTES = 8_000_000
+MAX_DEPTH = 100
+"""Nested objects and lists of one frame. Everything that walks a value later may recurse this deep."""
+LARGEST_REWARD = 3.4e38
+"""The database stores rewards in four bytes."""
+MAX_COLUMNS = 1000
+"""Reward columns of one step."""
 _GONE = (WSMsgType.CLOSE, WSMsgType.CLOSING, WSMsgType.CLOSED, WSMsgType.ERROR)
 _STATE_FRAME = b'{"type":"state"}'
 
@@ -43,6 +51,17 @@ class Observation:
     metadata: dict[str, Any]
     rewards: dict[str, float] = field(default_factory=dict)
     """Reward columns of this step; finite numbers."""
+
+
+def read_schema(sent: Any) -> dict[str, Any]:
+    """A package's JSON schema whose `properties` can be read as objects by name, whatever the package sent."""
+    if not isinstance(sent, dict):
+        return {}
+    properties = sent.get("properties")
+    if properties is None:
+        return sent
+    fields = properties if isinstance(properties, dict) else {}
+    return {**sent, "properties": {name: field if isinstance(field, dict) else {} for name, field in fields.items()}}
 
 
 class Wire:
@@ -100,10 +119,11 @@ class Wire:
         answer = _decode(message, self._socket, what)
         kind, data = answer.get("type"), answer.get("data")
         if not isinstance(data, dict):
-            raise EnvError(f"{what}: the server answered nonsense: {str(answer)[:200]}")
+            raise EnvError(f"{what}: the server's frame has no data object: {str(answer)[:200]}")
         if kind == "error":
-            self.is_broken = _ends_session(data)
-            raise _error(data, what)
+            problem = _read_error(data)
+            self.is_broken = problem.code in _SESSION_ENDS
+            raise problem.as_exception(what)
         if kind != expected:
             raise EnvError(f"{what}: the server answered with {str(kind)[:80]!r} instead of {expected!r}")
         self.is_broken = False
@@ -123,48 +143,78 @@ def _decode(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, what: s
         if socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
             raise LimitExceeded(f"{what}: the answer is larger than {MAX_FRAME_BYTES:,} bytes")
         raise ServerIsGone(f"{what}: the server closed the connection (code {socket.close_code})")
+    if message.type is not WSMsgType.TEXT:
+        raise EnvError(f"{what}: the server sent a {message.type.name.lower()} frame instead of text")
     try:
         answer = orjson.loads(message.data)
     except orjson.JSONDecodeError as error:
         raise EnvError(f"{what}: the server did not answer with JSON: {error}") from error
+    if _is_too_deep(message.data, answer):
+        raise EnvError(f"{what}: the server's frame is nested deeper than {MAX_DEPTH} levels")
     if not isinstance(answer, dict):
-        raise EnvError(f"{what}: the server answered nonsense: {str(answer)[:200]}")
+        raise EnvError(f"{what}: the server's frame is not an object: {str(answer)[:200]}")
     return answer
+
+
+def _is_too_deep(text: str, value: Any) -> bool:
+    """Few brackets cannot nest deep, so almost every frame is decided by counting them."""
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(MAX_DEPTH):
+        children = [each.values() if type(each) is dict else each for each in level]
+        level = [child for each in children for child in each if type(child) is dict or type(child) is list]
+        if not level:
+            return False
+    return True
 
 
 _SESSION_ENDS = {"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"}
 """Sent unasked right after the connection was made; the server then closes it."""
 
 
-def _ends_session(data: dict[str, Any]) -> bool:
-    return data.get("code") in _SESSION_ENDS
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """An error frame, read. Fields of a wrong type become text, so that the message still shows them."""
+
+    code: str
+    message: str
+    invalid_fields: str
+
+    def as_exception(self, what: str) -> EnvError | SandboxError:
+        match self.code:
+            case "CAPACITY_REACHED":
+                return ServerIsFull(self.message)
+            case "SESSION_ERROR":
+                return SandboxError(f"{what}: {self.message} ({self.code})")
+            case "FACTORY_ERROR":
+                return EnvError(f"the environment could not be created: {self.message} ({self.code})")
+            case "VALIDATION_ERROR" if what == "step":
+                return ActionRefused(self.invalid_fields or self.message)
+            case "VALIDATION_ERROR":
+                return EnvError(f"{what}: {self.invalid_fields or self.message} ({self.code})")
+            case _:  # EXECUTION_ERROR, INVALID_JSON, UNKNOWN_TYPE
+                return EnvError(f"{what}: {self.message} ({self.code})")
 
 
-def _error(data: dict[str, Any], what: str) -> EnvError | SandboxError:
-    code, message = str(data.get("code", "")), str(data.get("message", ""))[:2000]
-    match code:
-        case "CAPACITY_REACHED":
-            return ServerIsFull(message)
-        case "SESSION_ERROR":
-            return SandboxError(f"{what}: {message} ({code})")
-        case "FACTORY_ERROR":
-            return EnvError(f"the environment could not be created: {message} ({code})")
-        case "VALIDATION_ERROR" if what == "step":
-            return ActionRefused(_invalid_fields(data) or message)
-        case "VALIDATION_ERROR":
-            return EnvError(f"{what}: {_invalid_fields(data) or message} ({code})")
-        case _:  # EXECUTION_ERROR, INVALID_JSON, UNKNOWN_TYPE
-            return EnvError(f"{what}: {message} ({code})")
+def _read_error(data: dict[str, Any]) -> _Problem:
+    return _Problem(
+        code=str(data.get("code", ""))[:100],
+        message=str(data.get("message", ""))[:2000],
+        invalid_fields=_invalid_fields(data.get("errors")),
+    )
 
 
-def _invalid_fields(data: dict[str, Any]) -> str:
-    errors = data.get("errors")
+def _invalid_fields(errors: Any) -> str:
     if not isinstance(errors, list):
         return ""
-    told = [error for error in errors[:5] if isinstance(error, dict)]
-    return "; ".join(
-        f"{'.'.join(str(part) for part in error.get('loc', ()))}: {error.get('msg', '')}" for error in told
-    )[:1000]
+    problems = [error for error in errors[:5] if isinstance(error, dict)]
+    return "; ".join(f"{_location(error.get('loc'))}: {str(error.get('msg', ''))[:500]}" for error in problems)[:1000]
+
+
+def _location(parts: Any) -> str:
+    """The path of a field, as pydantic reports it."""
+    return ".".join(str(part)[:100] for part in parts[:20]) if isinstance(parts, list) else str(parts or "")[:100]
 
 
 def _observation(data: dict[str, Any], columns_from: str | None = None) -> Observation:
@@ -175,10 +225,13 @@ def _observation(data: dict[str, Any], columns_from: str | None = None) -> Obser
     metadata = data.get("metadata") or nested or {}
     if not isinstance(metadata, dict):
         raise EnvError("the observation's metadata is not an object")
+    done = data.get("done")
+    if done is not None and not isinstance(done, bool):
+        raise EnvError(f"done is {str(done)[:80]!r}, not true or false")
     reward = _number(data.get("reward"), "reward")
     sent = metadata.get("rewards") if columns_from is None else _at({**fields, "metadata": metadata}, columns_from)
     where = columns_from or "metadata.rewards"
-    return Observation(fields, reward, data.get("done") is True, metadata, _columns(sent, where, reward))
+    return Observation(fields, reward, done is True, metadata, _columns(sent, where, reward))
 
 
 def _at(observation: dict[str, Any], path: str) -> Any:
@@ -195,11 +248,13 @@ def _columns(sent: Any, where: str, reward: float | None) -> dict[str, float]:
         return {} if reward is None else {"reward": reward}
     if not isinstance(sent, dict):
         raise EnvError(f"{where} is not an object of numbers by column")
+    if len(sent) > MAX_COLUMNS:
+        raise EnvError(f"{where} has {len(sent):,} columns; at most {MAX_COLUMNS:,} are read")
     columns = {}
     for name, value in sent.items():
-        number = _number(value, f"reward column {name!r}")
+        number = _number(value, f"reward column {name[:80]!r}")
         if number is None:
-            raise EnvError(f"reward column {name!r} is null (NaN and infinity arrive as null)")
+            raise EnvError(f"reward column {name[:80]!r} is null (NaN and infinity arrive as null)")
         columns[name] = number
     return columns
 
@@ -207,6 +262,6 @@ def _columns(sent: Any, where: str, reward: float | None) -> dict[str, float]:
 def _number(value: Any, what: str) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise EnvError(f"{what} is {str(value)[:80]!r}, not a finite number")
+    if not isinstance(value, int | float) or not -LARGEST_REWARD <= value <= LARGEST_REWARD:
+        raise EnvError(f"{what} is {str(value)[:80]!r}, not a finite number within ±{LARGEST_REWARD:g}")
     return float(value)

@@ -78,7 +78,8 @@ class Episode:
             self.rollout.stop_reason = StopReason.EPISODE_TIMEOUT
             seconds = self._limits.episode_timeout_seconds
             raise LimitExceeded(f"the episode took longer than {seconds:g} s (waiting for {self._awaited})") from cause
-        score(self.rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
+        async with boundary(EnvError, "scoring"):
+            score(self.rollout, self.rules.manifest, parsed_turns=self._parsed_turns, is_done=self._is_done)
 
     async def _play(self, policy: Policy, start: EpisodeStart) -> None:
         await self._open()
@@ -95,16 +96,18 @@ class Episode:
         began = perf_counter()
         arguments = self.rollout.task.reset_arguments()
         self._awaited = "the environment to reset"
-        opening = await self.session.reset(arguments, timeout=self._limits.step_timeout_seconds)
-        self.rollout.environment_seconds += perf_counter() - began
-        if opening.done:
-            raise EnvError("the environment was over as soon as it was reset")
-        self.rollout.opening = self._shelf.observation(opening.fields)
-        self._see(opening, is_first=True)
+        async with boundary(EnvError, "reset"):
+            opening = await self.session.reset(arguments, timeout=self._limits.step_timeout_seconds)
+            self.rollout.environment_seconds += perf_counter() - began
+            if opening.done:
+                raise EnvError("the environment was over as soon as it was reset")
+            self.rollout.opening = self._shelf.observation(opening.fields)
+            self._see(opening, is_first=True)
         if self._action.discover:
             self._awaited = "the environment to list its tools"
-            listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
-            self._look_for_tools(listing)
+            async with boundary(EnvError, "listing the tools"):
+                listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
+                self._look_for_tools(listing)
             name = str(self._action.tools)
             self.rollout.opening = self._shelf.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
@@ -168,7 +171,7 @@ class Episode:
         self._awaited = "the environment's state"
         state = await self.session.state(timeout=self._limits.step_timeout_seconds)
         scripts = state.get("scripts")
-        return scripts if isinstance(scripts, dict) else {}
+        return {k: v for k, v in scripts.items() if isinstance(v, str)} if isinstance(scripts, dict) else {}
 
     async def _answer(self, reply: Reply) -> StopReason | None:
         """Take the reply to the environment, or say why it could not be read. The reason when the episode ends."""
@@ -218,11 +221,12 @@ class Episode:
     async def _make(self, action: dict[str, Any]) -> Made:
         began = perf_counter()
         self._awaited = "the environment to step"
-        answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
-        seconds = perf_counter() - began
-        self.rollout.environment_seconds += seconds
-        self._see(answer)
-        observation, text = self._shelf.observation(answer.fields), self._shelf.text(self._text)
+        async with boundary(EnvError, "step"):
+            answer = await self.session.step(action, timeout=self._limits.step_timeout_seconds)
+            seconds = perf_counter() - began
+            self.rollout.environment_seconds += seconds
+            self._see(answer)
+            observation, text = self._shelf.observation(answer.fields), self._shelf.text(self._text)
         return Made(action, True, None, observation, text, answer.rewards, answer.done, seconds)
 
     def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:

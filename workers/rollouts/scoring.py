@@ -1,5 +1,7 @@
 """From the steps of a whole episode to its reward columns, the platform's own included."""
 
+import math
+
 from backend.domain.errors import EnvError
 from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
 from backend.domain.rollouts import CANARY, Rollout, columns_over_episode, weighted_reward
@@ -37,4 +39,7 @@ def score(rollout: Rollout, manifest: Manifest, *, parsed_turns: int, is_done: b
     if rollout.task.is_canary:
         rollout.metrics[CANARY] = 1.0
     rollout.reward = weighted_reward(declared, rollout.columns)
+    if not math.isfinite(rollout.reward):
+        rollout.reward = None
+        raise EnvError("the weighted sum of the reward columns is not a finite number")
     rollout.status = RolloutStatus.COMPLETED
