@@ -79,17 +79,17 @@ async def test_it_waits_as_long_as_the_endpoint_says() -> None:
         (raw(b"", 502), "the endpoint answered 502: (nothing) (3 tries)"),
         (
             raw(b"<html>\n<title>Sign in</title>", content_type="text/html"),
-            "the endpoint answered 200 with something that is not JSON: <html> <title>Sign in</title> (3 tries)",
+            "the endpoint answered 200 with something that is not JSON (29 bytes) (3 tries)",
         ),
         (
             raw(b'{"choices": [{"mess'),
-            'the endpoint answered 200 with something that is not JSON: {"choices": [{"mess (3 tries)',
+            "the endpoint answered 200 with something that is not JSON (19 bytes) (3 tries)",
         ),
         (
             json({"choices": []}),
-            'the endpoint answered JSON that is no chat completion: {"choices":[]} (3 tries)',
+            "the endpoint answered JSON that is no chat completion: it has no choices (3 tries)",
         ),
-        (json([1]), "the endpoint answered JSON that is no chat completion: [1] (3 tries)"),
+        (json([1]), "the endpoint answered JSON that is no chat completion: it is not an object (3 tries)"),
         (completion(42), "the endpoint answered JSON that is no chat completion"),
         (hang, "the endpoint did not answer within 0.05 s (3 tries)"),
         (break_off, "the endpoint broke off in the middle of its answer (3 tries)"),

@@ -69,6 +69,7 @@ HOSTILE: dict[str, str | bytes] = {
     "metadata list": _answer(metadata=[1]),
     # frames
     "deep observation": _observed(deep="?").replace('"?"', _nested(1000)),
+    "observation nested too deep": _observed(deep="?").replace('"?"', _nested(260)),
     "deep reward": _deep("reward", 1000),
     "deep metadata": _deep("metadata", 1000),
     "deep done": _deep("done", 1000),
@@ -95,7 +96,7 @@ HARMLESS: dict[str, str] = {
     "larger than 64 bits": _observed(number=10**30),
     "same key twice": _answer().replace('"reward": null', '"reward": null, "reward": null'),
     "reward as a truth value": _answer(reward=True),
-    "nested as deep as allowed": _observed(deep="?").replace('"?"', _nested(90)),
+    "nested as deep as allowed": _observed(deep="?").replace('"?"', _nested(240)),
 }
 
 

@@ -18,7 +18,7 @@ from aiohttp import ClientWebSocketResponse, WSCloseCode, WSMsgType
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, SandboxError
 
 MAX_FRAME_BYTES = 8_000_000
-MAX_DEPTH = 100
+MAX_DEPTH = 254
 """Nested objects and lists of one frame. Everything that walks a value later may recurse this deep."""
 LARGEST_REWARD = 3.4e38
 """The database stores rewards in four bytes."""
@@ -157,16 +157,14 @@ def _decode(message: aiohttp.WSMessage, socket: ClientWebSocketResponse, what: s
 
 
 def _is_too_deep(text: str, value: Any) -> bool:
-    """Few brackets cannot nest deep, so almost every frame is decided by counting them."""
+    """Few brackets cannot nest deep, so most frames are decided by counting them; orjson writes up to MAX_DEPTH."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(MAX_DEPTH):
-        children = [each.values() if type(each) is dict else each for each in level]
-        level = [child for each in children for child in each if type(child) is dict or type(child) is list]
-        if not level:
-            return False
-    return True
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        return True
+    return False
 
 
 _SESSION_ENDS = {"CAPACITY_REACHED", "FACTORY_ERROR", "SESSION_ERROR"}

@@ -31,6 +31,8 @@ from backend.events import announce, judges_topic
 
 CHUNK = 64
 """Rollouts read at a time."""
+LARGEST_COUNT = 2**31 - 1
+"""What a count of tokens in the database holds."""
 MAX_REFERENCE = 20_000
 REFERENCE = "reference"
 """The field of an observation, or of its metadata, in which an environment tells judges the right answer."""
@@ -166,8 +168,8 @@ def store_said(
 
 
 def add_spent(account: Spender, spent: Sequence[Spender]) -> None:
-    account.tokens_in += sum(each.tokens_in for each in spent)
-    account.tokens_out += sum(each.tokens_out for each in spent)
+    account.tokens_in = min(account.tokens_in + sum(each.tokens_in for each in spent), LARGEST_COUNT)
+    account.tokens_out = min(account.tokens_out + sum(each.tokens_out for each in spent), LARGEST_COUNT)
     account.cost = sum_of_costs([account.cost, *(each.cost for each in spent)])
 
 

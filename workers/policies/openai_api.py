@@ -23,10 +23,11 @@ from backend.domain.prompts import render_system
 from backend.domain.text import plain_text
 from backend.settings import get_settings
 from workers.policies.base import EpisodeStart, Player, Reply, TextTrace, TokenTrace, Turn
-from workers.policies.completions import Completion, NoCompletion, in_words, read_completion
+from workers.policies.completions import in_words
 from workers.policies.effort import Effort
 from workers.policies.endpoints import PrivateAddress, connector
 from workers.policies.pace import Pace
+from workers.policies.replies import Completion, NoCompletion, read_completion
 from workers.policies.token_traces import Tokens
 from workers.policies.tool_messages import native_messages, plain_messages
 
@@ -291,6 +292,6 @@ def _retry_after(value: str | None) -> float:
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value).timestamp() - time.time()
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError):
             return 0.0
-    return min(max(seconds, 0.0), MAX_RETRY_AFTER_SECONDS)
+    return min(max(0.0, seconds), MAX_RETRY_AFTER_SECONDS)  # in this order NaN becomes 0

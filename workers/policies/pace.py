@@ -48,7 +48,7 @@ class Pace:
             await asyncio.sleep(pause)
 
     def answered(self, seconds: float, tokens: int) -> None:
-        self._tokens.reserve(tokens)
+        self._tokens.reserve(min(tokens, self._tokens.within(LONGEST_PAUSE_SECONDS)))
         self.effort.ended(seconds)
 
     def refused(self, after_seconds: float = 0.0) -> None:
@@ -60,7 +60,7 @@ class Pace:
         """`x-ratelimit-…`: when no more are left than are under way, the next ones wait for the reset."""
         for what, least in (("requests", self._gate.inside), ("tokens", 1)):
             left = headers.get(f"x-ratelimit-remaining-{what}")
-            if left is not None and left.isdigit() and int(left) < least:
+            if left is not None and left.isascii() and left.isdigit() and len(left) < 19 and int(left) < least:
                 self._hold(duration_of(headers.get(f"x-ratelimit-reset-{what}")))
 
     def _hold(self, seconds: float) -> None:
@@ -77,6 +77,10 @@ class _Budget:
         self._per_second = (per_minute or 0) / 60
         self._most = self._left = max(1.0, self._per_second)
         self._at = time.monotonic()
+
+    def within(self, seconds: float) -> int:
+        """What comes in so long; a single answer never books more, however many tokens it claims."""
+        return int(self._per_second * seconds)
 
     def reserve(self, amount: int) -> float:
         """Take it; the seconds after which it may be used."""

@@ -1,7 +1,7 @@
 """The tokens of an episode, put together from what an endpoint tells of each answer."""
 
 from workers.policies.base import TextTrace, TokenTrace
-from workers.policies.completions import Completion
+from workers.policies.replies import Completion
 
 
 class Tokens:
