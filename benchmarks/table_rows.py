@@ -15,8 +15,9 @@ from backend.db.session import transaction
 from backend.domain.ids import new_id, stable_id
 from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash
+from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
-from workers.jobs.rollout_rows import COLUMNS, json_text
+from workers.jobs.rollout_rows import COLUMNS
 
 GROUP_SIZE = 4
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}

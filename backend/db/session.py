@@ -8,6 +8,7 @@ from functools import lru_cache
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from backend.domain.text import json_text
 from backend.settings import get_settings
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ def make_engine(url: str, *, statement_timeout_ms: int = 0) -> Engine:
         pool_size=10,
         max_overflow=THREADPOOL_SIZE - 10 + 5,
         pool_pre_ping=True,
+        json_serializer=json_text,
         # Compiling a statement takes longer than any of ours should.
         connect_args={"options": f"-c statement_timeout={statement_timeout_ms} -c timezone=UTC -c jit=off"},
     )

@@ -11,11 +11,13 @@ from sqlalchemy import func, select, update
 from backend.db.models import Job, Person, Preflight, SignInAttempt, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue, Role, RunKind, RunStatus
-from backend.queue import count_waiting, get_celery
+from backend.queue import count_waiting, enqueue, get_celery
 from backend.settings import get_settings
 from tests.factories import make_environment_version, make_run
 from tests.jobs.conftest import job_of, run_of
 from workers.jobs import housekeeping, leases
+from workers.jobs.execute import execute
+from workers.jobs.registry import BODIES
 
 Ask = Callable[..., uuid.UUID]
 AGES_AGO = timedelta(hours=1)
@@ -159,3 +161,59 @@ def _age(job_id: uuid.UUID) -> None:
 def _expire(job_id: uuid.UUID) -> None:
     with transaction() as session:
         session.execute(update(Job).where(Job.id == job_id).values(lease_until=func.now() - timedelta(seconds=1)))
+
+
+def test_a_job_whose_afterword_breaks_ends_failed_and_does_not_come_back(ask: Ask, tmp_path: Path) -> None:
+    poison = ask("tests.fail", with_run=True, max_attempts=1, breaks_after=True, file=str(tmp_path / "file"))
+    expired = ask("tests.write", with_run=True, max_attempts=1, breaks_after=True)
+    honest = ask("tests.write", with_run=True)
+    for job_id in (expired, honest):
+        assert leases.take(job_id, "gone") is not None
+        _expire(job_id)
+
+    execute(poison)
+    housekeeping.requeue_expired()
+
+    assert [job_of(job_id).status for job_id in (poison, expired, honest)] == ["failed", "failed", "queued"]
+    assert "the disk is made of cheese" in str(job_of(poison).error)
+    assert [run_of(job_id).status for job_id in (poison, expired)] == [RunStatus.FAILED, RunStatus.FAILED]
+
+
+def test_a_reason_that_cannot_be_stored_ends_the_job_all_the_same(ask: Ask) -> None:
+    job_id = ask("tests.write", with_run=True, max_attempts=1)
+    taken = leases.take(job_id, "here")
+    assert taken is not None
+
+    leases.failed(job_id, taken[1], "a\x00b\ud800")
+
+    assert job_of(job_id).status is JobStatus.FAILED
+    assert run_of(job_id).status is RunStatus.FAILED
+
+
+def test_every_kind_of_job_ends_failed_whatever_its_arguments_are(installation: None) -> None:
+    """A row that no body and no afterword can read is tried a few times, then it is over."""
+    with transaction() as session:
+        jobs = [enqueue(session, name, queue=Queue.CPU, arguments={"nothing": None}) for name in sorted(BODIES)]
+    for job in jobs:
+        for _ in range(job.max_attempts + 1):
+            execute(job.id)
+    ended = {job.name: job_of(job.id) for job in jobs}
+    assert {name: job.status for name, job in ended.items() if job.status is JobStatus.QUEUED} == {}
+    assert all(job.error for job in ended.values() if job.status is JobStatus.FAILED)
+
+
+def test_a_step_that_breaks_holds_up_none_of_the_others(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = ask("tests.write")
+    assert leases.take(job_id, "gone") is not None
+    _expire(job_id)
+
+    def broken() -> None:
+        raise KeyError("a row that nobody can read")
+
+    monkeypatch.setattr(housekeeping, "resend_untaken", broken)
+    housekeeping.sweep(tmp_path / "heartbeat")
+
+    assert job_of(job_id).status is JobStatus.QUEUED
+    assert (tmp_path / "heartbeat").exists()

@@ -16,10 +16,10 @@ from backend.db.models import Rollout, Run
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import TaskSpec
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
 from backend.events import announce, run_topic
-from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, json_text, real
+from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, MAX_MESSAGE_CHARACTERS, real
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 import signal
 import threading
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import structlog
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy import Text, cast, delete, func, select, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
 from backend.db.models import Job, Notice, Preflight, Run, SignInAttempt, SignInLink, WebSession, Worker
@@ -99,14 +100,21 @@ def tidy() -> None:
     """Forget what expired: silent workers, sessions, links, sign-in attempts; and weights that were to be deleted.
     Draw the blind sample, and put the review's queue in the order that the newest verdicts give it.
     At night have old certificates checked again."""
-    with transaction() as session:
-        _forget(session)
-    with transaction() as session:
-        delete_leftovers(session)
-    with transaction() as session:
-        draw_audits(session)
-        refresh(session)
-    check_again()
+    for step in (_forget, delete_leftovers, draw_audits, refresh):
+        _alone(step)
+    try:
+        check_again()
+    except Exception:
+        logger.exception("tidying failed, trying again", step="check_again")
+
+
+def _alone(step: Callable[[Session], object]) -> None:
+    """One step in a transaction of its own: what breaks it holds up none of the others."""
+    try:
+        with transaction() as session:
+            step(session)
+    except Exception:
+        logger.exception("tidying failed, trying again", step=step.__name__)
 
 
 def _forget(session: Session) -> None:
@@ -121,15 +129,18 @@ def _forget(session: Session) -> None:
 
 
 def sweep(heartbeat: Path) -> None:
-    """One round. Postgres or Redis being away is news for the log; the next round tries again."""
-    try:
-        requeue_expired()
-        resend_untaken()
-        ask_for_due()
-        heartbeat.touch()
-        index_texts(INDEX_SECONDS)
-    except (DBAPIError, BrokerError, OSError):
-        logger.warning("sweep failed, trying again", exc_info=True)
+    """One round. Postgres or Redis being away is news for the log; the next round tries again.
+
+    A row that breaks one step holds up none of the others.
+    """
+    for step in (requeue_expired, resend_untaken, ask_for_due, heartbeat.touch, lambda: index_texts(INDEX_SECONDS)):
+        try:
+            step()
+        except (OperationalError, InterfaceError, BrokerError, OSError):
+            logger.warning("sweep failed, trying again", exc_info=True)
+            return
+        except Exception:
+            logger.exception("a step of the sweep failed, trying again")
 
 
 def main() -> None:
@@ -144,10 +155,7 @@ def main() -> None:
         sweep(heartbeat)
         rounds += 1
         if rounds % int(TIDY_SECONDS / SWEEP_SECONDS) == 0:
-            try:
-                tidy()
-            except (DBAPIError, OSError):
-                logger.warning("tidying failed, trying again", exc_info=True)
+            tidy()
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from backend.db.models import Judge, Judgement, Run
 from backend.db.session import transaction
 from backend.domain.judges import JudgeConfiguration
+from backend.domain.text import json_text
 from backend.errors import Conflict
 from backend.evaluations.inquired_rollouts import completed_rollouts, count_of, still_without
 from workers.jobs import inquiry_rows
-from workers.jobs.rollout_rows import json_text
 from workers.judging.judge import Judged
 
 

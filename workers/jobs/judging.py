@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Flag, Rollout
 from backend.db.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
 from backend.events import REVIEW, announce, run_topic
 from backend.judging.detection import EARLY, PROGRESS, DetectionRequest, keep_progress
 from backend.judging.keeping import place
@@ -24,7 +24,6 @@ from workers.jobs.altered import look_at_altered_replies
 from workers.jobs.judged_rows import BATCH, Judged, count_rollouts, examinations_of, judged_run, stored_steps
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
-from workers.jobs.rollout_rows import json_text
 from workers.judging.detectors.base import FlagDraft
 from workers.judging.detectors.watch import Watch
 

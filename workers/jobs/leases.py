@@ -1,6 +1,7 @@
 """Whose turn it is: a job's row is taken, kept and laid down here. Postgres's clock decides, never Redis."""
 
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 
 import structlog
@@ -11,7 +12,7 @@ from backend.db.models import Job, Run
 from backend.db.session import after_commit, transaction
 from backend.domain.ids import new_id
 from backend.domain.text import plain_text
-from backend.domain.vocabulary import JobStatus, RunStatus
+from backend.domain.vocabulary import UNDER_WAY, JobStatus, RunStatus
 from backend.evaluations.service import finish_run
 from backend.queue import send_wake_up
 from workers.jobs.registry import BODIES, JobContext, find_afterword
@@ -91,15 +92,42 @@ def send_after_commit(session: Session, job: Job) -> None:
 
 def give_up(session: Session, job: Job, reason: str) -> None:
     """The job failed for good: its run, or whatever it was for, must not stay `running` for ever."""
+    reason = plain_text(reason)
     logger.error("job given up", job=job.name, job_id=str(job.id), attempts=job.attempts, reason=reason)
-    job.error = plain_text(reason)
+    job.error = reason
     _lay_down(session, job, JobStatus.FAILED)
+    _apart(session, job, lambda: _say_afterword(session, job, reason))
+    if not _apart(session, job, lambda: _fail_run(session, job, reason)):
+        _apart(session, job, lambda: _mark_run_failed(session, job, reason))
+
+
+def _apart(session: Session, job: Job, follow_up: Callable[[], None]) -> bool:
+    """Do what follows from the failure. An error there is logged and undone: it must not bring the job back."""
+    try:
+        with session.begin_nested():
+            follow_up()
+    except Exception:
+        logger.exception("could not record what follows from a failed job", job=job.name, job_id=str(job.id))
+        return False
+    return True
+
+
+def _say_afterword(session: Session, job: Job, reason: str) -> None:
     if afterword := find_afterword(job.name):
         afterword(session, JobContext(job.id, job.run_id, dict(job.arguments), job.attempts), reason)
+
+
+def _fail_run(session: Session, job: Job, reason: str) -> None:
     entry = BODIES.get(job.name)
     run = session.get(Run, job.run_id) if job.run_id and (entry is None or entry.owns_run) else None
     if run is not None and not run.status.is_over:
         finish_run(session, run, RunStatus.FAILED, reason=reason)
+
+
+def _mark_run_failed(session: Session, job: Job, reason: str) -> None:
+    """Without news and follow-up jobs: the run must not be shown as running."""
+    changes = {"status": RunStatus.FAILED, "reason": reason, "ended_at": func.now()}
+    session.execute(update(Run).where(Run.id == job.run_id, Run.status.in_(UNDER_WAY)).values(changes))
 
 
 def _mine(session: Session, job_id: uuid.UUID, owner: str) -> Job | None:

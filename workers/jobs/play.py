@@ -17,6 +17,7 @@ from backend.db.session import transaction
 from backend.domain.manifest import Manifest
 from backend.domain.play import PlayPhase, PlayState
 from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.text import json_text
 from backend.domain.vocabulary import RolloutStatus, RunStatus
 from backend.errors import AppError
 from backend.evaluations.service import begin_run, finish_run
@@ -26,7 +27,7 @@ from workers.jobs.loops import run_async
 from workers.jobs.movers import make_mover
 from workers.jobs.registry import JobContext
 from workers.jobs.replaying import OutOfReplies, Played, Scene, replay
-from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, json_text, real
+from workers.jobs.rollout_rows import EXCERPT_CHARACTERS, real
 from workers.policies.base import Policy
 
 LOCAL_MODULE = "workers.models.play"

@@ -11,11 +11,10 @@ from backend.db.models import Question, QuestionAnswer
 from backend.db.session import transaction
 from backend.domain.citations import Found
 from backend.domain.questions import QuestionConfiguration
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
 from backend.errors import Conflict
 from backend.judging.questions.flagging import raise_flags
 from workers.jobs import inquiry_rows
-from workers.jobs.rollout_rows import json_text
 from workers.judging.asking.questioner import Answered
 
 MAX_RAW = 20_000

@@ -20,6 +20,7 @@ from backend.domain.findings import Finding, FoundPattern, Quote, Suspected
 from backend.domain.judging_record import CanaryReport
 from backend.domain.question_prompts import Shown
 from backend.domain.questions import Pattern, QuestionKind
+from backend.domain.text import json_text
 from backend.domain.vocabulary import RunStatus, Severity
 from backend.evaluations.inquired_rollouts import still_without
 from backend.evaluations.question_starts import asked_rollouts
@@ -33,7 +34,6 @@ from workers.jobs.judging import record_flags
 from workers.jobs.loops import run_async
 from workers.jobs.question_rows import Put
 from workers.jobs.registry import JobContext
-from workers.jobs.rollout_rows import json_text
 from workers.jobs.rounds import A, C, Round, TooManyFailures
 from workers.judging.asking import questioner
 from workers.judging.asking.asker import Exchange, Spent

@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import psycopg
+import structlog
 from sqlalchemy import delete, select, text, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from backend.db.models import Rollout as RolloutRow
@@ -18,10 +20,12 @@ from backend.db.models import Run, RunLogLine
 from backend.db.session import transaction
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import UNDER_WAY, RolloutStatus
 from backend.events import RUNS, announce, run_topic
-from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, copy_line, json_text, row_of
+from workers.jobs.rollout_rows import COLUMNS, GROUP, SEQ, copy_line, row_of, unstorable
+
+logger = structlog.get_logger(__name__)
 
 PROGRESS_SECONDS = 0.25
 STOP_CACHE_SECONDS = 0.5
@@ -73,7 +77,33 @@ class RunRecorder:
 
     def store(self, rollouts: Sequence[Rollout]) -> int:
         """Store what is not stored yet; a failed or cancelled rollout gives place to it. Returns the new rows."""
-        new = {row[0]: (rollout, row) for rollout, row in ((r, row_of(self.run_id, r, self.columns)) for r in rollouts)}
+        try:
+            return self._store([self._row(rollout) for rollout in rollouts])
+        except (DBAPIError, psycopg.Error) as error:
+            if not is_refusal(error):
+                raise
+        logger.warning("a batch was refused, storing one by one", run_id=str(self.run_id), exc_info=True)
+        return sum(map(self._store_alone, rollouts))
+
+    def _row(self, rollout: Rollout) -> tuple[Rollout, list[Any]]:
+        try:
+            return rollout, row_of(self.run_id, rollout, self.columns)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
+            failed = unstorable(rollout, type(error).__name__)
+            return failed, row_of(self.run_id, failed, self.columns)
+
+    def _store_alone(self, rollout: Rollout) -> int:
+        """Store one rollout; one that the database refuses is stored as failed. Raises when that is refused too."""
+        try:
+            return self._store([self._row(rollout)])
+        except (DBAPIError, psycopg.Error) as error:
+            if not is_refusal(error):
+                raise
+            return self._store([self._row(unstorable(rollout, _words_of(error)))])
+
+    def _store(self, rows: Iterable[tuple[Rollout, list[Any]]]) -> int:
+        new = {row[0]: (rollout, row) for rollout, row in rows}
         if not new:
             return 0
         with transaction() as session:
@@ -187,6 +217,21 @@ class _Rate:
             self._phase, self._since, self._from = phase, now, done
         seconds = now - self._since
         return round((done - self._from) / seconds, 3) if seconds > 0 else None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Did Postgres refuse the data itself, so that the same statement would be refused again?
+
+    Classes 22 (data), 23 (constraints) and 54 (limits); the driver refuses NUL and surrogates without a code.
+    """
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(cause, "sqlstate", None)
+    return state[:2] in {"22", "23", "54"} if state else isinstance(cause, psycopg.DataError)
+
+
+def _words_of(error: BaseException) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(cause).partition("\n")[0][:300]
 
 
 def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:

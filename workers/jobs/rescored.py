@@ -9,9 +9,9 @@ import orjson
 from backend.domain.divergence import Recorded, first_difference, first_unseen, prompts_of
 from backend.domain.rescoring import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT
 from backend.domain.rollouts import Rollout
+from backend.domain.text import json_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from workers.jobs.copies import Copy, Original, Play
-from workers.jobs.rollout_rows import json_text
 from workers.judging.rescoring import Replayed
 
 NO_REPLIES = "No reply was stored with it, so there is nothing to play again."

@@ -1,17 +1,14 @@
 """A rollout as a row for COPY. What models and environments wrote may hold anything; Postgres text may not."""
 
-import dataclasses
-import json
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 from backend.domain.ids import stable_id
 from backend.domain.rollouts import Rollout
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
+from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from workers.rollouts.bounds import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
 COLUMNS = (
@@ -52,8 +49,7 @@ COLUMNS = (
 GROUP, SEQ = COLUMNS.index("group_id"), COLUMNS.index("seq")
 EXCERPT_CHARACTERS = 300
 MAX_MESSAGE_CHARACTERS = 20_000
-MAX_DEPTH = 100
-"""Of nested values; orjson and Postgres both refuse what is much deeper."""
+LARGEST_COUNT = 2**31 - 1
 _LARGEST_REAL, _SMALLEST_REAL = 3.4e38, 1.2e-38
 
 
@@ -63,6 +59,23 @@ def group_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
 
 def rollout_id(run_id: uuid.UUID, rollout: Rollout) -> uuid.UUID:
     return stable_id("rollout", group_id(run_id, rollout), rollout.member)
+
+
+def unstorable(rollout: Rollout, problem: str) -> Rollout:
+    """The failed rollout that is stored in the place of one that the database refuses: its contents are left out."""
+    return Rollout(
+        task=rollout.task,
+        phase=rollout.phase,
+        group=rollout.group,
+        member=rollout.member,
+        status=RolloutStatus.FAILED,
+        error_kind=ErrorKind.LIMIT,
+        error_message=f"The rollout could not be stored: {problem}",
+        training_step=rollout.training_step,
+        started_at=rollout.started_at,
+        ended_at=rollout.ended_at,
+        source_id=rollout.source_id,
+    )
 
 
 def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[Any]:
@@ -91,8 +104,8 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         json_text(_bounded_messages(rollout.messages)),
         plain_text(rollout.steps[-1].reply[-EXCERPT_CHARACTERS:]) if rollout.steps else "",
         len(rollout.steps),
-        rollout.tokens_in,
-        rollout.tokens_out,
+        min(rollout.tokens_in, LARGEST_COUNT),
+        min(rollout.tokens_out, LARGEST_COUNT),
         rollout.is_truncated,
         _tokens(rollout),
         real(rollout.advantage),
@@ -119,15 +132,6 @@ def _escaped(value: str) -> str:
 def _array(values: Sequence[float | None]) -> str:
     """As Postgres reads it: the driver's own lists are many times slower."""
     return "{" + ",".join("NULL" if value is None else repr(float(value)) for value in values) + "}"
-
-
-def json_text(value: Any) -> str:
-    """JSON that Postgres takes as jsonb, whatever the value holds."""
-    try:
-        text = orjson.dumps(value).decode()
-    except TypeError:  # lone surrogates, integers above 64 bits, nested too deep
-        return _careful_json(value)
-    return _careful_json(value) if "\\u0000" in text else text
 
 
 def real(value: float | None) -> float | None:
@@ -177,24 +181,3 @@ def _tokens(rollout: Rollout) -> str | None:
     if rollout.turn_advantages is not None:
         tokens["turn_advantages"] = rollout.turn_advantages
     return json_text(tokens)
-
-
-def _careful_json(value: Any) -> str:
-    return json.dumps(_plain(value, MAX_DEPTH), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any, depth: int) -> Any:
-    if isinstance(value, str):
-        return plain_text(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if value is None or isinstance(value, bool | int):
-        return value
-    if depth == 0:
-        return "[nested too deep]"
-    if isinstance(value, Mapping):
-        return {plain_text(str(key)): _plain(item, depth - 1) for key, item in value.items()}
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name), depth - 1) for field in fields}
-    return [_plain(item, depth - 1) for item in value]

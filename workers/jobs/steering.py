@@ -15,14 +15,13 @@ from backend.db.session import transaction
 from backend.domain.detectors.face import Action
 from backend.domain.ids import new_id
 from backend.domain.notices import NoticeKind
-from backend.domain.text import plain_text
+from backend.domain.text import json_text, plain_text
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import CLEARED, INTERVENTION
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.evaluations.service import PAUSE_REQUESTED
 from backend.events import announce, run_topic
 from backend.notifications import outbox
-from workers.jobs.rollout_rows import json_text
 
 _ENDING = frozenset({AlarmAction.PAUSE, AlarmAction.STOP, AlarmAction.ROLL_BACK})
 EACH_TIME = frozenset({"not_finite", "stall", "out_of_memory", "process_killed"})

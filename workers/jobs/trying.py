@@ -16,13 +16,13 @@ from backend.db.session import transaction
 from backend.domain.manifest import Manifest, ManifestInvalid, read_manifest
 from backend.domain.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts import TaskSpec, columns_over_episode
+from backend.domain.text import json_text
 from backend.domain.vocabulary import Split
 from backend.domain.yaml_text import read_yaml
 from backend.events import announce, trial_topic
 from workers.jobs.loops import run_async
 from workers.jobs.registry import JobContext
 from workers.jobs.replaying import Played, Scene, replay
-from workers.jobs.rollout_rows import json_text
 from workers.policies.scripted import ScriptedPolicy
 
 TRACED = "proctor_draft_app"

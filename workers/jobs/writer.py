@@ -10,10 +10,10 @@ from types import TracebackType
 import psycopg
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from backend.domain.rollouts import Rollout
-from workers.jobs.recording import RunRecorder
+from workers.jobs.recording import RunRecorder, is_refusal
 
 BATCH_ROLLOUTS = 500
 BATCH_SECONDS = 0.25
@@ -102,14 +102,19 @@ class RolloutWriter:
 
 def _patiently(store: Callable[[Sequence[Rollout]], int], batch: Sequence[Rollout]) -> None:
     """Postgres may be away for a while. Storing twice is harmless: rows are met again by their ids."""
-    lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
     Retrying(
-        retry=retry_if_exception_type(lost),
+        retry=retry_if_exception(_is_outage),
         wait=wait_exponential(multiplier=0.2, max=5),
         stop=stop_after_delay(OUTAGE_SECONDS),
         before_sleep=_tell,
         reraise=True,
     )(store, batch)
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Limits of Postgres are errors of the same class as a lost connection; waiting helps only against the latter."""
+    lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+    return isinstance(error, lost) and not is_refusal(error)
 
 
 def _tell(state: RetryCallState) -> None:
