@@ -11,6 +11,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
+from starlette.types import ASGIApp
 
 from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.environments import api as environments_api
@@ -69,6 +70,7 @@ from backend.training import routes as training_routes
 from backend.training.lessons import api as lessons_api
 from backend.training.lessons import routes as lessons_routes
 from backend.web import error_pages, routing
+from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
 from backend.web.static import STATIC_FOLDER, Static
@@ -137,9 +139,16 @@ JSON = (
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
+class Application(FastAPI):
+    """FastAPI, whose own refusals have the form of ours."""
+
+    def build_middleware_stack(self) -> ASGIApp:
+        return error_pages.OneForm(super().build_middleware_stack())
+
+
 def create_app(transaction: Transaction = transaction) -> FastAPI:
     """`transaction` opens one request's transaction; tests give their own."""
-    app = FastAPI(
+    app = Application(
         title="Proctor",
         version=product_version(),
         lifespan=_lifespan,
@@ -168,14 +177,14 @@ def _mount(app: FastAPI) -> None:
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     def openapi(actor: Viewer) -> dict[str, Any]:
         """The description of the JSON API."""
-        return app.openapi()
+        return describe(app)
 
     @app.get("/healthz", include_in_schema=False)
     def healthz() -> dict[str, str]:
         """Is the web up and does it reach the database?"""
         with app.state.transaction() as session:
             session.execute(text("SELECT 1"))
-        return {"status": "ok", "version": product_version()}
+        return {"status": "ok"}
 
 
 def _limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

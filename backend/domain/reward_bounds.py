@@ -1,6 +1,8 @@
 """Where a reward may lie by a version's manifest: its range, the floor of chance, the bound of perfect play."""
 
 import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 from backend.domain.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 
@@ -40,3 +42,54 @@ def gold_bounds(manifest: Manifest) -> list[float] | None:
         span = reward_range(manifest)
         declared = span[1] if span else None
     return None if declared is None else [declared] * levels
+
+
+ROUNDING = 1e-6
+"""Rewards are stored in four bytes; relative to the end of a range where that is above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBreach:
+    """A value outside of its column's declared range."""
+
+    column: str
+    value: float
+    low: float
+    high: float
+    step: int | None
+    """Index of the step; None: the value over the episode."""
+
+    @property
+    def where(self) -> str:
+        return "over the episode" if self.step is None else f"in step {self.step + 1}"
+
+    @property
+    def sentence(self) -> str:
+        span = f"its declared range {self.low:g} to {self.high:g}"
+        return f"Column {self.column} is {self.value:.6g} {self.where}, outside {span}."
+
+
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def declared_ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
+    """By column, those that the author declares. The platform's own columns keep theirs by construction."""
+    return {column.name: column.range for column in manifest.columns if column.range}
+
+
+def range_breaches(
+    ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
+) -> Iterator[RangeBreach]:
+    """First values over the episode, then those of single steps. A step may always be worth nothing, so 0 is inside
+    for it wherever the range lies."""
+    for name, (low, high) in ranges.items():
+        if name in columns and not _is_inside(columns[name], low, high):
+            yield RangeBreach(name, columns[name], low, high, None)
+    for number, rewards in enumerate(steps):
+        for name, (low, high) in ranges.items():
+            if name in rewards and not _is_inside(rewards[name], min(low, 0.0), max(high, 0.0)):
+                yield RangeBreach(name, rewards[name], low, high, number)
+
+
+def _is_inside(value: float, low: float, high: float) -> bool:
+    return low - ROUNDING * max(1.0, abs(low)) <= value <= high + ROUNDING * max(1.0, abs(high))

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from backend.embedded import Postgres, Valkey, accepts_connections, die_with_parent
-from backend.settings import PROJECT_ROOT, Settings
+from backend.settings import Settings
 from backend.supervisor.children import Child, spawn
 from backend.supervisor.data_folder import DataFolder
 
@@ -71,9 +71,8 @@ class Fleet:
     def api(self, is_migrated: Callable[[], bool]) -> Child:
         """Not ready before the tables are."""
         command = [
-            *("uvicorn", "backend.app:create_app", "--factory", "--timeout-graceful-shutdown", "3", "--no-access-log"),
+            "backend.web.server",
             *("--host", self.address.host, "--port", str(self.address.port)),
-            *("--log-config", str(PROJECT_ROOT / "backend" / "logging.json")),
         ]
         return self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
 

@@ -10,9 +10,19 @@ from urllib.parse import quote, urlsplit
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, RedirectResponse, Response
-from psycopg.errors import QueryCanceled
-from sqlalchemy.exc import DataError, OperationalError
+from fastapi.routing import iter_route_contexts
+from psycopg.errors import (
+    DatatypeMismatch,
+    ProgramLimitExceeded,
+    QueryCanceled,
+    StatementTooComplex,
+    UndefinedFunction,
+)
+from sqlalchemy.exc import DataError, OperationalError, ProgrammingError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn
@@ -22,8 +32,11 @@ logger = logging.getLogger(__name__)
 
 _TITLES = {
     403: "Not allowed",
+    400: "Not readable",
     404: "Not found",
+    405: "Not here",
     409: "Changed in the meantime",
+    413: "Too large",
     422: "Something needs another look",
     429: "Too many attempts",
     503: "Not running",
@@ -46,6 +59,9 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation_error)
     app.add_exception_handler(DataError, _on_data_error)
     app.add_exception_handler(OperationalError, _on_operational_error)
+    app.add_exception_handler(ProgrammingError, _on_programming_error)
+    for kind in (RecursionError, OverflowError, UnicodeError):
+        app.add_exception_handler(kind, _on_unreadable_value)
     app.add_middleware(Incidents)
 
 
@@ -75,7 +91,10 @@ def _wants_json(request: Request) -> bool:
 def _to_sign_in(request: Request) -> Response:
     """Back to where the person was: the page itself, or the page on which htmx asked."""
     if wants_block(request):
-        current = urlsplit(request.headers.get("hx-current-url", "/"))
+        try:
+            current = urlsplit(request.headers.get("hx-current-url", "/"))
+        except ValueError:  # a bracket without its end
+            current = urlsplit("/")
         where = current.path + (f"?{current.query}" if current.query else "")
         return Response(status_code=401, headers={"HX-Redirect": f"/sign-in?next={quote(where)}"})
     if request.method != "GET":
@@ -93,9 +112,23 @@ async def _on_app_error(request: Request, error: Exception) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the framework refuses itself: unknown paths and methods."""
     http = cast(HTTPException, error)
-    known = NotFound() if http.status_code == 404 else AppError(str(http.detail))
+    kind = _KINDS.get(http.status_code)
+    known = kind() if kind else AppError(str(http.detail))
     known.status = http.status_code
-    return respond(request, known)
+    response = respond(request, known)
+    if http.status_code == 405:
+        response.headers["Allow"] = ", ".join(sorted(_methods_at(request)))
+    return response
+
+
+def _methods_at(request: Request) -> set[str]:
+    """What the path of a request takes; a path may be several routes, and the framework names the first one's only."""
+    found: set[str] = set()
+    for context in iter_route_contexts(request.app.routes):
+        pattern = compile_path(context.path)[0] if context.path else None
+        if pattern is not None and pattern.match(request.url.path):
+            found |= set(context.methods or ())
+    return found
 
 
 async def _on_validation_error(request: Request, error: Exception) -> Response:
@@ -113,6 +146,20 @@ async def _on_data_error(request: Request, error: Exception) -> Response:
     return respond(request, ValueCannotBeStored())
 
 
+async def _on_programming_error(request: Request, error: Exception) -> Response:
+    """An integer beyond 64 bits has no type that Postgres could compare with a column."""
+    if not isinstance(cast(ProgrammingError, error).orig, UndefinedFunction | DatatypeMismatch):
+        raise error
+    return await _on_unreadable_value(request, error)
+
+
+async def _on_unreadable_value(request: Request, error: Exception) -> Response:
+    """Nested too deep, too large a number or date, half a character: what only foreign input brings about. The log
+    keeps the traceback, should it be our own fault after all."""
+    logger.warning("a value that cannot be read: %s %s", request.method, request.url.path, exc_info=error)
+    return respond(request, ValueCannotBeStored())
+
+
 def is_timeout(error: OperationalError) -> bool:
     """Did the statement run into the web's time limit?"""
     return isinstance(error.orig, QueryCanceled)
@@ -120,10 +167,34 @@ def is_timeout(error: OperationalError) -> bool:
 
 async def _on_operational_error(request: Request, error: Exception) -> Response:
     """A statement that took too long is ended, so that no page keeps the database busy."""
+    if isinstance(cast(OperationalError, error).orig, ProgramLimitExceeded | StatementTooComplex):
+        return await _on_unreadable_value(request, error)
     if not is_timeout(cast(OperationalError, error)):
         raise error
     logger.warning("a statement took too long: %s %s", request.method, request.url.path)
     return respond(request, TookTooLong())
+
+
+class Unreadable(AppError):
+    """The request cannot be read: its body is malformed or does not have the declared type."""
+
+    status = 400
+
+
+class WrongMethod(AppError):
+    """This address does not take this method."""
+
+    status = 405
+
+
+class TooLarge(AppError):
+    """The body is larger than this address takes. Send less, or send it in parts."""
+
+    status = 413
+
+
+_KINDS: dict[int, type[AppError]] = {400: Unreadable, 404: NotFound, 405: WrongMethod, 413: TooLarge}
+"""What the framework refuses, in our words."""
 
 
 class TookTooLong(AppError):
@@ -133,7 +204,30 @@ class TookTooLong(AppError):
 
 
 class ValueCannotBeStored(InvalidInput):
-    """Something here cannot be stored or looked for: a number too large, or a NUL character in a text."""
+    """A value here cannot be stored or searched for: it is out of range, nested too deep or has a NUL character."""
+
+
+class OneForm:
+    """The framework refuses a body that is too large outside of all handlers, as plain text: here it gets our form."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        is_replaced = False
+
+        async def replace(message: Message) -> None:
+            nonlocal is_replaced
+            if message["type"] == "http.response.start" and message["status"] == 413:
+                is_replaced = Headers(raw=message["headers"]).get("content-type", "").startswith("text/plain")
+                if is_replaced:
+                    return await respond(Request(scope), TooLarge())(scope, receive, send)
+            if not is_replaced:
+                await send(message)
+
+        await self.app(scope, receive, replace)
 
 
 class Incidents:
@@ -154,6 +248,8 @@ class Incidents:
 
         try:
             await self.app(scope, receive, note_start)
+        except ClientDisconnect:
+            logger.info("the client went away: %s %s", scope["method"], scope["path"])
         except Exception:
             incident = secrets.token_hex(4)
             logger.exception("incident %s: %s %s", incident, scope["method"], scope["path"])

@@ -15,6 +15,7 @@ from backend.domain.detectors.settings import InForce, tuned
 from backend.domain.detectors.thresholds import Threshold
 from backend.domain.manifest import Manifest
 from backend.domain.passes import REWARD
+from backend.domain.reward_bounds import declared_ranges
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
 from backend.evaluations.mixes import is_mixed, names_of, versions_of
 from backend.evaluations.results.rules import rule_of
@@ -75,9 +76,11 @@ def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Sce
     has_steps = run.kind is RunKind.TRAINING
     manifest = Manifest.model_validate(version.manifest)
     if is_mixed(run) or manifest.column_names != list(run.columns):
-        rules = {name: rule_of(run, Manifest.model_validate(each.manifest)) for each, name in _mixed(session, run)}
+        manifests = {name: Manifest.model_validate(each.manifest) for each, name in _mixed(session, run)}
+        rules = {name: rule_of(run, each) for name, each in manifests.items()}
+        ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
         weights = dict(zip(run.columns, run.weights, strict=True))
-        return Scene(tuple(run.columns), weights, rules=rules, has_steps=has_steps)
+        return Scene(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
     scene = scene_of(manifest, version.files, has_steps=has_steps)
     base = _base_run(session, run)
     return with_base(scene, _base_tasks(session, base, scene)) if base else scene
@@ -145,8 +148,9 @@ def _second_run(session: Session, run: Run) -> Run | None:
 
 def _second(run: Run) -> Second:
     version = run.version
-    rule = rule_of(run, Manifest.model_validate(version.manifest))
-    return Second(f"{version.environment.name} v{version.number}", rule)
+    manifest = Manifest.model_validate(version.manifest)
+    name = f"{version.environment.name} v{version.number}"
+    return Second(name, rule_of(run, manifest), declared_ranges(manifest))
 
 
 def examinations_of(run_id: uuid.UUID) -> list[Examination]:
@@ -206,7 +210,8 @@ _TASK = func.concat(Task.split, "/", Task.index).label("task")
 
 def _rows(run: Judged) -> Select[Any]:
     """In steps only what is written there by the policy, and of messages only what it was told."""
-    written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in _OF_STEP}
+    names = ("reply", "action", "rewards") if any(run.scene.ranges.values()) else ("reply", "action")
+    written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     told = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
     statement = (
         select(
@@ -234,9 +239,6 @@ def _rows(run: Judged) -> Select[Any]:
     return statement.outerjoin(second, is_other).add_columns(*said)
 
 
-_OF_STEP = ("reply", "action")
-
-
 def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
     row = RolloutRow(
         id=found.id,
@@ -248,6 +250,7 @@ def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
+        step_rewards=tuple(found.rewards) if any(run.scene.ranges.values()) else (),
         asked=tuple(text for text in found.asked if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),

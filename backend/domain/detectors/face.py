@@ -36,6 +36,8 @@ class Need(StrEnum):
     """Examinations on held-out tasks."""
     CEILING = "ceiling"
     """The highest reward, from the declared ranges."""
+    RANGES = "ranges"
+    """A declared `range` of a reward column."""
     GRADER_TEXT = "grader_text"
     """Words that stand in the reward's own code and not in the prompt."""
     PROTECTED_FILES = "protected_files"

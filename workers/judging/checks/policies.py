@@ -238,5 +238,5 @@ DEGENERATE: dict[str, Callable[[Known], Policy]] = {
 IDLE = ("empty", "whitespace", "format_only", "refusal", "injection")
 """Those that can have found nothing out."""
 
-ORDER = (*SCRIPTS, *DEGENERATE, "erring", "rewritten", "fixtures", "chosen", "judged", "canary")
+ORDER = (*SCRIPTS, *DEGENERATE, "erring", "rewritten", "fixtures", "chosen", "judged", "canary", "repeated")
 """All that a certificate plays. The order numbers the groups of stored rollouts: new ones go to the end."""

@@ -3,7 +3,7 @@
 import math
 
 from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
-from backend.domain.reward_bounds import declared_range
+from backend.domain.reward_bounds import declared_range, declared_ranges, range_breaches
 from backend.domain.rollouts import Rollout, columns_over_episode, weighted_reward
 from workers.environments.client import Observation
 from workers.judging.checks.base import Check, Finding, failed, listed, passed, skipped, warned
@@ -80,18 +80,21 @@ async def _in_range(subject: Subject) -> Finding:
         elif seen[column.name][0] < span[0] - TOLERANCE or seen[column.name][1] > span[1] + TOLERANCE:
             outside.append(f"{column.name} (declared {span[0]:g} to {span[1]:g})")
     if outside:
-        worst = [rollout for rollout in rollouts if _is_outside(subject, rollout)]
+        worst = [rollout for rollout in rollouts if breach_of(subject, rollout)]
         evidence = f"Outside of its range: {listed(outside)}. Seen in {len(rollouts)} episodes: {told}."
         return failed(evidence, worst, seen=seen)
+    if single := [rollout for rollout in rollouts if breach_of(subject, rollout)]:
+        return failed(f"{breach_of(subject, single[0])} Over the episodes: {told}.", single, seen=seen)
     if open_ended:
         return warned(f"No range is declared for {listed(open_ended)}. Seen: {told}.", seen=seen)
     return passed(f"{len(rollouts)} episodes: {told}.", seen=seen)
 
 
-def _is_outside(subject: Subject, rollout: Rollout) -> bool:
-    spans = [(column.name, declared_range(column)) for column in subject.manifest.columns]
-    values = [(rollout.columns.get(name, 0.0), span) for name, span in spans if span]
-    return any(not span[0] - TOLERANCE <= value <= span[1] + TOLERANCE for value, span in values)
+def breach_of(subject: Subject, rollout: Rollout) -> str:
+    """The first value of a rollout outside its declared range, as a sentence; empty when there is none."""
+    steps = [step.rewards for step in rollout.steps]
+    breach = next(range_breaches(declared_ranges(subject.manifest), rollout.columns, steps), None)
+    return breach.sentence if breach else ""
 
 
 def _span(rollouts: list[Rollout], column: str) -> tuple[float, float]:
@@ -112,5 +115,8 @@ ADD_UP = Check(
     needs=("steps_and_ends", "step_deterministic"),
 )
 IN_RANGE = Check(
-    "reward_in_range", "Every column stays inside its declared range.", _in_range, needs=("steps_and_ends",)
+    "reward_in_range",
+    "Every column stays inside its declared range, in each step and over the episode.",
+    _in_range,
+    needs=("steps_and_ends",),
 )

@@ -8,6 +8,7 @@ from itertools import chain
 
 from backend.domain.manifest import Manifest
 from backend.domain.passes import SuccessRule, default_rule, possible_rewards
+from backend.domain.reward_bounds import Ranges, declared_ranges
 
 MOST_WORDS = 200
 """A longer list of words is the tasks' material and not the grader's."""
@@ -29,6 +30,8 @@ class Second:
     name: str
     success: SuccessRule
     """What success is by it."""
+    ranges: Ranges = field(default_factory=dict)
+    """Declared by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class Scene:
     rules: Mapping[str, SuccessRule] = field(default_factory=dict)
     """Of a run on several environments what success is in each, by its name. Only traps go by it: other figures of
     different environments say nothing together."""
+    ranges: Mapping[str, Ranges] = field(default_factory=dict)
+    """Declared ranges of the columns, by environment; under "" those of a run on one."""
     prompt: str = ""
     grader_words: frozenset[str] = frozenset()
     """Words of the reward's own code that the prompt does not tell, in lower case."""
@@ -69,6 +74,7 @@ def scene_of(manifest: Manifest, files: Mapping[str, str], *, has_steps: bool = 
         lowest=lowest,
         highest=highest,
         success=default_rule(manifest),
+        ranges={"": declared_ranges(manifest)},
         prompt=prompt,
         grader_words=frozenset(words_of_grader(files)) - frozenset(_WORD.findall(prompt.lower())),
         has_steps=has_steps,

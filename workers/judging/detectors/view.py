@@ -36,6 +36,8 @@ class RolloutRow:
     stop_reason: str | None
     actions: tuple[Mapping[str, Any] | None, ...] = ()
     """As the replies were understood."""
+    step_rewards: tuple[Mapping[str, float], ...] = ()
+    """Reward columns of each step, where columns have a declared range."""
     asked: tuple[str, ...] = ()
     """What the policy was told, turn by turn, the system prompt left out."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -189,6 +191,7 @@ def row_of(id_: uuid.UUID, rollout: Rollout, environment: str = "") -> RolloutRo
         tokens_out=rollout.tokens_out,
         stop_reason=rollout.stop_reason,
         actions=tuple(step.action for step in rollout.steps),
+        step_rewards=tuple(step.rewards for step in rollout.steps),
         asked=tuple(str(message.get("content") or "") for message in rollout.messages if message["role"] in TOLD),
         metrics=rollout.metrics,
         environment=environment,
