@@ -73,6 +73,7 @@ from backend.web import error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
+from backend.web.revocation import Revocation
 from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
 
@@ -161,6 +162,7 @@ def create_app(transaction: Transaction = transaction) -> FastAPI:
     app.state.hub = Hub()
     error_pages.install(app)
     app.add_middleware(Guard)
+    app.add_middleware(Revocation)
     _mount(app)
     routing.refuse_unguarded(app)
     return app

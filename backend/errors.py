@@ -7,6 +7,8 @@ class AppError(Exception):
     """Something went wrong."""
 
     status = 500
+    keeps_changes = False
+    """Whether the request's transaction is committed although it was refused: a counted attempt, an audit event."""
 
     def __init__(self, message: str = "") -> None:
         self.message = message or (self.__doc__ or "").strip()
@@ -52,3 +54,9 @@ class TooManyRequests(AppError):
     """Too many attempts. Wait a minute and try again."""
 
     status = 429
+    keeps_changes = True
+
+    def __init__(self, message: str = "", retry_after_seconds: int = 60) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        """Sent as `Retry-After`."""

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import uuid
 from collections import defaultdict
+from collections.abc import Callable
 
 import psycopg
 from sqlalchemy import text
@@ -57,6 +58,11 @@ def preflight_topic(preflight_id: uuid.UUID) -> str:
     return f"preflight:{preflight_id}"
 
 
+def access_topic(person_id: uuid.UUID) -> str:
+    """A session, a token or the role of this person ended or changed."""
+    return f"access:{person_id}"
+
+
 def announce(session: Session, *topics: str) -> None:
     """Wake the readers of these topics when the transaction commits. Call once a batch, not once a row."""
     for topic in topics:
@@ -70,6 +76,19 @@ class Hub:
         self._changed = asyncio.Condition()
         self._counts: defaultdict[str, int] = defaultdict(int)
         self._epoch = 0
+        self._subscribers: defaultdict[str, set[Callable[[], None]]] = defaultdict(set)
+
+    def subscribe(self, topic: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call `callback` in the event loop at each news of the topic. Returns what ends the subscription."""
+        self._subscribers[topic].add(callback)
+
+        def unsubscribe() -> None:
+            callbacks = self._subscribers.get(topic, set())
+            callbacks.discard(callback)
+            if not callbacks:
+                self._subscribers.pop(topic, None)
+
+        return unsubscribe
 
     async def listen(self) -> None:
         """Run for the life of the process; each reconnection wakes everybody, so nothing is missed."""
@@ -92,6 +111,9 @@ class Hub:
             else:
                 self._counts[topic] += 1
             self._changed.notify_all()
+        topics = list(self._subscribers) if topic is None else [topic]
+        for callback in [each for name in topics for each in self._subscribers.get(name, ())]:
+            callback()
 
     def mark(self, *topics: str) -> tuple[int, ...]:
         """What has been heard so far. Take it before reading the rows."""

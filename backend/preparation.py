@@ -89,16 +89,10 @@ def furnish(*, is_local: bool) -> dict[str, str | None]:
 
 def _has_token(session: Session) -> bool:
     """Does the token that an earlier start left still work? Then what was begun with it goes on."""
-    from sqlalchemy import select
-
-    from backend.db.models import ApiToken
-    from backend.web.identity import hash_secret
+    from backend.team.service import is_local_token
 
     file = get_settings().data / "cli-token"
-    if not file.exists():
-        return False
-    left = ApiToken.token_hash == hash_secret(file.read_text().strip())
-    return session.scalar(select(ApiToken.id).where(left, ApiToken.revoked_at.is_(None))) is not None
+    return file.exists() and is_local_token(session, file.read_text().strip())
 
 
 def _current_revision(connection: psycopg.Connection[Any]) -> str | None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from backend.db.models import Person
 from backend.domain.vocabulary import Role
-from backend.team import queries, service
+from backend.team import entrance, queries, service
 from backend.team.forms import Invitation, MemberChange, TokenRequest
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.paging import LIMIT, After, Limit, Page
@@ -43,11 +43,28 @@ class Invited(BaseModel):
     """One-time, shown only here."""
 
 
+class SessionRecord(Record):
+    id: uuid.UUID
+    device: Annotated[str, Field(description='Browser and system, for example "Firefox on Linux"')]
+    address: Annotated[str, Field(description="IP address at sign-in")]
+    created_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    is_current: Annotated[bool, Field(description="Whether this request was made in it")] = False
+
+
+class RevokedAccess(Record):
+    sessions: Annotated[int, Field(description="Number of sessions that ended")]
+    tokens: Annotated[int, Field(description="Number of API tokens that were revoked")]
+
+
 class Token(Record):
     id: uuid.UUID
     name: str
     prefix: str
     role: Role
+    is_read_only: bool
+    parent_id: Annotated[uuid.UUID | None, Field(description="The token that created this one")]
     created_at: datetime
     expires_at: datetime | None
     used_at: datetime | None
@@ -73,6 +90,27 @@ def me(actor: Viewer) -> Me:
     return Me(person_id=actor.person_id, name=actor.name, role=actor.role, is_token=actor.is_token)
 
 
+@router.get("/sessions")
+def my_sessions(session: SessionDep, actor: Viewer) -> Page[SessionRecord]:
+    """Your sessions in browsers, the last used first."""
+    records = [SessionRecord.model_validate(each) for each in queries.sessions_of(session, actor.person_id)]
+    return Page(items=[record.model_copy(update={"is_current": record.id == actor.session_id}) for record in records])
+
+
+@router.delete("/sessions")
+def revoke_other_sessions(session: SessionDep, actor: Viewer) -> RevokedAccess:
+    """End all sessions but this one and revoke the tokens that were created in them. Needs a browser's session."""
+    service.refuse_token_actor(actor)
+    return RevokedAccess.model_validate(entrance.revoke_other_sessions(session, actor))
+
+
+@router.delete("/sessions/{session_id}")
+def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> RevokedAccess:
+    """End a session and revoke the tokens that were created in it. Needs a browser's session."""
+    service.refuse_token_actor(actor)
+    return RevokedAccess.model_validate(entrance.revoke_session(session, actor, session_id)[1])
+
+
 @router.get("/tokens")
 def my_tokens(session: SessionDep, actor: Viewer) -> Page[Token]:
     return Page(items=[Token.model_validate(token) for token in queries.tokens_of(session, actor.person_id)])
@@ -87,6 +125,7 @@ def create_token(session: SessionDep, actor: Viewer, form: TokenRequest) -> NewT
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> None:
+    """Revoke a token and all tokens that were created with it."""
     service.revoke_token(session, actor, token_id)
 
 
@@ -109,6 +148,12 @@ def change_member(session: SessionDep, actor: Admin, person_id: uuid.UUID, form:
         change = service.disable if form.disabled else service.enable
         change(session, actor, person_id)
     return _member(session, queries.get_person(session, person_id))
+
+
+@router.delete("/members/{person_id}/access")
+def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> RevokedAccess:
+    """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
+    return RevokedAccess.model_validate(service.revoke_access(session, actor, person_id)[1])
 
 
 def _member(session: SessionDep, person: Person) -> Member:

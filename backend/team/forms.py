@@ -28,7 +28,7 @@ class Welcome(BaseModel):
     """What somebody enters who came by a one-time link."""
 
     name: PersonName
-    password: str
+    password: str = Field(max_length=1000)
 
 
 class Invitation(BaseModel):
@@ -49,11 +49,17 @@ class MemberChange(BaseModel):
 
 
 class PasswordChange(BaseModel):
-    current: str
-    password: str
+    current: str = Field(max_length=1000)
+    password: str = Field(max_length=1000)
+    keep_tokens: bool = False
+    """Whether the member's API tokens keep working."""
 
 
 class TokenRequest(BaseModel):
     name: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=100)]
     role: Role = Role.VIEWER
-    days: Annotated[int, Field(ge=1, le=365)] = 90
+    """At most your own, and at most that of the token that creates this one."""
+    is_read_only: bool = False
+    """Refuse everything but reading."""
+    days: Annotated[int | None, Field(ge=1, le=365)] = None
+    """Lifetime. Default: 90 days, or until the token that creates this one expires."""

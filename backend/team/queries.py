@@ -4,12 +4,13 @@ import uuid
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from backend.db.models import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink
+from backend.db.models import ApiToken, AuditEvent, Person, SignInLink, WebSession
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
+from backend.web.identity import SESSION_IDLE
 from backend.web.paging import Key, Slice, slice_of
 
 
@@ -18,7 +19,7 @@ def people(session: Session) -> Sequence[Person]:
 
 
 def get_person(session: Session, person_id: uuid.UUID, *, lock: bool = False) -> Person:
-    person = session.get(Person, person_id, with_for_update=lock)
+    person = session.get(Person, person_id, with_for_update={"key_share": True} if lock else None)
     if person is None:
         raise NotFound("There is no such member.")
     return person
@@ -31,7 +32,7 @@ def find_person_by_email(session: Session, email: str) -> Person | None:
 def active_admins(session: Session) -> Sequence[Person]:
     """Locked, so that two requests cannot each remove one of the last two."""
     statement = select(Person).where(Person.role == Role.ADMIN, Person.disabled_at.is_(None))
-    return session.scalars(statement.order_by(Person.created_at, Person.id).with_for_update()).all()
+    return session.scalars(statement.order_by(Person.created_at, Person.id).with_for_update(key_share=True)).all()
 
 
 def find_usable_link(session: Session, token_hash: bytes, *, lock: bool = False) -> SignInLink | None:
@@ -48,9 +49,20 @@ def find_usable_link(session: Session, token_hash: bytes, *, lock: bool = False)
     return link if link and link.person.is_active else None
 
 
-def failures_since(session: Session, key: str, since: datetime) -> int:
-    statement = select(func.count()).where(SignInAttempt.key == key, SignInAttempt.at > since)
-    return session.scalar(statement) or 0
+def sessions_of(session: Session, person_id: uuid.UUID) -> Sequence[WebSession]:
+    """Those that still work, the last used first."""
+    now = datetime.now(UTC)
+    statement = select(WebSession).where(
+        WebSession.person_id == person_id, WebSession.expires_at > now, WebSession.seen_at > now - SESSION_IDLE
+    )
+    return session.scalars(statement.order_by(WebSession.seen_at.desc(), WebSession.id)).all()
+
+
+def get_session_of(session: Session, person_id: uuid.UUID, session_id: uuid.UUID) -> WebSession:
+    found = session.get(WebSession, session_id)
+    if found is None or found.person_id != person_id:
+        raise NotFound("This session does not exist or has ended.")
+    return found
 
 
 def tokens_of(session: Session, person_id: uuid.UUID) -> Sequence[ApiToken]:

@@ -2,23 +2,28 @@
 
 import uuid
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
-from backend.db.models import ApiToken, AuditEvent, Person
+from backend.db.models import ApiToken, AuditEvent, Person, WebSession
 from backend.domain.vocabulary import Role
 from backend.settings import get_settings
 from backend.team import entrance, queries, service
 from backend.team.forms import Invitation, PasswordChange, RoleChange, SignIn, TokenRequest, Welcome
+from backend.web.clients import client_of
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.forms import read_form
-from backend.web.identity import SESSION_COOKIE
+from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME
 from backend.web.pages import page, see_other
 from backend.web.paging import LIMIT, After
 
 router = APIRouter()
+
+DEVICE_COOKIE = "proctor_device"
+DEVICE_LIFETIME = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,12 @@ class TeamPage:
 @dataclass(frozen=True, slots=True)
 class AccountPage:
     person: Person
+    sessions: list[WebSession]
+    current: uuid.UUID | None
+    """The session of this request."""
     tokens: list[ApiToken]
+    names: dict[uuid.UUID, str]
+    """Of the tokens."""
     roles: list[Role]
     new_token: str = ""
 
@@ -69,19 +79,27 @@ def show_sign_in(request: Request, next: str = "/") -> Response:
 
 
 @router.post("/sign-in")
-def sign_in(request: Request, session: SessionDep, form: Annotated[SignIn, Depends(read_form(SignIn))]) -> Response:
-    address = request.client.host if request.client else "unknown"
-    secret = entrance.sign_in(session, form.email, form.password, address)
-    if secret is None:
-        # not raised: the failed attempt must be committed
+def sign_in(request: Request, form: Annotated[SignIn, Depends(read_form(SignIn))]) -> Response:
+    """Takes no session: the attempt is committed before the password is verified, and nothing is open meanwhile."""
+    cookies = request.cookies
+    signed_in = entrance.sign_in(
+        request.app.state.transaction,
+        form.email,
+        form.password,
+        client_of(request),
+        device=cookies.get(DEVICE_COOKIE, ""),
+        previous=cookies.get(SESSION_COOKIE, ""),
+    )
+    if signed_in is None:
         context = SignInPage(form.email, safe_next(form.next), "Address or password is wrong.")
         return page(request, "team/sign_in.html", context, status=422)
-    return _signed_in(request, secret, safe_next(form.next))
+    return _signed_in(request, signed_in, safe_next(form.next))
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, session: SessionDep, actor: Viewer) -> Response:
-    entrance.sign_out(session, actor, request.cookies.get(SESSION_COOKIE, ""))
+def sign_out(session: SessionDep, actor: Viewer) -> Response:
+    service.refuse_token_actor(actor)
+    entrance.sign_out(session, actor)
     response = see_other("/sign-in")
     response.delete_cookie(SESSION_COOKIE, path="/")
     return response
@@ -96,21 +114,26 @@ def show_link(request: Request, session: SessionDep, secret: str) -> Response:
 def use_link(
     request: Request, session: SessionDep, secret: str, form: Annotated[Welcome, Depends(read_form(Welcome))]
 ) -> Response:
-    return _signed_in(request, entrance.use_link(session, secret, form), "/")
+    previous = request.cookies.get(SESSION_COOKIE, "")
+    return _signed_in(request, entrance.use_link(session, secret, form, client_of(request), previous=previous), "/")
 
 
-def _signed_in(request: Request, secret: str, url: str) -> Response:
+def _signed_in(request: Request, signed_in: entrance.SignedIn, url: str) -> Response:
     response = see_other(url)
     is_secure = get_settings().secure_cookies or request.url.scheme == "https"
-    response.set_cookie(
-        SESSION_COOKIE,
-        secret,
-        max_age=entrance.SESSION_DAYS * 86400,
-        httponly=True,
-        samesite="lax",
-        secure=is_secure,
-        path="/",
-    )
+    for name, secret, lifetime, path in (
+        (SESSION_COOKIE, signed_in.session, SESSION_LIFETIME, "/"),
+        (DEVICE_COOKIE, signed_in.device, DEVICE_LIFETIME, "/sign-in"),
+    ):
+        response.set_cookie(
+            name,
+            secret,
+            max_age=int(lifetime.total_seconds()),
+            httponly=True,
+            samesite="lax",
+            secure=is_secure,
+            path=path,
+        )
     return response
 
 
@@ -122,19 +145,46 @@ def show_account(request: Request, session: SessionDep, actor: Viewer) -> Respon
 def _account(session: SessionDep, actor: Viewer, new_token: str = "") -> AccountPage:
     person = queries.get_person(session, actor.person_id)
     roles = [role for role in Role if actor.role.includes(role)]
-    return AccountPage(person, list(queries.tokens_of(session, person.id)), roles, new_token)
+    tokens = list(queries.tokens_of(session, person.id))
+    names = {token.id: token.name for token in tokens}
+    sessions = list(queries.sessions_of(session, person.id))
+    return AccountPage(person, sessions, actor.session_id, tokens, names, roles, new_token)
 
 
 @router.post("/me/password")
 def change_password(
-    request: Request,
     session: SessionDep,
     actor: Viewer,
     form: Annotated[PasswordChange, Depends(read_form(PasswordChange))],
 ) -> Response:
     service.refuse_token_actor(actor)
-    service.change_password(session, actor, form, cookie=request.cookies.get(SESSION_COOKIE, ""))
-    return see_other("/me", notice="Your password is changed; other browsers are signed out.")
+    revoked = service.change_password(session, actor, form)
+    return see_other("/me", notice=f"Your password is changed. {_ended(revoked)}")
+
+
+def _ended(revoked: entrance.Revoked) -> str:
+    """For example "2 other sessions and 1 API token ended."."""
+    parts = (
+        f"{count} {noun}{'s' if count > 1 else ''}"
+        for count, noun in ((revoked.sessions, "other session"), (revoked.tokens, "API token"))
+        if count
+    )
+    return (" and ".join(parts) or "No other session or API token") + " ended."
+
+
+@router.post("/me/sessions/revoke-others")
+def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
+    service.refuse_token_actor(actor)
+    return see_other("/me#sessions", notice=_ended(entrance.revoke_other_sessions(session, actor)))
+
+
+@router.post("/me/sessions/{session_id}/revoke")
+def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> Response:
+    service.refuse_token_actor(actor)
+    web_session, revoked = entrance.revoke_session(session, actor, session_id)
+    tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
+    notice = f"The session in {web_session.device or 'an unknown browser'} ended."
+    return see_other("/me#sessions", notice=notice + (tokens if revoked.tokens else ""))
 
 
 @router.post("/me/tokens")
@@ -150,8 +200,9 @@ def create_token(
 
 @router.post("/tokens/{token_id}/revoke")
 def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Response:
-    token = service.revoke_token(session, actor, token_id)
-    return see_other("/me", notice=f"The token “{token.name}” is revoked.")
+    token, count = service.revoke_token(session, actor, token_id)
+    others = f" So {'are' if count > 2 else 'is'} {count - 1} created with it." if count > 1 else ""
+    return see_other("/me", notice=f"The token “{token.name}” is revoked.{others}")
 
 
 @router.get("/team")
@@ -192,7 +243,14 @@ def change_role(
 @router.post("/team/{person_id}/disable")
 def disable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
     person = service.disable(session, actor, person_id)
-    return see_other("/team", notice=f"{person.name} can no longer sign in.")
+    return see_other("/team", notice=f"{person.name} can no longer sign in. All sessions and API tokens ended.")
+
+
+@router.post("/team/{person_id}/revoke-access")
+def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
+    person, revoked = service.revoke_access(session, actor, person_id)
+    ended = _ended(revoked).replace("other session", "session")
+    return see_other("/team", notice=f"{person.name} is signed out everywhere. {ended}")
 
 
 @router.post("/team/{person_id}/enable")

@@ -19,6 +19,10 @@ TOKEN_PREFIX = "pt_"
 """Every API token starts so, which lets secret scanners find leaked ones."""
 UNREAD_DAYS = 30
 """Older notices are not counted any more, read or not."""
+SESSION_LIFETIME = timedelta(days=60)
+"""From sign-in; then the password is needed again."""
+SESSION_IDLE = timedelta(days=14)
+"""A session that nobody uses for this long ends earlier."""
 _SEEN_EVERY = timedelta(minutes=1)
 """How exactly the last use is recorded; finer would write on every request."""
 
@@ -36,6 +40,13 @@ class Actor:
     is_token: bool
     unread: int = 0
     """Notices that a signed-in person has not read, of the last UNREAD_DAYS."""
+    session_id: uuid.UUID | None = None
+    """The web session; None for API tokens."""
+    token_id: uuid.UUID | None = None
+    is_read_only: bool = False
+    """A token that may only read."""
+    valid_until: datetime | None = None
+    """When the session or token ends if nobody uses it; None: never."""
 
     def may(self, role: Role | str) -> bool:
         return self.role.includes(Role(role))
@@ -50,16 +61,25 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def find_actor(session: Session, request: Request) -> Actor | None:
-    """The signed-in member, or None. A bearer token wins over a cookie."""
+def find_actor(session: Session, request: Request, *, is_use: bool | None = None) -> Actor | None:
+    """The signed-in member, or None. A bearer token wins over a cookie.
+
+    `is_use`: whether this counts as a use of the session or token. Default: unless the page asks in the background.
+    """
+    is_use = not _is_background(request) if is_use is None else is_use
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token:
-        return _actor_of_token(session, token.strip())
+        return _actor_of_token(session, token.strip(), is_use=is_use)
     cookie = request.cookies.get(SESSION_COOKIE)
-    return _actor_of_cookie(session, cookie) if cookie else None
+    return _actor_of_cookie(session, cookie, is_use=is_use) if cookie else None
 
 
-def _actor_of_cookie(session: Session, cookie: str) -> Actor | None:
+def _is_background(request: Request) -> bool:
+    """Does an open page ask without its person? A forgotten tab must not keep a session alive."""
+    return request.url.path.endswith("/events") or request.url.path == "/notices/bell"
+
+
+def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | None:
     found = session.execute(
         select(WebSession, _unread())
         .join(WebSession.person)
@@ -70,12 +90,22 @@ def _actor_of_cookie(session: Session, cookie: str) -> Actor | None:
         return None
     web_session, unread = found
     now = datetime.now(UTC)
-    if web_session.expires_at <= now or not web_session.person.is_active:
+    valid_until = min(web_session.expires_at, web_session.seen_at + SESSION_IDLE)
+    if valid_until <= now or not web_session.person.is_active:
         return None
-    if now - web_session.seen_at > _SEEN_EVERY:
+    if is_use and now - web_session.seen_at > _SEEN_EVERY:
         web_session.seen_at = now
     person = web_session.person
-    return Actor(person.id, person.name, person.role, web_session.csrf_token, is_token=False, unread=unread)
+    return Actor(
+        person.id,
+        person.name,
+        person.role,
+        web_session.csrf_token,
+        is_token=False,
+        unread=unread,
+        session_id=web_session.id,
+        valid_until=valid_until,
+    )
 
 
 def _unread() -> ScalarSelect[int]:
@@ -95,7 +125,7 @@ def _unread() -> ScalarSelect[int]:
     )
 
 
-def _actor_of_token(session: Session, token: str) -> Actor | None:
+def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | None:
     found = session.scalar(
         select(ApiToken)
         .join(ApiToken.person)
@@ -105,7 +135,15 @@ def _actor_of_token(session: Session, token: str) -> Actor | None:
     now = datetime.now(UTC)
     if found is None or not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
         return None
-    if found.used_at is None or now - found.used_at > _SEEN_EVERY:
+    if is_use and (found.used_at is None or now - found.used_at > _SEEN_EVERY):
         found.used_at = now
-    role = min(found.role, found.person.role, key=lambda each: each.rank)
-    return Actor(found.person.id, found.person.name, role, "", is_token=True)
+    return Actor(
+        found.person.id,
+        found.person.name,
+        min(found.role, found.person.role, key=lambda each: each.rank),
+        "",
+        is_token=True,
+        token_id=found.id,
+        is_read_only=found.is_read_only,
+        valid_until=found.expires_at,
+    )

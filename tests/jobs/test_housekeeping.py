@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from backend.db.models import Job, Person, Preflight, SignInAttempt, WebSession, Worker
+from backend.db.models import AttemptLimit, Job, Person, Preflight, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue, Role, RunKind, RunStatus
 from backend.queue import count_waiting, enqueue, get_celery
@@ -120,14 +120,15 @@ def test_what_expired_is_forgotten(installation: None) -> None:
             session.add(WebSession(person_id=person.id, token_hash=letter * 32, csrf_token="c", expires_at=expires))
         session.add(Worker(name="silent", queues=["cpu"], seen_at=now - AGES_AGO))
         session.add(Worker(name="here", queues=["cpu"], seen_at=now))
-        session.add(SignInAttempt(key="a@example.org", at=now - timedelta(days=2)))
+        for minutes, letter in ((-1, b"a"), (1, b"b")):
+            session.add(AttemptLimit(key=letter * 32, count=1, resets_at=now + timedelta(minutes=minutes)))
 
     housekeeping.tidy()
 
     with transaction() as session:
         assert session.scalars(select(Worker.name)).all() == ["here"]
         assert session.scalars(select(WebSession.token_hash)).all() == [b"b" * 32]
-        assert session.scalars(select(SignInAttempt)).all() == []
+        assert session.scalars(select(AttemptLimit.key)).all() == [b"b" * 32]
 
 
 def test_old_pre_flights_are_forgotten_but_those_that_a_run_came_from(installation: None) -> None:

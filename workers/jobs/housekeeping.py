@@ -13,7 +13,7 @@ from sqlalchemy import Text, cast, delete, func, select, update
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Notice, Preflight, Run, SignInAttempt, SignInLink, WebSession, Worker
+from backend.db.models import AttemptLimit, Job, Notice, Preflight, Run, SignInLink, WebSession, Worker
 from backend.db.session import transaction
 from backend.domain.vocabulary import JobStatus, Queue
 from backend.judging.auditing import draw_audits
@@ -38,7 +38,6 @@ SURELY_LOST = timedelta(minutes=1)
 FORGET_WORKERS_AFTER = timedelta(minutes=2)
 FORGET_PREFLIGHTS_AFTER = timedelta(days=7)
 """But one from which a run was started stays with the run."""
-FORGET_ATTEMPTS_AFTER = timedelta(days=1)
 FORGET_NOTICES_AFTER = timedelta(days=90)
 KEEP_EXPIRED_LINKS = timedelta(days=30)
 _BATCH = 200
@@ -97,7 +96,7 @@ def _note_sent(job_id: uuid.UUID) -> None:
 
 
 def tidy() -> None:
-    """Forget what expired: silent workers, sessions, links, sign-in attempts; and weights that were to be deleted.
+    """Forget what expired: silent workers, sessions, links, limits on attempts; and weights that were to be deleted.
     Draw the blind sample, and put the review's queue in the order that the newest verdicts give it.
     At night have old certificates checked again."""
     for step in (_forget, delete_leftovers, draw_audits, refresh):
@@ -121,7 +120,7 @@ def _forget(session: Session) -> None:
     session.execute(delete(Worker).where(Worker.seen_at < func.now() - FORGET_WORKERS_AFTER))
     session.execute(delete(WebSession).where(WebSession.expires_at < func.now()))
     session.execute(delete(SignInLink).where(SignInLink.expires_at < func.now() - KEEP_EXPIRED_LINKS))
-    session.execute(delete(SignInAttempt).where(SignInAttempt.at < func.now() - FORGET_ATTEMPTS_AFTER))
+    session.execute(delete(AttemptLimit).where(AttemptLimit.resets_at < func.now()))
     session.execute(delete(Notice).where(Notice.created_at < func.now() - FORGET_NOTICES_AFTER))
     started = select(Run.id).where(Run.configuration["preflight"].astext == cast(Preflight.id, Text))
     old = Preflight.created_at < func.now() - FORGET_PREFLIGHTS_AFTER

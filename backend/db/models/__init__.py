@@ -33,7 +33,7 @@ from backend.db.models.questions import Asking, Question, QuestionAnswer
 from backend.db.models.rollouts import Group, Rollout, RolloutText, Task
 from backend.db.models.runs import Job, MetricPoint, Run, RunLogLine, Worker
 from backend.db.models.studies import StudiedCheckpoint, Study
-from backend.db.models.team import ApiToken, AuditEvent, Person, SignInAttempt, SignInLink, WebSession
+from backend.db.models.team import ApiToken, AttemptLimit, AuditEvent, Person, SignInLink, WebSession
 from backend.db.models.training import Alarm, Intervention, LessonFile, Preflight, SettingChange
 from backend.db.models.views import SavedView
 
@@ -41,6 +41,7 @@ __all__ = [
     "Alarm",
     "ApiToken",
     "Asking",
+    "AttemptLimit",
     "AuditDraw",
     "AuditEvent",
     "AuditSample",
@@ -88,7 +89,6 @@ __all__ = [
     "RunLogLine",
     "SavedView",
     "SettingChange",
-    "SignInAttempt",
     "SignInLink",
     "StudiedCheckpoint",
     "Study",

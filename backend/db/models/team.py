@@ -4,7 +4,7 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, false
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from backend.db.models.base import Base, CreatedAt, Id, text_enum
@@ -52,9 +52,14 @@ class WebSession(Base):
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
     token_hash: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
     csrf_token: Mapped[str] = mapped_column(String(64))
+    device: Mapped[str] = mapped_column(String(60), default="", server_default="")
+    """Browser and system, read from the User-Agent header, for example "Firefox on Linux"."""
+    address: Mapped[str] = mapped_column(String(64), default="", server_default="")
+    """The client's IP address at sign-in."""
     created_at: Mapped[CreatedAt]
     seen_at: Mapped[CreatedAt]
     expires_at: Mapped[datetime]
+    """The latest end; an idle session ends earlier."""
 
     person: Mapped[Person] = relationship(lazy="raise")
 
@@ -69,7 +74,14 @@ class ApiToken(Base):
     """The first characters, so that a person recognises it."""
     token_hash: Mapped[bytes] = mapped_column(LargeBinary(32), unique=True)
     role: Mapped[Role] = mapped_column(text_enum(Role))
-    """What it may do; never more than its person."""
+    """What it may do; never more than its person or the token that created it."""
+    is_read_only: Mapped[bool] = mapped_column(default=False, server_default=false())
+    is_local: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """The token of the command line on the server's own machine. A password reset does not revoke it."""
+    parent_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("api_tokens.id", ondelete="CASCADE"), index=True)
+    """The token that created this one."""
+    session_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("web_sessions.id", ondelete="SET NULL"), index=True)
+    """The session in which it was created, while that session exists."""
     created_at: Mapped[CreatedAt]
     expires_at: Mapped[datetime | None]
     used_at: Mapped[datetime | None]
@@ -78,16 +90,15 @@ class ApiToken(Base):
     person: Mapped[Person] = relationship(lazy="raise")
 
 
-class SignInAttempt(Base):
-    """Failed sign-ins, for the rate limit."""
+class AttemptLimit(Base):
+    """Attempts in the current window: sign-ins of an account, of a network address, of a device."""
 
-    __tablename__ = "sign_in_attempts"
-    __table_args__ = (Index("ix_sign_in_attempts_key_at", "key", "at"),)
+    __tablename__ = "attempt_limits"
 
-    id: Mapped[Id]
-    key: Mapped[str] = mapped_column(String(300))
-    """The e-mail address or the client's address."""
-    at: Mapped[CreatedAt]
+    key: Mapped[bytes] = mapped_column(LargeBinary(32), primary_key=True)
+    """SHA-256 of the limit's name and what it counts."""
+    count: Mapped[int]
+    resets_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class AuditEvent(Base):
