@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -18,6 +18,10 @@ _turns = BoundedSemaphore(4)
 """Each hashing takes 64 MiB; a flood of attempts waits instead of filling the memory."""
 _places = BoundedSemaphore(16)
 """Attempts of unknown browsers that are hashed or wait for it; more would hold all threads that serve pages."""
+
+
+_first = Lock()
+"""The first attempts at unknown accounts do not all compute the same hash."""
 
 
 class PasswordsAreBusy(TooManyRequests):
@@ -35,7 +39,8 @@ def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> boo
     Raises PasswordsAreBusy where too many wait and this one may not.
     """
     with _place(may_wait):
-        expected = stored or _nobodys_hash()
+        with _first:
+            expected = stored or _nobodys_hash()
         try:
             with _turns:
                 return _hasher.verify(expected, password) and stored is not None
@@ -73,5 +78,4 @@ def refuse_weak(password: str, email: str) -> None:
 
 @lru_cache(maxsize=1)
 def _nobodys_hash() -> str:
-    with _turns:
-        return _hasher.hash("nobody has this password")
+    return hash_password("nobody has this password")

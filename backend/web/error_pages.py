@@ -25,8 +25,9 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn
+from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
 from backend.web.pages import page, wants_block
+from backend.web.refill import refill
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,13 @@ def install(app: FastAPI) -> None:
 
 def respond(request: Request, error: AppError, incident: str = "") -> Response:
     """The answer that fits the asker."""
+    response = _rendered(request, error, incident)
+    if isinstance(error, TooManyRequests):
+        response.headers["Retry-After"] = str(error.retry_after_seconds)
+    return response
+
+
+def _rendered(request: Request, error: AppError, incident: str) -> Response:
     fields = error.fields if isinstance(error, InvalidInput) else {}
     if _wants_json(request):
         body = {"error": type(error).__name__, "detail": error.message, "fields": fields}
@@ -106,7 +114,17 @@ def _to_sign_in(request: Request) -> Response:
 async def _on_app_error(request: Request, error: Exception) -> Response:
     known = cast(AppError, error)
     logger.info("%s: %s", type(known).__name__, known.message)
-    return respond(request, known)
+    return await _respond_with_form(request, known)
+
+
+async def _respond_with_form(request: Request, error: AppError) -> Response:
+    """A page gets its form back, filled in; htmx keeps the form itself and is sent only the messages."""
+    form = None if _wants_json(request) or wants_block(request) else await refill(request, error)
+    if form is None:
+        return respond(request, error)
+    if isinstance(error, TooManyRequests):
+        form.headers["Retry-After"] = str(error.retry_after_seconds)
+    return form
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -137,13 +155,13 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     if any(item["loc"][0] == "path" for item in items):
         return respond(request, NotFound())
     fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
-    return respond(request, InvalidInput(fields=fields))
+    return await _respond_with_form(request, InvalidInput(fields=fields))
 
 
 async def _on_data_error(request: Request, error: Exception) -> Response:
     """Postgres cannot hold a value that was sent, and nothing was changed."""
     logger.info("a value that cannot be stored: %s", cast(DataError, error).orig)
-    return respond(request, ValueCannotBeStored())
+    return await _respond_with_form(request, ValueCannotBeStored())
 
 
 async def _on_programming_error(request: Request, error: Exception) -> Response:

@@ -6,14 +6,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 import httpx
 import pytest
+from argon2 import PasswordHasher
 from sqlalchemy import func, select, update
 
-from backend.db.models import AuditEvent, Person, SignInLink
+from backend.db.models import AttemptLimit, AuditEvent, Person, SignInLink
 from backend.db.session import transaction
 from backend.domain.vocabulary import Role
+from backend.team import passwords
 from backend.team.passwords import is_right
 from backend.web.identity import hash_secret
 from tests.security.visitors import NEW_PASSWORD, PASSWORD, Visitor, make_member
@@ -25,7 +28,9 @@ OFFICE, HOME, STRANGER = "198.51.100.7", "198.51.100.8", "203.0.113.9"
 def _guess(
     served: str, email: str, password: str, address: str, cookies: httpx.Cookies | None = None
 ) -> httpx.Response:
-    with httpx.Client(base_url=served, headers={"X-Forwarded-For": address}, cookies=cookies, timeout=60) as client:
+    with httpx.Client(
+        base_url=served, headers={"X-Forwarded-For": address}, cookies=cookies, timeout=60, verify=False
+    ) as client:
         return client.post("/sign-in", data={"email": email, "password": password})
 
 
@@ -51,7 +56,8 @@ def test_parallel_guesses_are_limited_like_others(served: str) -> None:
 
 def test_guessing_many_accounts_from_one_address_is_limited(served: str) -> None:
     calls = [lambda n=n: _guess(served, f"somebody{n}@example.org", "guess", STRANGER) for n in range(40)]
-    assert Counter(response.status_code for response in _at_once(calls)) == {422: 30, 429: 10}
+    responses = [response for first in range(0, 40, 10) for response in _at_once(calls[first : first + 10])]
+    assert Counter(response.status_code for response in responses) == {422: 30, 429: 10}
     assert _guess(served, "somebody1@example.org", "guess", OFFICE).status_code == 422
 
 
@@ -69,7 +75,7 @@ def test_strangers_everywhere_cannot_lock_the_owner_out(served: str) -> None:
         assert owner.sign_in("ada").status_code == 303
         owner.client.post("/sign-out")
         guesses = Counter(
-            _guess(served, "ada@example.org", "wrong", f"203.0.113.{n % 20}").status_code for n in range(120)
+            _guess(served, "ada@example.org", "wrong", f"203.0.113.{n % 20}").status_code for n in range(55)
         )
         assert guesses[422] == 50
         assert _guess(served, "ada@example.org", PASSWORD, OFFICE).status_code == 429, "an unknown browser waits"
@@ -123,8 +129,6 @@ def test_a_limit_ends_with_its_window(served: str) -> None:
     make_member(Role.ADMIN, "ada")
     for _ in range(6):
         _guess(served, "ada@example.org", "wrong", STRANGER)
-    from backend.db.models import AttemptLimit
-
     with transaction() as session:
         session.execute(update(AttemptLimit).values(resets_at=datetime.now(UTC) - timedelta(seconds=1)))
     assert _guess(served, "ada@example.org", PASSWORD, STRANGER).status_code == 303
@@ -133,14 +137,14 @@ def test_a_limit_ends_with_its_window(served: str) -> None:
 def test_right_passwords_use_no_limit_up(served: str) -> None:
     """A whole office may sign in from one address."""
     make_member(Role.ADMIN, "ada")
-    for _ in range(35):
+    for _ in range(32):
         assert _guess(served, "ada@example.org", PASSWORD, OFFICE).status_code == 303
 
 
 def test_failures_and_lockouts_are_audited_without_flooding_the_log(served: str) -> None:
     ada = make_member(Role.ADMIN, "ada")
     _guess(served, "ada@example.org", PASSWORD, OFFICE)
-    for n in range(40):
+    for n in range(18):
         _guess(served, "ada@example.org", "wrong", STRANGER)
         _guess(served, f"unknown{n}@example.org", "hunter2 typed into the wrong field", STRANGER)
     actions = _actions()
@@ -178,7 +182,9 @@ def test_of_two_parallel_uses_of_a_link_one_wins(served: str) -> None:
         admin.sign_in("ada")
         path = re.findall(r"/links/[\w-]+", admin.client.post(f"/team/{mia.id}/link").text)[0]
     calls = [
-        lambda n=n: httpx.post(served + path, data={"name": f"Mia {n}", "password": f"{NEW_PASSWORD} {n}"}, timeout=30)
+        lambda n=n: httpx.post(
+            served + path, data={"name": f"Mia {n}", "password": f"{NEW_PASSWORD} {n}"}, timeout=30, verify=False
+        )
         for n in range(8)
     ]
     statuses = [response.status_code for response in _at_once(calls)]
@@ -192,26 +198,29 @@ def test_of_two_parallel_uses_of_a_link_one_wins(served: str) -> None:
         assert link.token_hash == hash_secret(path.rsplit("/", 1)[1])
 
 
+class SlowHasher(PasswordHasher):
+    """As on a machine where hashing takes two seconds, without its load on the other tests."""
+
+    def verify(self, hash: str | bytes, password: str | bytes) -> Literal[True]:
+        time.sleep(2)
+        return super().verify(hash, password)
+
+
 def test_a_flood_of_sign_ins_does_not_stop_the_rest_of_the_web(served: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each hashing takes memory and a thread: only a few wait, the others are sent away at once."""
-    from argon2 import PasswordHasher
-
-    from backend.team import passwords
-
+    """Each attempt holds memory and a thread: only a few wait, the others are sent away at once."""
     make_member(Role.ADMIN, "ada")
     with Visitor(served) as admin:
         admin.sign_in("ada")
-        monkeypatch.setattr(passwords, "_hasher", PasswordHasher(time_cost=12, memory_cost=1 << 16, parallelism=1))
-        passwords._nobodys_hash.cache_clear()
-        addresses = [f"198.51.{n}.1" for n in range(80)]
-        with ThreadPoolExecutor(80) as pool:
-            guesses = [pool.submit(_guess, served, "nobody@example.org", "wrong", each) for each in addresses]
-            time.sleep(0.5)
-            began = time.monotonic()
+        monkeypatch.setattr(passwords, "_hasher", SlowHasher(time_cost=1, memory_cost=64, parallelism=1))
+        with ThreadPoolExecutor(60) as pool:
+            guesses = [
+                pool.submit(_guess, served, f"nobody{n}@example.org", "wrong", f"198.51.{n}.1") for n in range(60)
+            ]
+            time.sleep(1)
             assert admin.is_signed_in()
-            waited = time.monotonic() - began
-            statuses = Counter(future.result().status_code for future in guesses)
-    passwords._nobodys_hash.cache_clear()
-    assert waited < 2
-    assert set(statuses) <= {422, 429}
-    assert statuses[422] > 0
+            assert not all(guess.done() for guess in guesses)
+            evaluated = sum(guess.done() and guess.result().status_code == 422 for guess in guesses)
+            assert evaluated <= 16, "the page waited for the flood"
+            statuses = Counter(guess.result().status_code for guess in guesses)
+    assert statuses[422] >= 16
+    assert set(statuses) == {422, 429}

@@ -33,7 +33,7 @@ class Visitor:
     def __init__(self, address: str, *, token: str = "", **headers: str) -> None:
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self.client = httpx.Client(base_url=address, headers=headers, timeout=20)
+        self.client = httpx.Client(base_url=address, headers=headers, timeout=20, verify=False)
 
     def __enter__(self) -> "Visitor":
         return self
@@ -75,7 +75,11 @@ class OpenStream:
 
     def __init__(self, client: httpx.Client, url: str) -> None:
         self._client = httpx.Client(
-            base_url=client.base_url, headers=client.headers, cookies=client.cookies, timeout=httpx.Timeout(20, read=30)
+            base_url=client.base_url,
+            headers=client.headers,
+            cookies=client.cookies,
+            timeout=httpx.Timeout(20, read=30),
+            verify=False,
         )
         self._opened, self._ended = threading.Event(), threading.Event()
         self.status = 0
