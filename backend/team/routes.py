@@ -175,7 +175,7 @@ def _ended(revoked: entrance.Revoked) -> str:
 @router.post("/me/sessions/revoke-others")
 def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
     service.refuse_token_actor(actor)
-    return see_other("/me#sessions", notice=_ended(entrance.revoke_other_sessions(session, actor)))
+    return see_other("/me", notice=_ended(entrance.revoke_other_sessions(session, actor)))
 
 
 @router.post("/me/sessions/{session_id}/revoke")
@@ -184,7 +184,7 @@ def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) ->
     web_session, revoked = entrance.revoke_session(session, actor, session_id)
     tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
     notice = f"The session in {web_session.device or 'an unknown browser'} ended."
-    return see_other("/me#sessions", notice=notice + (tokens if revoked.tokens else ""))
+    return see_other("/me", notice=notice + (tokens if revoked.tokens else ""))
 
 
 @router.post("/me/tokens")

@@ -8,11 +8,13 @@ from sqlalchemy.orm import Session
 
 from backend.db.models import (
     Alarm,
+    ApiToken,
     Environment,
     EnvironmentVersion,
     Preflight,
     SettingChange,
     SignInLink,
+    WebSession,
     Worker,
 )
 from backend.domain.training.alarms import CLEARED
@@ -67,6 +69,7 @@ def make_rows(session: Session) -> dict[str, str]:
     session.add(
         SignInLink(person_id=admin.id, token_hash=hash_secret(link), expires_at=datetime.now(UTC) + timedelta(hours=1))
     )
+    _access(session, admin)
     session.flush()
     return {
         "cookie": cookie_for(session, admin),
@@ -80,6 +83,36 @@ def make_rows(session: Session) -> dict[str, str]:
         "policy": str(policy.id),
         "link": link,
     } | make_judging_rows(session)
+
+
+def _access(session: Session, admin: factories.Person) -> None:
+    """Sessions in other browsers, and tokens of which one created another."""
+    now = datetime.now(UTC)
+    for device, address, days in (
+        ("Safari on iPhone", "2001:db8:31:7::9a4f", 2),
+        ("Firefox on Linux", "192.0.2.17", 9),
+    ):
+        seen = now - timedelta(days=days)
+        times = {"created_at": seen - timedelta(days=3), "seen_at": seen, "expires_at": now + timedelta(days=50)}
+        hashed = hash_secret(new_secret())
+        session.add(
+            WebSession(person_id=admin.id, token_hash=hashed, csrf_token="c", device=device, address=address, **times)
+        )
+    parent = None
+    for name, role, is_read_only in (("nightly evaluation", Role.TRAINER, False), ("dashboard", Role.VIEWER, True)):
+        token = ApiToken(
+            person_id=admin.id,
+            name=name,
+            prefix="pt_x3Ky9a",
+            token_hash=hash_secret(new_secret()),
+            role=role,
+            is_read_only=is_read_only,
+            parent_id=parent,
+            expires_at=now + timedelta(days=60),
+        )
+        session.add(token)
+        session.flush()
+        parent = token.id
 
 
 def _training(session: Session, version: factories.EnvironmentVersion, policy: factories.Policy) -> factories.Run:

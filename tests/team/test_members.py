@@ -18,8 +18,8 @@ def _admin(session: Session) -> Person:
 def test_everybody_sees_the_members_but_only_administrators_get_the_forms(
     viewer: TestClient, admin: TestClient
 ) -> None:
-    assert "Invite somebody" not in viewer.get("/team").text
-    assert "Invite somebody" in admin.get("/team").text
+    assert "Invite a member" not in viewer.get("/team").text
+    assert "Invite a member" in admin.get("/team").text
 
 
 def test_a_role_changes_at_once_and_leaves_a_trace(admin: TestClient, session: Session) -> None:
