@@ -5,8 +5,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr, model_validator
+from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from backend.domain.addresses import read_allowed_hosts
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 _DEVELOPMENT_KEY = "development-only-secret-key"
@@ -38,9 +40,11 @@ class Settings(BaseSettings):
     secret_key: SecretStr = SecretStr(_DEVELOPMENT_KEY)
     """Encrypts stored secrets. `proctor up` makes one of its own in the data folder."""
     secure_cookies: bool = False
-    allow_private_endpoints: bool = True
-    """May policies' base URLs and where notices are sent lie on this machine or in private networks? On a shared server
-    say no."""
+    allow_private_endpoints: bool | None = None
+    """May users' addresses (endpoints, webhooks, mail servers, repositories, remote environments) be on this machine or
+    in private networks? Default: no in production, else yes."""
+    allowed_private_hosts: str = ""
+    """Private addresses that are always allowed: hosts, host:port, IP addresses or networks, separated by commas."""
 
     # workers
     allow_unsandboxed: bool = False
@@ -63,12 +67,29 @@ class Settings(BaseSettings):
     token: SecretStr = SecretStr("")
     """The API token of the command line; empty: the one that `proctor up` left in the data folder."""
 
+    @field_validator("allow_private_endpoints", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @field_validator("allowed_private_hosts")
+    @classmethod
+    def _is_allow_list(cls, value: str) -> str:
+        read_allowed_hosts(value)
+        return value
+
     @model_validator(mode="after")
     def _no_development_secret_in_production(self) -> "Settings":
         if self.stage == "production" and self.secret_key.get_secret_value() in {"", _DEVELOPMENT_KEY}:
             example = secrets.token_urlsafe(32)
             raise ValueError(f"PROCTOR_SECRET_KEY must be set in production, for example to {example}")
         return self
+
+    @property
+    def private_endpoints_allowed(self) -> bool:
+        if self.allow_private_endpoints is None:
+            return self.stage != "production"
+        return self.allow_private_endpoints
 
     @property
     def run_folder(self) -> Path:

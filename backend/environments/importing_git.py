@@ -13,17 +13,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
+from backend.domain.addresses import port_of
 from backend.domain.foreign import MAX_NAMES
 from backend.domain.packages import PackageInvalid
 from backend.environments.importing_sources import (
     MAX_FILE_BYTES,
     MAX_UNPACKED_BYTES,
     checked_url,
-    public_addresses,
 )
-from backend.settings import get_settings
+from backend.outgoing import CannotConnect, outgoing_policy
 
 CLONE_SECONDS = 120.0
 READ_SECONDS = 60.0
@@ -45,6 +45,8 @@ _CAREFUL = {
     "http.lowSpeedLimit": str(SLOW_BYTES),
     "http.lowSpeedTime": str(SLOW_SECONDS),
 }
+_FIRST_THAT_PINS = (2, 37)
+"""The git that knows `http.curloptResolve`."""
 _ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<size>\d+|-)\t(?P<path>.+)$", re.DOTALL)
 _FILE_MODES = {b"100644", b"100755"}
 
@@ -89,15 +91,17 @@ class _Git:
         self._home = folder / "it"
 
     def fetch(self, url: str, reference: str) -> None:
-        options = {**_CAREFUL, **({} if self._is_own else _web_options(url))}
+        address, more = (url, {}) if self._is_own else _web_address(url)
+        options = {**_CAREFUL, **more}
         branch = ("--branch", reference) if reference else ()
         shallow = ("--bare", "--quiet", "--depth", "1", "--no-tags", "--single-branch")
         try:
-            self._run(options, ("clone", *shallow, *branch, "--", url, str(self._home)), CLONE_SECONDS)
+            self._run(options, ("clone", *shallow, *branch, "--", address, str(self._home)), CLONE_SECONDS)
         except subprocess.TimeoutExpired as error:
             raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
         except subprocess.CalledProcessError as error:
-            raise PackageInvalid(f"{url} cannot be cloned: {_why(error.stderr)}") from error
+            why = _own_words(error.stderr) if self._is_own else _why(error.stderr)
+            raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
     def entries(self, path: str) -> list[_Entry]:
         """The plain files below a folder; links and submodules are left out. Raises PackageInvalid."""
@@ -202,27 +206,65 @@ def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
         yield from whole
 
 
-def _web_options(url: str) -> dict[str, str]:
-    """No redirect is followed, and the name leads where it led when it was checked. Raises PackageInvalid."""
+def _web_address(url: str) -> tuple[str, dict[str, str]]:
+    """The address in canonical form, and git's options: no redirect is followed (git then ignores alternates on other
+    hosts too), and the name leads to the addresses that were checked. Raises PackageInvalid."""
     parts = urlsplit(checked_url(url))
-    options = {"http.followRedirects": "false"}
-    if not get_settings().allow_private_endpoints:
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        addresses = public_addresses(str(parts.hostname), port)
-        options["http.curloptResolve"] = f"{parts.hostname}:{port}:{','.join(addresses)}"
-    return options
+    policy = outgoing_policy()
+    if not policy.allow_private:
+        _refuse_old_git()
+    try:
+        target = policy.resolve(str(parts.hostname), port_of(parts))
+    except (CannotConnect, ValueError) as error:
+        raise PackageInvalid(str(error)) from error
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    addresses = ",".join(f"[{address}]" if ":" in address else address for address in target.addresses)
+    pinned = f"{host}:{target.port}:{addresses}"
+    netloc = f"{host}:{parts.port}" if parts.port else host
+    address = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
+    return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
+
+
+def _refuse_old_git() -> None:
+    """An older git ignores the addresses that were checked. Raises PackageInvalid."""
+    told = subprocess.run(["git", "version"], capture_output=True, env=_ALONE, check=True, timeout=READ_SECONDS).stdout
+    version = re.search(rb"(\d+)\.(\d+)", told)
+    if version is None or tuple(map(int, version.groups())) < _FIRST_THAT_PINS:
+        raise PackageInvalid(
+            "this server's git is older than 2.37 and cannot clone safely; upload the package as a zip"
+        )
+
+
+def _own_words(errors: bytes) -> str:
+    """The last line of git's message, for a repository that the reader's own machine cloned."""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
+    return lines[-1][:300] if lines else "git failed"
 
 
 def _why(errors: bytes) -> str:
-    """git's own words, or what they mean."""
-    said = errors.decode(errors="replace").strip()
+    """What git's message means. It is not repeated: git quotes the server's own text."""
+    said = errors.decode(errors="replace")
     if re.search("index-pack|unpack-objects|File too large", said):
         return f"it is larger than {MAX_PACK_BYTES:,} bytes, or broken on its way"
-    if "Operation too slow" in said:
-        return f"its server sent next to nothing for {SLOW_SECONDS} s"
-    if re.search(r"redirect|returned error: 30\d", said):
-        return "its server sends elsewhere (a redirect); give the address where it leads to"
-    lines = [
-        line for line in said.splitlines() if line.startswith(("fatal:", "remote:", "error:"))
-    ] or said.splitlines()
-    return lines[-1][:300] if lines else "git failed"
+    return next((why for pattern, why in _REASONS if re.search(pattern, said)), "git failed") + _status(said)
+
+
+def _status(said: str) -> str:
+    status = re.search(r"returned error: (\d{3})\b", said)
+    return f" (HTTP {status[1]})" if status else ""
+
+
+_REASONS = (
+    ("Operation too slow", f"its server sent next to nothing for {SLOW_SECONDS} s"),
+    (r"redirect|returned error: 30\d", "its server redirects; give the address where it leads to"),
+    (r"Remote branch .* not found|couldn't find remote ref", "it has no such branch or tag"),
+    (r"could not read Username|Authentication failed|error: 40[13]", "its server asks for a sign-in"),
+    (r"repository .* not found|error: 404", "there is no repository at this address"),
+    ("Connection refused|Failed to connect", "its server cannot be reached"),
+    ("SSL|certificate", "the server's TLS certificate was refused"),
+    (r"not valid: is this a git repository|not a git repository", "there is no git repository at this address"),
+    (r"empty repository|no commit", "the repository has no commit"),
+    (r"error: 5\d\d", "its server failed"),
+)
+"""git's own words, matched in this order."""

@@ -6,10 +6,10 @@ import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
-from backend import outgoing
+from backend.domain.addresses import port_of
 from backend.domain.foreign import MAX_NAMES
 from backend.domain.packages import PackageInvalid
-from backend.settings import get_settings
+from backend.outgoing import CannotConnect, outgoing_policy
 
 MAX_UPLOAD_BYTES = 30_000_000
 MAX_UNPACKED_BYTES = 80_000_000
@@ -57,7 +57,7 @@ def checked_url(text: str) -> str:
     url = text.strip().rstrip("/")
     try:
         parts = urlsplit(url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        port = port_of(parts)
     except ValueError as error:
         raise PackageInvalid(f"this is not an address: {error}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -66,14 +66,8 @@ def checked_url(text: str) -> str:
         raise PackageInvalid("leave names and passwords out of the address")
     if any(character.isspace() or ord(character) < 32 for character in url):
         raise PackageInvalid("an address has no spaces")
-    if not get_settings().allow_private_endpoints:
-        public_addresses(parts.hostname, port)
-    return url
-
-
-def public_addresses(host: str, port: int) -> list[str]:
-    """Where a name leads to. Raises PackageInvalid when any of it is private."""
     try:
-        return outgoing.public_addresses(host, port)
-    except outgoing.AddressRefused as error:
+        outgoing_policy().check_host(parts.hostname, port)
+    except CannotConnect as error:
         raise PackageInvalid(str(error)) from error
+    return url

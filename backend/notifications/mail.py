@@ -1,5 +1,6 @@
 """Sending a notice by SMTP."""
 
+import re
 import smtplib
 import socket
 import ssl
@@ -8,17 +9,18 @@ from typing import Any
 from backend.domain.notices import Security
 from backend.notifications.failures import DeliveryFailed
 from backend.notifications.messages import Message
-from backend.outgoing import AddressRefused, allowed_address
+from backend.outgoing import AddressRefused
+from backend.outgoing.policy import connect
 
 TIMEOUT_SECONDS = 15.0
 """For each answer of the server."""
 
 
 class _Smtp(smtplib.SMTP):
-    """Connects to the address that was looked at; the host's own name stays that of the certificate."""
+    """Connects under the outgoing policy; the host's own name stays that of the certificate."""
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        return socket.create_connection((allowed_address(host, port), port), timeout)
+        return connect(host, port, timeout)
 
 
 class _SmtpOverTls(smtplib.SMTP_SSL, _Smtp):
@@ -34,7 +36,7 @@ def send(configuration: dict[str, Any], message: Message, password: str | None) 
                 server.login(configuration["user"], password or "")
             left_out = server.send_message(mail, configuration["sender"], configuration["recipients"])
     except AddressRefused as error:
-        raise DeliveryFailed(f"{error}.") from error
+        raise DeliveryFailed(str(error)) from error
     except smtplib.SMTPException as error:
         raise DeliveryFailed(_words(error), is_final=_is_final(error)) from error
     except (OSError, ValueError) as error:
@@ -67,14 +69,40 @@ def _is_final(error: smtplib.SMTPException) -> bool:
 
 
 def _words(error: smtplib.SMTPException) -> str:
+    """Reply codes only: the text may be that of any service that listens at this address."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        told = "; ".join(f"{who}: {code} {_text(said)}" for who, (code, said) in error.recipients.items())
+        told = "; ".join(f"{who}: {_code(code, said)}" for who, (code, said) in error.recipients.items())
         return f"The server refused the recipients: {told}."
     if isinstance(error, smtplib.SMTPResponseException):
-        return f"The server answered {error.smtp_code} {_text(error.smtp_error)}."
-    return f"{error or type(error).__name__}."
+        return f"The server answered {_code(error.smtp_code, error.smtp_error)}."
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return "The server does not offer what this destination needs: STARTTLS, or signing in."
+    if isinstance(error, smtplib.SMTPServerDisconnected):
+        return "The server closed the connection."
+    return f"{type(error).__name__}."
 
 
-def _text(said: bytes | str) -> str:
+def _code(code: int, said: bytes | str) -> str:
+    """`550 5.1.1`: the code and, where the reply begins with one, the enhanced code (RFC 3463)."""
     text = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-    return " ".join(text.split())[:300].rstrip(".")
+    enhanced = re.match(r"[245]\.\d{1,3}\.\d{1,3}(?=\s|$)", text)
+    name = _SMTP_CODES.get(code, "")
+    return " ".join(part for part in (str(code), enhanced[0] if enhanced else "", name and f"({name})") if part)
+
+
+_SMTP_CODES = {
+    421: "the service is not available",
+    450: "the mailbox is busy",
+    451: "it failed on its side",
+    452: "it has no storage left",
+    454: "signing in failed for now",
+    530: "it wants you to sign in",
+    534: "it wants another way of signing in",
+    535: "it refused the user name or the password",
+    550: "no such mailbox, or access denied",
+    551: "the user is not local",
+    552: "the mail is too large",
+    553: "the mailbox name is not allowed",
+    554: "the transaction failed",
+}
+"""RFC 5321 and RFC 4954, in our own words."""

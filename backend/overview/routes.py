@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.db.models import Run
+from backend.domain.addresses import read_allowed_hosts
 from backend.domain.vocabulary import Queue, RunKind
 from backend.events import REVIEW, RUNS, run_topic
 from backend.judging.review.forms import ReviewFilter
@@ -20,7 +21,7 @@ from backend.judging.review.queries import queue as review_queue
 from backend.judging.review.screens import Row, rows_of
 from backend.overview import queries
 from backend.overview.queries import Stock
-from backend.settings import get_settings
+from backend.settings import Settings, get_settings
 from backend.training.workers import offers, workers
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.identity import Actor
@@ -124,5 +125,12 @@ def _facts(session: Session) -> list[tuple[str, Any]]:
             "Artifacts",
             "in the data folder" if not settings.artifacts_url else settings.artifacts_url.partition("://")[0],
         ),
-        ("Policies in private networks", "allowed" if settings.allow_private_endpoints else "refused"),
+        ("Addresses in private networks", _private_networks(settings)),
     ]
+
+
+def _private_networks(settings: Settings) -> str:
+    if settings.private_endpoints_allowed:
+        return "allowed"
+    entries = len(read_allowed_hosts(settings.allowed_private_hosts))
+    return f"refused, except {entries} on the allow list" if entries else "refused"

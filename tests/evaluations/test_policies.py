@@ -2,16 +2,14 @@
 
 import pytest
 from fastapi.testclient import TestClient
-from pydantic import SecretStr
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Policy
 from backend.domain.vocabulary import PolicyKind
-from backend.evaluations.policies import endpoints
 from backend.evaluations.policies.secrets import SecretUnreadable, secret_of
 from backend.evaluations.service import ensure_scripted_policies
-from backend.settings import Settings
+from backend.settings import get_settings
 from tests.factories import make_policy
 
 ENDPOINT = {
@@ -81,13 +79,14 @@ def test_bad_input_names_the_field(session: Session, trainer: TestClient, fields
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "10.0.0.1", "169.254.169.254", "[::1]", "0.0.0.0"])
 def test_private_addresses_are_refused_where_they_are_not_allowed(
-    trainer: TestClient, monkeypatch: pytest.MonkeyPatch, host: str
+    trainer: TestClient, monkeypatch: pytest.MonkeyPatch, host: str, request: pytest.FixtureRequest
 ) -> None:
-    closed = Settings(allow_private_endpoints=False, secret_key=SecretStr("k"))
-    monkeypatch.setattr(endpoints, "get_settings", lambda: closed)
+    monkeypatch.setenv("PROCTOR_ALLOW_PRIVATE_ENDPOINTS", "false")
+    get_settings.cache_clear()
+    request.addfinalizer(get_settings.cache_clear)
     answer = trainer.post("/api/v1/policies", json=ENDPOINT | {"base_url": f"http://{host}/v1"})
     assert answer.status_code == 422
-    assert "private network" in answer.json()["fields"]["base_url"]
+    assert "does not connect to it" in answer.json()["fields"]["base_url"]
 
 
 def test_names_are_unique_until_deleted(session: Session, trainer: TestClient) -> None:

@@ -74,9 +74,17 @@ async def test_it_waits_as_long_as_the_endpoint_says() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (error(429, "slow down"), "the endpoint answered 429: slow down (3 tries)"),
-        (error(500, "boom"), "the endpoint answered 500: boom (3 tries)"),
-        (raw(b"", 502), "the endpoint answered 502: (nothing) (3 tries)"),
+        (
+            error(429, "slow down"),
+            "the endpoint answered HTTP 429 (application/json, 33 bytes). Lower the request limit or try again later."
+            " (3 tries)",
+        ),
+        (
+            error(500, "boom"),
+            "the endpoint answered HTTP 500 (application/json, 28 bytes). The server failed; its own log has the"
+            " reason. (3 tries)",
+        ),
+        (raw(b"", 502), "the endpoint answered HTTP 502 (application/json, 0 bytes)."),
         (
             raw(b"<html>\n<title>Sign in</title>", content_type="text/html"),
             "the endpoint answered 200 with something that is not JSON (29 bytes) (3 tries)",
@@ -114,7 +122,7 @@ async def test_an_endpoint_that_is_down_fails_the_rollout() -> None:
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
 async def test_a_refusal_is_final(status: int) -> None:
     async with serving(error(status, "no such model")) as endpoint:
-        with pytest.raises(EndpointRefused, match=f"the endpoint answered {status}: no such model"):
+        with pytest.raises(EndpointRefused, match=f"the endpoint answered HTTP {status}"):
             await ask(endpoint.url)
     assert len(endpoint.bodies) == 1
     assert not EndpointRefused.is_retryable
@@ -122,10 +130,9 @@ async def test_a_refusal_is_final(status: int) -> None:
 
 async def test_the_key_is_in_no_message() -> None:
     async with serving(error(401, f"Incorrect API key provided: {KEY}.")) as endpoint:
-        with pytest.raises(PolicyError) as caught:
+        with pytest.raises(PolicyError, match="The key was not accepted") as caught:
             await ask(endpoint.url)
     assert KEY not in str(caught.value)
-    assert "provided: ***" in str(caught.value)
 
 
 async def test_newer_models_get_the_limit_by_its_newer_name() -> None:
@@ -140,12 +147,12 @@ async def test_newer_models_get_the_limit_by_its_newer_name() -> None:
     "host", ["127.0.0.1", "localhost", "10.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254"]
 )
 async def test_private_addresses_are_refused_where_the_installation_says_so(
-    host: str, monkeypatch: pytest.MonkeyPatch
+    host: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setenv("PROCTOR_ALLOW_PRIVATE_ENDPOINTS", "false")
     get_settings.cache_clear()
+    request.addfinalizer(get_settings.cache_clear)
     async with serving(completion()) as endpoint:
-        with pytest.raises(EndpointRefused, match="private network"):
+        with pytest.raises(EndpointRefused, match="does not connect to it"):
             await ask(endpoint.url.replace("127.0.0.1", host))
-    get_settings.cache_clear()
     assert endpoint.bodies == []

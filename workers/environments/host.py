@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from backend.domain.errors import SandboxError
 from backend.domain.network import NetworkRule
 from backend.logs import configure_logging
+from backend.outgoing import OutgoingPolicy, policy_of
 from backend.settings import Settings
 from workers.environments.api import Api
 from workers.environments.containers import Engine, connect
@@ -102,7 +103,7 @@ async def _parts(settings: Settings, limits: Limits, launcher: str, root_because
     sources = Sources(installer, folder / "root") if offer.launcher is Launcher.JAIL else None
     environments = VirtualEnvironments(installer, sources, most)
     runtimes = Runtimes(environments, offer, folder)
-    grants = Grants(NetworkRule.read(settings.allow_network), settings.allow_private_endpoints)
+    grants = Grants(NetworkRule.read(settings.allow_network), _outgoing(settings))
     pool = Pool(runtimes, Starter(runtimes, offer, folder, grants, engine), limits)
     store = PackageStore(settings.data / "packages")
     upkeep = asyncio.create_task(pool.keep_house())
@@ -136,6 +137,13 @@ async def _warm_up(runtimes: Runtimes, offer: Offer) -> None:
 
 def _token(settings: Settings) -> str:
     return "" if _is_local(settings) else settings.envhost_token.get_secret_value()
+
+
+def _outgoing(settings: Settings) -> OutgoingPolicy:
+    """Over the network the env host serves a shared installation, whose stage it is not told."""
+    if settings.allow_private_endpoints is None and not _is_local(settings):
+        settings = settings.model_copy(update={"allow_private_endpoints": False})
+    return policy_of(settings)
 
 
 def _is_local(settings: Settings) -> bool:

@@ -1,20 +1,23 @@
 """A server that somebody else runs: nothing of it runs here; its frames are carried to and from our socket."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import WSMsgType, web
 
-from backend.domain.errors import PolicyError, SandboxError
+from backend.domain.addresses import port_of
+from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
+from backend.outgoing import CannotConnect, OutgoingPolicy
+from backend.outgoing.client import BodyTooLarge, open_session, read_body, reason_of
+from backend.outgoing.errors import describe_body
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.wire import MAX_FRAME_BYTES
-from workers.policies.endpoints import connector
 
+SCHEMA_PATH = "/schema"
 _ANSWER_SECONDS = 30.0
 _MAX_ANSWER_BYTES = 2_000_000
 
@@ -44,17 +47,17 @@ class Relay:
         self.exited.set()
 
 
-async def open_relay(resources: ResourcesSpec, listener: Any, *, allow_private: bool) -> Relay:
-    """Serve on `listener` what stands at `resources.remote`."""
-    with _refusals():
-        http = aiohttp.ClientSession(connector=connector(resources.remote, allow_private=allow_private))
+async def open_relay(resources: ResourcesSpec, listener: Any, *, policy: OutgoingPolicy) -> Relay:
+    """Serve on `listener` what stands at `resources.remote`. Raises SandboxError where its address is not allowed."""
+    await _check(resources.remote, policy)
+    http = open_session(seconds=None, policy=policy)
     app = web.Application()
     carrier = _Carrier(resources, http)
     app.add_routes(
         [
             web.get("/ws", carrier.carry_session),
             web.get(CAPACITY_PATH, carrier.capacity),
-            web.get("/{path:.*}", carrier.carry_answer),
+            web.get(SCHEMA_PATH, carrier.carry_schema),
         ]
     )
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
@@ -63,13 +66,13 @@ async def open_relay(resources: ResourcesSpec, listener: Any, *, allow_private: 
     return Relay(runner, http)
 
 
-@contextlib.contextmanager
-def _refusals() -> Iterator[None]:
-    """The rule about private addresses is the policies'; here it is the sandbox that refuses."""
+async def _check(url: str, policy: OutgoingPolicy) -> None:
+    """Say early what every connection would be refused for."""
     try:
-        yield
-    except PolicyError as error:
-        raise SandboxError(str(error)) from error
+        parts = urlsplit(url)
+        await asyncio.to_thread(policy.resolve, str(parts.hostname or ""), port_of(parts))
+    except (CannotConnect, ValueError) as error:
+        raise SandboxError(f"the remote environment at {url[:200]} cannot be used: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,18 @@ class _Carrier:
         """What the manifest says; the far side counts its sessions itself."""
         return web.json_response({"sessions": self.resources.sessions})
 
-    async def carry_answer(self, request: web.Request) -> web.Response:
+    async def carry_schema(self, request: web.Request) -> web.Response:
+        """Its schemas. An error body may be any service's, so that only its type and size are carried."""
         timeout = aiohttp.ClientTimeout(total=_ANSWER_SECONDS)
         try:
-            async with self.http.get(f"{self.base}/{request.match_info['path']}", timeout=timeout) as answer:
-                body = await answer.content.read(_MAX_ANSWER_BYTES)
-                return web.Response(body=body, status=answer.status, content_type="application/json")
-        except (aiohttp.ClientError, OSError, TimeoutError, PolicyError) as error:
+            async with self.http.get(f"{self.base}{SCHEMA_PATH}", timeout=timeout) as answer:
+                body = await read_body(answer, _MAX_ANSWER_BYTES)
+        except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
             raise web.HTTPBadGateway(reason=_one_line(error)) from error
+        if answer.status != 200:
+            shown = f"HTTP {answer.status} ({describe_body(answer.headers.get('Content-Type'), body)})"
+            raise web.HTTPBadGateway(reason=f"the remote server answered {shown}")
+        return web.Response(body=body, content_type="application/json")
 
     async def carry_session(self, request: web.Request) -> web.StreamResponse:
         outer = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False)
@@ -101,7 +108,7 @@ class _Carrier:
             async with self.http.ws_connect(url, max_msg_size=MAX_FRAME_BYTES, compress=0) as inner:
                 await outer.prepare(request)
                 await carry_both(outer, inner)
-        except (aiohttp.ClientError, OSError, TimeoutError, PolicyError) as error:
+        except (aiohttp.ClientError, OSError) as error:
             raise web.HTTPBadGateway(reason=_one_line(error)) from error
         return outer
 
@@ -123,4 +130,4 @@ async def _carry(source: Socket, target: Socket) -> None:
 
 
 def _one_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".replace("\n", " ").replace("\r", " ")[:300]
+    return f"the remote server cannot be used: {reason_of(error)}".replace("\n", " ").replace("\r", " ")[:300]

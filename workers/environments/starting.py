@@ -9,6 +9,7 @@ from pathlib import Path
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.network import NOBODY, NetworkRule
+from backend.outgoing import OutgoingPolicy
 from workers.environments.containers import SOCKET, Engine
 from workers.environments.launchers import Launcher, Offer
 from workers.environments.logs import LogTail
@@ -23,8 +24,8 @@ class Grants:
     """What the operator of this machine allows the env host."""
 
     network: NetworkRule
-    private_addresses: bool = True
-    """May remote servers lie in private networks?"""
+    outgoing: OutgoingPolicy
+    """Where remote servers may be."""
 
     def refuse_network(self, package: StoredPackage, resources: ResourcesSpec, *, is_granted: bool) -> None:
         """Raises SandboxError for servers that want a network and have no grant, or no right to one here."""
@@ -64,7 +65,7 @@ class Starter:
         path = self._home() / SOCKET
         listener = listen(path)
         try:
-            relay = await open_relay(resources, listener, allow_private=self._grants.private_addresses)
+            relay = await open_relay(resources, listener, policy=self._grants.outgoing)
         except BaseException:
             listener.close()
             shutil.rmtree(path.parent, ignore_errors=True)

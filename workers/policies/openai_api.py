@@ -21,11 +21,11 @@ from backend.domain.plans import Sampling
 from backend.domain.prices import Limits
 from backend.domain.prompts import render_system
 from backend.domain.text import plain_text
-from backend.settings import get_settings
+from backend.outgoing import OutgoingPolicy
+from backend.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of, refusal_in
+from backend.outgoing.errors import describe_error
 from workers.policies.base import EpisodeStart, Player, Reply, TextTrace, TokenTrace, Turn
-from workers.policies.completions import in_words
 from workers.policies.effort import Effort
-from workers.policies.endpoints import PrivateAddress, connector
 from workers.policies.pace import Pace
 from workers.policies.replies import Completion, NoCompletion, read_completion
 from workers.policies.token_traces import Tokens
@@ -108,10 +108,7 @@ class OpenAiPolicy:
 
     async def begin(self, start: EpisodeStart) -> Player:
         if self._session is None:
-            try:
-                self._session = self._open()
-            except PrivateAddress as error:
-                raise EndpointRefused(str(error)) from error
+            self._session = self._open()
         return _ApiPlayer(self, start, self._endpoint)
 
     async def aclose(self) -> None:
@@ -128,12 +125,8 @@ class OpenAiPolicy:
             self._url = URL(f"{endpoint.base_url.rstrip('/')}/chat/completions")
         except ValueError as error:
             raise EndpointRefused(f"not an address: {error}") from error
-        return aiohttp.ClientSession(
-            connector=connector(endpoint.base_url, allow_private=endpoint.is_own or _may_be_private()),
-            headers=headers,
-            timeout=aiohttp.ClientTimeout(total=endpoint.timeout_seconds),
-            auto_decompress=True,
-        )
+        policy = OutgoingPolicy.only(endpoint.base_url) if endpoint.is_own else None
+        return open_session(seconds=endpoint.timeout_seconds, headers=headers, policy=policy)
 
     async def complete(self, turn: Turn, seed: int) -> Completion:
         """One answer; tried again with back-off while the endpoint is busy. What was waited is told in the reply."""
@@ -180,21 +173,23 @@ class OpenAiPolicy:
         assert self._session is not None, "begin comes before the first turn"
         assert self._url is not None
         try:
-            async with self._session.post(self._url, data=body, allow_redirects=False) as response:
-                return response.status, response.headers, await _bounded(response)
-        except PrivateAddress as error:
-            raise EndpointRefused(str(error)) from error
+            async with self._session.post(self._url, data=body) as response:
+                return response.status, response.headers, await read_body(response, MAX_RESPONSE_BYTES)
+        except Redirected as error:
+            raise EndpointRefused(f"the endpoint answered {error}; enter that address as the base URL") from error
         except TimeoutError as error:
             self._pace.refused()
             raise _Busy(f"the endpoint did not answer within {self._endpoint.timeout_seconds:g} s") from error
+        except BodyTooLarge as error:
+            raise _Busy(f"the endpoint answered more than {MAX_RESPONSE_BYTES:,} bytes") from error
         except aiohttp.ClientPayloadError as error:
             raise _Busy("the endpoint broke off in the middle of its answer") from error
         except aiohttp.InvalidURL as error:
-            raise EndpointRefused(f"not an address: {error}") from error
+            raise EndpointRefused("the base URL is not a valid address") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _Busy(
-                self._without_key(f"the endpoint cannot be reached: {error or type(error).__name__}")
-            ) from error
+            if refusal := refusal_in(error):
+                raise EndpointRefused(str(refusal)) from error
+            raise _Busy(f"the endpoint cannot be reached: {reason_of(error)}") from error
 
     def _body(self, turn: Turn, seed: int) -> bytes:
         endpoint = self._endpoint
@@ -220,7 +215,7 @@ class OpenAiPolicy:
             return plain_text(json.dumps(body, ensure_ascii=False)).encode()
 
     def _problem(self, status: int, headers: Mapping[str, str], body: bytes) -> PolicyError:
-        message = self._without_key(f"the endpoint answered {status}: {in_words(body)}")
+        message = f"the endpoint answered {describe_error(status, headers, body, secret=self._endpoint.key)}"
         if status in _BUSY:
             wait = _retry_after(headers.get("Retry-After"))
             if status in _TOO_MUCH:
@@ -230,14 +225,6 @@ class OpenAiPolicy:
             self._limit_field = "max_completion_tokens"  # newer models know the limit by this name only
             return _Busy(message)
         return EndpointRefused(message)
-
-    def _without_key(self, text: str) -> str:
-        """Some endpoints repeat the key in their error."""
-        return text.replace(self._endpoint.key, "***") if self._endpoint.key else text
-
-
-def _may_be_private() -> bool:
-    return get_settings().allow_private_endpoints
 
 
 class _ApiPlayer:
@@ -267,20 +254,6 @@ class _ApiPlayer:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    if (response.content_length or MAX_RESPONSE_BYTES + 1) <= MAX_RESPONSE_BYTES and not response.headers.get(
-        "Content-Encoding"
-    ):
-        return await response.read()
-    chunks, size = [], 0
-    async for chunk in response.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_RESPONSE_BYTES:
-            raise _Busy(f"the endpoint answered more than {MAX_RESPONSE_BYTES:,} bytes")
-    return b"".join(chunks)
 
 
 def _retry_after(value: str | None) -> float:

@@ -9,13 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
-
 from backend.domain.connections import MAX_MODELS, ConnectionReport, Finding
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
-from backend.settings import get_settings
-from workers.policies.endpoints import PrivateAddress, connector
+from backend.outgoing.client import open_session
 from workers.policies.probe_requests import Answer, Asking, Unreachable
 
 REQUEST_SECONDS = 20.0
@@ -84,14 +81,17 @@ class _Probe:
         try:
             answer = await self.line.ask("GET", "/models")
         except Unreachable as error:
-            self._find("reach", _BAD, f"{self.line.base_url} cannot be reached: {error}.", _advice(self.line.base_url))
-            return None
-        if 300 <= answer.status < 400:
-            self._find("reach", _BAD, f"It sends elsewhere: {answer.location}.", "Enter that address as the base URL.")
+            advice = "Enter that address as the base URL." if error.is_redirect else _advice(self.line.base_url)
+            self._find("reach", _BAD, f"{self.line.base_url} cannot be used: {error}.", advice)
             return None
         self._find("reach", _OK, f"The endpoint answered in {answer.seconds:.2f} s.")
         if answer.status in {401, 403}:
-            self._find("key", _BAD, f"It does not accept the key: {answer.words}.", self._key_advice())
+            self._find(
+                "key",
+                _BAD,
+                f"The endpoint does not accept the key: HTTP {answer.status} ({answer.shown}).",
+                self._key_advice(),
+            )
             return None
         return answer
 
@@ -135,26 +135,36 @@ class _Probe:
                 self._find("completion", _WARN, f"{told} It counts no tokens.", "Tokens and cost will not be known.")
             return True
         if answer.status in {401, 403}:
-            self._find("key", _BAD, f"It does not accept the key: {answer.words}.", self._key_advice())
+            self._find(
+                "key",
+                _BAD,
+                f"The endpoint does not accept the key: HTTP {answer.status} ({answer.shown}).",
+                self._key_advice(),
+            )
         elif answer.status == 404:
-            self._find("completion", _BAD, f"It answered 404: {answer.words}.", "Check the base URL and the model.")
+            self._find(
+                "completion",
+                _BAD,
+                f"The endpoint answered HTTP 404 ({answer.shown}).",
+                "Check the base URL and the model.",
+            )
         elif answer.status in {402, 429}:
             self._find(
                 "completion",
                 _BAD,
-                f"It answered {answer.status}: {answer.words}.",
+                f"The endpoint answered HTTP {answer.status} ({answer.shown}).",
                 "Look at the account's credit and limits.",
             )
         elif answer.status == 200:
             self._find(
                 "completion",
                 _BAD,
-                f"Its answer is no completion: {answer.words}.",
+                f"The answer is not a chat completion ({answer.shown}).",
                 "The base URL should end where /chat/completions begins, often in /v1.",
             )
         else:
             self._find(
-                "completion", _BAD, f"It answered {answer.status}: {answer.words}.", "Mend what it complains of."
+                "completion", _BAD, f"The endpoint answered HTTP {answer.status} ({answer.shown}).", answer.advice
             )
         return False
 
@@ -163,7 +173,7 @@ class _Probe:
         first = await self.line.completion(question, seed=7, temperature=1.0)
         if not first.is_completion:
             advice = "Choose “no seed” for this policy." if first.status == 400 else ""
-            self._find("seed", _WARN, f"With a seed it answered {first.status}: {first.words}.", advice)
+            self._find("seed", _WARN, f"With a seed the endpoint answered HTTP {first.status} ({first.shown}).", advice)
             return
         second = await self.line.completion(question, seed=7, temperature=1.0)
         if second.is_completion and second.message.get("content") == first.message.get("content"):
@@ -193,7 +203,7 @@ class _Probe:
             self._find(
                 "tools",
                 _WARN,
-                f"With tools it answered {answer.status}: {answer.words}.",
+                f"With tools the endpoint answered HTTP {answer.status} ({answer.shown}).",
                 "Choose “tool calls as text” for this policy.",
             )
 
@@ -207,7 +217,7 @@ class _Probe:
             self._find(
                 "logprobs",
                 _WARN,
-                f"Asked for log-probabilities it answered {answer.status}: {answer.words}.",
+                f"With log-probabilities the endpoint answered HTTP {answer.status} ({answer.shown}).",
                 "Leave them off.",
             )
 
@@ -226,7 +236,7 @@ class _Probe:
             self._find(
                 "schema",
                 _WARN,
-                f"With a JSON schema it answered {answer.status}: {answer.words}.",
+                f"With a JSON schema the endpoint answered HTTP {answer.status} ({answer.shown}).",
                 "As a judge it is told the form in words instead.",
             )
 
@@ -241,13 +251,7 @@ async def probe(
     headers = {"Accept": "application/json", "User-Agent": "proctor"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
-    try:
-        pool = connector(base_url, allow_private=get_settings().allow_private_endpoints)
-    except PrivateAddress as error:
-        refused = Finding(check="reach", status=_BAD, sentence=str(error), advice=_advice(base_url))
-        return ConnectionReport(base_url=base_url, model=model, findings=[refused])
-    limit = aiohttp.ClientTimeout(total=request_seconds)
-    async with aiohttp.ClientSession(connector=pool, headers=headers, timeout=limit) as session:
+    async with open_session(seconds=request_seconds, headers=headers) as session:
         looking = _Probe(Asking(base_url, model, key, extra, session))
         await looking.look()
     return ConnectionReport(

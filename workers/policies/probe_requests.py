@@ -8,26 +8,32 @@ from typing import Any
 
 import aiohttp
 
-from backend.domain.text import plain_text
-from workers.policies.endpoints import PrivateAddress
+from backend.outgoing.client import BodyTooLarge, Redirected, read_body, reason_of
+from backend.outgoing.errors import advice_for, describe_body, error_code
 
 MAX_BYTES = 2_000_000
-MAX_TOLD = 300
-"""Characters of an endpoint's own words in a sentence."""
 TOKENS = 32
 
 
 class Unreachable(Exception):
-    """No answer of HTTP came."""
+    """No answer of HTTP came, or only a redirect."""
+
+    def __init__(self, reason: str, *, is_redirect: bool = False) -> None:
+        super().__init__(reason)
+        self.is_redirect = is_redirect
 
 
 @dataclass(slots=True)
 class Answer:
     status: int
     body: Any
-    """JSON, or the text where it is none."""
-    location: str
+    """JSON, or None where it is none."""
+    shown: str
+    """Its error code, or its type and size; never its words."""
+    advice: str
     seconds: float
+    wants_newer_limit: bool = False
+    """It mentions `max_completion_tokens`."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -41,16 +47,6 @@ class Answer:
     @property
     def is_completion(self) -> bool:
         return self.status == 200 and bool(self.message)
-
-    @property
-    def words(self) -> str:
-        """The endpoint's own, cut."""
-        found = self.body
-        if isinstance(found, dict):
-            found = found.get("error", found.get("detail", found))
-            found = found.get("message", found) if isinstance(found, dict) else found
-        text = found if isinstance(found, str) else json.dumps(found, default=str)
-        return " ".join(plain_text(text).split())[:MAX_TOLD] or "nothing"
 
 
 @dataclass(slots=True)
@@ -67,7 +63,7 @@ class Asking:
     async def completion(self, question: str, **fields: Any) -> Answer:
         body = {"model": self.model, "messages": [{"role": "user", "content": question}], self.limit_field: TOKENS}
         answer = await self.ask("POST", "/chat/completions", body | dict(self.extra) | fields)
-        if answer.status == 400 and self.limit_field == "max_tokens" and "max_completion_tokens" in str(answer.body):
+        if answer.status == 400 and self.limit_field == "max_tokens" and answer.wants_newer_limit:
             self.limit_field = "max_completion_tokens"
             more = {("max_completion_tokens" if name == "max_tokens" else name): v for name, v in fields.items()}
             return await self.completion(question, **more)
@@ -77,33 +73,22 @@ class Asking:
         began = time.monotonic()
         url = f"{self.base_url.rstrip('/')}{path}"
         try:
-            async with self.session.request(method, url, json=body, allow_redirects=False) as response:
-                text = (await _bounded(response)).decode(errors="replace")
-                location = response.headers.get("Location", "")[:MAX_TOLD]
-                return Answer(response.status, _read(self._hide(text)), location, time.monotonic() - began)
-        except PrivateAddress as error:
-            raise Unreachable(str(error).rstrip(".")) from error
-        except TimeoutError as error:
-            raise Unreachable("it did not answer in time") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Unreachable(self._hide(str(error) or type(error).__name__)[:MAX_TOLD].rstrip(".")) from error
-
-    def _hide(self, text: str) -> str:
-        """Some endpoints repeat the key."""
-        return text.replace(self.key, "***") if self.key else text
+            async with self.session.request(method, url, json=body) as response:
+                content = await read_body(response, MAX_BYTES)
+        except (aiohttp.ClientError, OSError, BodyTooLarge) as error:
+            raise Unreachable(reason_of(error), is_redirect=isinstance(error, Redirected)) from error
+        return Answer(
+            response.status,
+            _read(content),
+            error_code(content, self.key) or describe_body(response.headers.get("Content-Type"), content),
+            advice_for(response.status, content),
+            time.monotonic() - began,
+            b"max_completion_tokens" in content,
+        )
 
 
-def _read(text: str) -> Any:
+def _read(content: bytes) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(content)
     except (ValueError, RecursionError):
-        return text
-
-
-async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    found = bytearray()
-    async for chunk in response.content.iter_any():
-        found += chunk
-        if len(found) > MAX_BYTES:
-            raise ValueError(f"it answered more than {MAX_BYTES:,} bytes")
-    return bytes(found)
+        return None

@@ -1,0 +1,160 @@
+"""Hosts and IP addresses: their canonical form, which of them are public, and the entries of an allow list."""
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from urllib.parse import SplitResult
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_NUMBER = re.compile(r"(0x[0-9a-f]*|[0-9]+)")
+_HOST_AND_PORT = re.compile(r"(?P<host>\[[^\]]+\]|[^:]+):(?P<port>\d{1,5})")
+_METADATA = frozenset(
+    ipaddress.ip_address(text)
+    for text in ("169.254.169.254", "168.63.129.16", "100.100.100.200", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
+)
+"""Where clouds serve a machine's credentials, several of them outside the link-local range."""
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+"""RFC 6052: a DNS64 resolver puts public IPv4 addresses here."""
+_EMBEDS_IPV4 = tuple(ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48"))
+"""IPv4-compatible, IPv4-translated and local-use NAT64 (RFC 8215): the last 32 bits are an IPv4 address."""
+_ISATAP = (0x00005EFE, 0x02005EFE)
+
+
+class Reach(IntEnum):
+    """How far an address is reachable. Higher is more dangerous."""
+
+    PUBLIC = 0
+    PRIVATE = 1
+    """This machine, private networks and every range that is not global unicast."""
+    LINK_LOCAL = 2
+    """Link-local and multicast addresses and the metadata services of clouds."""
+
+
+class BadHost(ValueError):
+    """A host that is neither a DNS name nor an IP address in its usual notation."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHost:
+    """One entry of `PROCTOR_ALLOWED_PRIVATE_HOSTS`. Exactly one of `name` and `network` is set."""
+
+    name: str = ""
+    network: Network | None = None
+    port: int | None = None
+    """None: all ports."""
+
+    def matches(self, host: str, address: Address, port: int) -> bool:
+        """Return whether the entry allows `address`, to which the canonical `host` resolved."""
+        if self.port not in (None, port):
+            return False
+        if self.network is None:
+            return self.name == host
+        mapped = getattr(address, "ipv4_mapped", None)
+        return (mapped or address) in self.network
+
+
+def canonical_host(text: str) -> str:
+    """Return a DNS name in lower-case ASCII without a trailing dot, or an IP address in its usual notation.
+
+    Raises BadHost for zone ids and for the octal, hexadecimal, decimal and shortened IPv4 notations, which programs
+    read differently.
+    """
+    host = text.strip().removeprefix("[").removesuffix("]")
+    shown = repr(text[:100])
+    if ":" in host:
+        if "%" in host:
+            raise BadHost(f"{shown} has a zone id; leave it out")
+        try:
+            return str(ipaddress.IPv6Address(host))
+        except ValueError as error:
+            raise BadHost(f"{shown} is not an IPv6 address") from error
+    if not host.isascii():
+        host = _ascii(host, shown)
+    host = host.lower().removesuffix(".")
+    labels = host.split(".")
+    if _NUMBER.fullmatch(labels[-1]):
+        try:
+            return str(ipaddress.IPv4Address(host))
+        except ValueError as error:
+            raise BadHost(f"{shown} is not an IPv4 address; write it as four decimal numbers") from error
+    if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
+        raise BadHost(f"{shown} is not a host name")
+    return host
+
+
+def port_of(parts: SplitResult) -> int:
+    """Return the port of an http(s) address. Raises ValueError when it is not a port."""
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def reach_of(address: Address) -> Reach:
+    """Classify an address. An IPv6 address that carries an IPv4 address is at least as dangerous as that one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return _own_reach(address)
+    if address.ipv4_mapped:
+        return _own_reach(address.ipv4_mapped)
+    carried: list[Address] = [address, *_embedded(address)]
+    return max(map(_own_reach, carried))
+
+
+def read_allowed_hosts(text: str) -> tuple[AllowedHost, ...]:
+    """Parse a comma-separated allow list. Raises ValueError with the entry that is wrong."""
+    return tuple(_read_entry(entry.strip()) for entry in text.split(",") if entry.strip())
+
+
+def is_allowed(entries: Sequence[AllowedHost], host: str, address: Address, port: int) -> bool:
+    return any(entry.matches(host, address, port) for entry in entries)
+
+
+def _read_entry(entry: str) -> AllowedHost:
+    port = None
+    rest = entry
+    if match := _HOST_AND_PORT.fullmatch(entry):
+        rest, port = match["host"], int(match["port"])
+        if not 1 <= port <= 65535:
+            raise ValueError(f"{entry!r} has no valid port")
+    try:
+        return AllowedHost(network=ipaddress.ip_network(rest.strip("[]")), port=port)
+    except ValueError as error:
+        if "/" in rest:
+            raise ValueError(f"{entry!r} is not a network: {error}") from error
+    try:
+        return AllowedHost(name=canonical_host(rest), port=port)
+    except BadHost as error:
+        raise ValueError(f"{error}; write a host, host:port, an IP address or a network such as 10.0.0.0/8") from error
+
+
+def _own_reach(address: Address) -> Reach:
+    if address in _METADATA or address.is_link_local or address.is_multicast or str(address) == "255.255.255.255":
+        return Reach.LINK_LOCAL
+    if isinstance(address, ipaddress.IPv6Address):
+        is_public = address in _NAT64 or (
+            address in _GLOBAL_UNICAST and address.is_global and not address.sixtofour and not address.teredo
+        )
+    else:
+        is_public = address.is_global and not address.is_reserved
+    return Reach.PUBLIC if is_public else Reach.PRIVATE
+
+
+def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """The IPv4 addresses that an IPv6 address leads to."""
+    found = [address.sixtofour, *(address.teredo or ())]
+    last = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    if any(address in network for network in (_NAT64, *_EMBEDS_IPV4)) and int(address) > 1:
+        found.append(last)
+    if (int(address) >> 32) & 0xFFFFFFFF in _ISATAP:
+        found.append(last)
+    return [each for each in found if each is not None]
+
+
+def _ascii(host: str, shown: str) -> str:
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError as error:
+        raise BadHost(f"{shown} is not a host name") from error
