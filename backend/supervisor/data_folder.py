@@ -1,6 +1,7 @@
 """The data folder: made, proven writable, held by one Proctor at a time, with its secret key."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -26,10 +27,21 @@ class DataFolder:
         self.logs = path / "logs"
 
     def secret_key(self) -> str:
-        """The installation's own key, made on the first start."""
+        """The installation's own key, made on the first start.
+
+        Raises CannotStart when it is gone later: with another key, the stored secrets could never be read again.
+        """
         file = self.path / "secret-key"
-        if not file.exists():
-            write_secret(file, secrets.token_urlsafe(32))
+        if key := _read(file):
+            return key
+        if (self.path / "postgres" / "PG_VERSION").exists():
+            raise CannotStart(
+                f"{file} is {'empty' if file.exists() else 'missing'}. Without the key in it, API keys stored in the "
+                "database cannot be decrypted. Restore the file from a backup, or set PROCTOR_SECRET_KEY to that key. "
+                "If it is lost, write a new random text of at least 32 characters to the file and enter the API keys "
+                "of endpoints again. Nothing was changed"
+            )
+        write_secret(file, secrets.token_urlsafe(32))
         return file.read_text().strip()
 
     def note_holder(self, url: str) -> None:
@@ -48,9 +60,18 @@ def open_data_folder(path: Path) -> DataFolder:
     except EmbeddedServerFailed as error:
         raise CannotStart(str(error)) from error
     except OSError as error:
-        raise CannotStart(f"cannot write in the data folder {path}: {error.strerror}; choose another --data") from error
+        raise unusable(path, error) from error
     _hold(lock, path)
     return DataFolder(path, lock)
+
+
+def unusable(path: Path, error: OSError) -> CannotStart:
+    """In words: what the system refused to do in the data folder."""
+    where = f" ({error.filename})" if error.filename and Path(str(error.filename)) != path else ""
+    advice = "free some disk space" if error.errno in {errno.ENOSPC, errno.EDQUOT} else "make it writable"
+    return CannotStart(
+        f"cannot write in the data folder {path}{where}: {error.strerror}; {advice} or choose another --data"
+    )
 
 
 def running_at(path: Path) -> str | None:
@@ -74,11 +95,15 @@ def write_secret(file: Path, text: str) -> None:
     partial.rename(file)
 
 
+def _read(file: Path) -> str:
+    return file.read_text().strip() if file.exists() else ""
+
+
 def _hold(lock: int, path: Path) -> None:
     deadline = time.monotonic() + _LEAVING_SECONDS
     while not _try_lock(lock):
         holder = os.pread(lock, 500, 0).decode(errors="replace").split()
-        is_leaving = bool(holder) and not _is_alive(int(holder[0]))
+        is_leaving = bool(holder) and holder[0].isdigit() and not _is_alive(int(holder[0]))
         if not is_leaving or time.monotonic() > deadline:
             where = f" as process {holder[0]} at {holder[-1]}" if holder else ""
             raise CannotStart(f"another Proctor runs on the data folder {path}{where}; end it or choose another --data")

@@ -57,6 +57,8 @@ class Fleet:
         self.folder, self.settings, self.address = folder, settings, address
         self.postgres = None if settings.database_url else self._postgres()
         self.valkey = None if settings.redis_url else self._valkey()
+        if self.postgres:
+            self.postgres.has_cluster()  # refuses a folder that must not be touched, before anything is written
         self.environment = self._environment(settings)
 
     def servers(self) -> list[Child]:

@@ -15,7 +15,7 @@ from typing import Any
 from backend.embedded import IS_SUPPORTED, EmbeddedServerFailed
 from backend.settings import Settings
 from backend.supervisor.children import STOP_SECONDS, Child
-from backend.supervisor.data_folder import CannotStart, DataFolder, open_data_folder, write_secret
+from backend.supervisor.data_folder import CannotStart, DataFolder, open_data_folder, unusable, write_secret
 from backend.supervisor.fleet import Address, Fleet
 
 _TICK_SECONDS = 0.03
@@ -33,6 +33,9 @@ class Supervisor:
         self.fleet, self.folder, self.tell, self.began_at = fleet, folder, tell, began_at
         self.children: list[Child] = []
         self.servers = fleet.servers()
+        for server in (fleet.valkey, fleet.postgres):
+            if server:
+                server.report = lambda message: tell("news", {"message": message})
         self.is_migrated = False
         self.api = fleet.api(lambda: self.is_migrated)
         self.waves = fleet.waves()
@@ -143,24 +146,33 @@ def up(
         raise CannotStart("`proctor up` needs Linux; elsewhere use docker compose")
     folder = open_data_folder(data)
     address = _free(address)
-    folder.note_holder(address.url)
-    try:
+    with _failures_in_words(folder):
+        folder.note_holder(address.url)
         supervisor = Supervisor(Fleet(folder, settings, address), folder, tell, began_at)
-    except EmbeddedServerFailed as error:
-        raise CannotStart(str(error)) from error
     if on_all_ready:
         supervisor.on_all_ready = lambda: on_all_ready(supervisor)
-    with _ended_by_signals():
+    with _ended_by_signals(), _failures_in_words(folder):
         try:
             supervisor.run()
         except KeyboardInterrupt:
             tell("stopping", {})
             supervisor.stop()
             tell("stopped", {})
-        except EmbeddedServerFailed as error:
-            raise CannotStart(str(error)) from error
         finally:
             supervisor.stop()
+
+
+@contextmanager
+def _failures_in_words(folder: DataFolder) -> Iterator[None]:
+    """Raises CannotStart for what a server or the disk refuses."""
+    try:
+        yield
+    except EmbeddedServerFailed as error:
+        raise CannotStart(str(error)) from error
+    except OSError as error:
+        if not error.filename or not Path(str(error.filename)).is_relative_to(folder.path):
+            raise
+        raise unusable(folder.path, error) from error
 
 
 def _free(address: Address) -> Address:

@@ -80,6 +80,7 @@ def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
     with psycopg.connect(f"host={sockets} user=proctor dbname=postgres") as connection:
         connection.execute("CREATE TABLE alembic_version AS SELECT 'f00dfeedf00d' AS version_num")
     newer.stop()
+    (data / "secret-key").write_text("its key")
 
     with proctor_up(data) as proctor:
         assert proctor.process.wait(60) == 2

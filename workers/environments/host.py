@@ -41,6 +41,8 @@ from workers.environments.virtual_environments import VirtualEnvironments
 
 log = structlog.get_logger("envhost")
 RUNS_AS_ROOT = "The env host runs as root, because it cannot run as a user of its own"
+_MARKER = "made-by-the-env-host"
+"""Proves that the folder is ours to empty."""
 
 
 def main() -> None:
@@ -87,8 +89,9 @@ async def run(
 @asynccontextmanager
 async def _parts(settings: Settings, limits: Limits, launcher: str, root_because: str) -> AsyncIterator[Api]:
     folder = (_path(settings).parent if _is_local(settings) else settings.run_folder) / "env"
-    shutil.rmtree(folder, ignore_errors=True)  # the folder itself stays where it is mounted
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _clear(folder, settings)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it may be a mount, which stays
+    (folder / _MARKER).touch()
     python = settings.runtime_python.absolute()
     engine = Engine(connect, user=container_user(), runtime=settings.docker_runtime)
     offer = await make_offer(
@@ -117,6 +120,17 @@ async def _parts(settings: Settings, limits: Limits, launcher: str, root_because
         await pool.stop()
         await runtimes.stop()
         engine.close()
+
+
+def _clear(folder: Path, settings: Settings) -> None:
+    """Remove what an earlier env host left. Raises HostCannotStart for a folder that may be someone else's."""
+    is_own = folder.parent == settings.run_folder or (folder / _MARKER).exists()
+    if not is_own and folder.exists() and any(folder.iterdir()):
+        raise HostCannotStart(
+            f"{folder} is not empty and was not made by an env host. Move it away, or choose another folder for the "
+            "socket in PROCTOR_ENVHOST_URL. Nothing was deleted"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _announce(offer: Offer) -> None:
