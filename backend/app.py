@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.responses import JSONResponse
 from sqlalchemy import event, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
@@ -73,6 +74,7 @@ from backend.web import error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
+from backend.web.liveness import Liveness
 from backend.web.revocation import Revocation
 from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
@@ -187,6 +189,15 @@ def _mount(app: FastAPI) -> None:
         with app.state.transaction() as session:
             session.execute(text("SELECT 1"))
         return {"status": "ok"}
+
+    liveness = Liveness()
+
+    @app.get("/livez", include_in_schema=False)
+    async def livez() -> JSONResponse:
+        """Does the process still work? The supervisor restarts one that does not; 503 when its threads are stuck."""
+        if await liveness.is_alive():
+            return JSONResponse({"status": "ok"})
+        return JSONResponse({"status": "stuck"}, status_code=503)
 
 
 def _limit_statements(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

@@ -3,18 +3,24 @@
 from typing import Any
 
 
-def estimate(figure: dict[str, Any] | None) -> str:
-    """A mean with its 95 % interval."""
-    if figure is None or figure.get("mean") is None:
-        return "–"
-    return f"{figure['mean']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]"
+def estimate(figure: dict[str, Any] | float | None) -> str:
+    """Format a mean with its 95% interval, where there is one; a single episode has a plain number."""
+    return _with_interval(figure, 1, ".3f", "")
 
 
-def share(figure: dict[str, Any] | None) -> str:
-    """A rate with its 95 % interval, in percent."""
-    if figure is None or figure.get("mean") is None:
+def share(figure: dict[str, Any] | float | None) -> str:
+    """Format a rate in percent with its 95% interval, where there is one."""
+    return _with_interval(figure, 100, ".1f", " %")
+
+
+def _with_interval(figure: dict[str, Any] | float | None, scale: float, form: str, unit: str) -> str:
+    known = figure if isinstance(figure, dict) else {"mean": figure}
+    if known.get("mean") is None:
         return "–"
-    return f"{100 * figure['mean']:.1f} % [{100 * figure['low']:.1f}, {100 * figure['high']:.1f}]"
+    mean = f"{scale * known['mean']:{form}}{unit}"
+    if known.get("low") is None or known.get("high") is None:
+        return mean
+    return f"{mean} [{scale * known['low']:{form}}, {scale * known['high']:{form}}]"
 
 
 def dollars(value: float | None) -> str:

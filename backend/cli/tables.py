@@ -51,7 +51,7 @@ def write_run(run: dict[str, Any], url: str, figures: dict[str, Any] | None = No
             "environment": f"{run['environment']}@{run['version']}",
             "policy": run["policy"],
             **(figure_fields(figures) if figures else {}),
-            **({"reward": estimate(summary["reward"])} if isinstance(summary.get("reward"), dict) else {}),
+            **({"reward": estimate(summary["reward"])} if "reward" in summary else {}),
             **{
                 f"  {name}": estimate(figure)
                 for name, figure in (summary.get("columns") or {}).items()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from backend.embedded import die_with_parent
+from backend.supervisor.pulse import Pulse
 
 MAX_DEATHS = 5
 WITHIN_SECONDS = 120.0
@@ -19,6 +20,8 @@ MAX_EARLY_DEATHS = 2
 """A child that never lived for `SETTLED_SECONDS` has a fault that a restart does not mend."""
 SETTLED_SECONDS = 10.0
 STOP_SECONDS = 15.0
+STACKS_SECONDS = 2.0
+"""For a child that hangs to write its threads' stacks to its log before it is killed."""
 _TAIL_LINES = 15
 
 
@@ -36,12 +39,15 @@ class Child:
     is_answering: Callable[[], bool]
     """Is it ready for work? Asked until it is, after each start."""
     stop_signal: signal.Signals = signal.SIGTERM
+    pulse: Pulse | None = None
+    """Asked while it is ready; a child that hangs is killed, and then restarted like one that died."""
     process: subprocess.Popen[bytes] | None = None
     is_ready: bool = False
     _started_at: float = 0.0
     _deaths: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DEATHS))
     _has_settled: bool = False
     _restart_at: float | None = None
+    _kill_at: float | None = None
 
     def launch(self) -> None:
         if self.log.exists():
@@ -63,12 +69,47 @@ class Child:
         if self.process.poll() is not None:
             return self._died(now, self.process.returncode)
         self._has_settled = self._has_settled or now - self._started_at > SETTLED_SECONDS
-        if not self.is_ready and self.is_answering():
+        if not self.is_ready:
+            return self._look_whether_ready()
+        return self._look_whether_hung(now) if self.pulse else None
+
+    def _look_whether_ready(self) -> str | None:
+        if self._kill_at is not None:
+            if time.monotonic() > self._kill_at:
+                self._kill_all()
+        elif self.is_answering():
             self.is_ready = True
+            if self.pulse:
+                self.pulse.begin()
             return f"{self.name} ready"
         return None
 
+    def _look_whether_hung(self, now: float) -> str | None:
+        assert self.pulse is not None
+        assert self.process is not None
+        if not self.pulse.is_hung():
+            return None
+        self.pulse.end()
+        self.is_ready = False
+        self._kill_at = now + STACKS_SECONDS
+        self.process.send_signal(signal.SIGABRT)  # Python's fault handler writes all stacks, and the process ends
+        return (
+            f"{self.name} has not answered for {self.pulse.hung_seconds:g} s; ending it "
+            f"(the stacks of its threads are in {self.log}, soon {self.log.name}.1)"
+        )
+
+    def _kill_all(self) -> None:
+        """The child and everything it started that has not left its session."""
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def _died(self, now: float, status: int) -> str:
+        if self.pulse:
+            self.pulse.end()
+        if self._kill_at is not None:
+            self._kill_at = None
+            self._kill_all()
         self._deaths.append(now)
         self.is_ready = False
         limit = MAX_DEATHS if self._has_settled else MAX_EARLY_DEATHS
@@ -96,8 +137,7 @@ class Child:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(seconds, 0))
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self._kill_all()
         self.process.wait()
 
 
@@ -117,7 +157,7 @@ def spawn(
         return subprocess.Popen(
             command,
             cwd=folder,
-            env=dict(environment),
+            env={**environment, "PYTHONFAULTHANDLER": "1"},  # a child that hangs or crashes leaves its stacks
             stdin=subprocess.DEVNULL,
             stdout=opened,
             stderr=opened,

@@ -16,6 +16,7 @@ from backend.embedded import Postgres, Valkey, accepts_connections, die_with_par
 from backend.settings import Settings
 from backend.supervisor.children import Child, spawn
 from backend.supervisor.data_folder import DataFolder
+from backend.supervisor.pulse import TIMEOUT_SECONDS, Pulse, UnixConnection, answers_http, touched_within
 
 _HANDED_ON = re.compile(
     r"PATH|LANG|LC_\w+|TZ|TMPDIR|HOME|USER|LOGNAME|VIRTUAL_ENV|LD_LIBRARY_PATH|(?i:https?_proxy|no_proxy|all_proxy)|"
@@ -25,6 +26,10 @@ _HANDED_ON = re.compile(
 """What the env host, where foreign code runs, is given of our environment: no secret of this installation."""
 _NOT_HANDED_ON = {"database_url", "redis_url", "artifacts_url", "secret_key", "token", "url"}
 """Settings that are none of its business."""
+_ENV_HOST_HUNG_SECONDS = 60.0
+_WORKER_HUNG_SECONDS = 120.0
+_HOUSEKEEPING_HUNG_SECONDS = 600.0
+"""One round may delete a lot, or wait for a database that is away."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +42,13 @@ class Address:
         shown = "127.0.0.1" if self.host in {"0.0.0.0", "::", ""} else self.host
         return f"http://{f'[{shown}]' if ':' in shown else shown}:{self.port}"
 
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        return http.client.HTTPConnection(host, self.port, timeout=timeout)
+
     def answers(self) -> bool:
         """Does the web reach its database?"""
-        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        connection = http.client.HTTPConnection(host, self.port, timeout=2)
+        connection = self.connection(timeout=2)
         try:
             connection.request("GET", "/healthz")
             return connection.getresponse().status == 200
@@ -76,7 +84,9 @@ class Fleet:
             "backend.web.server",
             *("--host", self.address.host, "--port", str(self.address.port)),
         ]
-        return self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
+        child = self._child("web", "api", command, lambda: is_migrated() and self.address.answers())
+        child.pulse = Pulse(lambda: answers_http(lambda: self.address.connection(TIMEOUT_SECONDS), "/livez"))
+        return child
 
     def waves(self) -> list[list[Child]]:
         """What starts once the web answers, turn by turn: two cores import two things. Training gives way to pages."""
@@ -84,7 +94,7 @@ class Fleet:
             [self._worker("cpu", concurrency=max(2, len(os.sched_getaffinity(0))))],
             [
                 self._worker("gpu", concurrency=1, niceness=5),
-                self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5),
+                self._housekeeping(),
             ],
         ]
 
@@ -93,11 +103,13 @@ class Fleet:
         socket = self.folder.sockets / "envhost.sock"
         has_own_user = os.getuid() == 0 and self.settings.launcher != "docker"
         module = "workers.environments.own_user" if has_own_user else "workers.environments.host"
-        return self._child(
+        child = self._child(
             *("env host", "envhost", [module], lambda: accepts_connections(socket)),
             environment=self._environment_of_env_host(),
             folder=self.folder.sockets,  # where no `.env` is
         )
+        child.pulse = Pulse(lambda: answers_http(lambda: UnixConnection(socket), "/status"), _ENV_HOST_HUNG_SECONDS)
+        return child
 
     def _environment_of_env_host(self) -> dict[str, str]:
         set_ = self.settings.model_fields_set - _NOT_HANDED_ON
@@ -133,9 +145,20 @@ class Fleet:
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
-        return self._child(
+        child = self._child(
             f"{queue} worker", log.stem, command, lambda: _says(log, '"worker ready"'), niceness=niceness
         )
+        child.pulse = self._heartbeat(queue, _WORKER_HUNG_SECONDS)
+        return child
+
+    def _housekeeping(self) -> Child:
+        child = self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5)
+        child.pulse = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
+        return child
+
+    def _heartbeat(self, name: str, hung_seconds: float) -> Pulse:
+        """Of a process that touches a file in the folder of the sockets."""
+        return Pulse(lambda: touched_within(self.folder.sockets / name, hung_seconds), hung_seconds)
 
     def _child(
         self,

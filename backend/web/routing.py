@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute, iter_route_contexts
 from backend.domain.vocabulary import Role
 from backend.web.dependencies import RequireRole
 
-PUBLIC = frozenset({"/healthz", "/sign-in", "/links/{secret}", "/notices/bell"})
+PUBLIC = frozenset({"/healthz", "/livez", "/sign-in", "/links/{secret}", "/notices/bell"})
 """Answered to anybody; `/static` besides."""
 
 

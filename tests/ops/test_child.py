@@ -1,6 +1,7 @@
 """One child of the supervisor: ready, restarted with a back-off, given up, ended."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from backend.supervisor import children
 from backend.supervisor.children import Child, ChildGaveUp, spawn
+from backend.supervisor.pulse import Pulse
 
 MakeChild = Callable[..., Child]
 
@@ -59,6 +61,63 @@ def test_one_that_died_is_started_again_after_a_pause(make_child: MakeChild, mon
     assert not child.is_ready
     assert _until(child.watch) == "child ready"
     assert _pid(child) != first
+
+
+def test_one_that_hangs_is_killed_with_its_stacks_in_the_log_and_started_again(
+    make_child: MakeChild, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long operation of the interpreter: no signal handler in Python would run."""
+    monkeypatch.setattr(children, "SETTLED_SECONDS", 0.0)
+    child = make_child("def freeze(): return 9 ** 9 ** 9\nfreeze()")
+    is_working = True
+    child.pulse = Pulse(lambda: is_working, hung_seconds=0.4)
+    child.launch()
+    assert _until(child.watch) == "child ready"
+    first = _pid(child)
+    time.sleep(1.0)
+    assert child.watch() is None
+    assert _pid(child) == first
+
+    is_working = False
+
+    assert str(_until(child.watch)).startswith("child has not answered for 0.4 s; ending it")
+    assert "starting it again" in str(_until(child.watch))
+    assert "in freeze" in child.log.read_text()
+    is_working = True
+    assert _until(child.watch) == "child ready"
+    assert _pid(child) != first
+
+
+def test_one_that_is_stopped_is_killed_with_all_it_started(make_child: MakeChild, tmp_path: Path) -> None:
+    """It cannot write stacks."""
+    started = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(p.pid))"
+    child = make_child(f"import subprocess, time; p = subprocess.Popen(['sleep', '60']); {started}; time.sleep(60)")
+    child.pulse = Pulse(lambda: False, hung_seconds=0.2)
+    child.launch()
+    _until(child.watch)
+    grandchild = _until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    os.kill(_pid(child), signal.SIGSTOP)
+
+    _until(child.watch)
+    assert "ended with status -9" in str(_until(child.watch))
+
+    assert _until(lambda: not Path(f"/proc/{grandchild}").exists() or " Z " in _stat(grandchild))
+
+
+def test_a_late_answer_is_no_reason_to_kill(make_child: MakeChild) -> None:
+    """Two misses in a row, each followed by an answer."""
+    child = make_child("import time; time.sleep(60)")
+    answers = iter([False, False, True] * 1000)
+    child.pulse = Pulse(lambda: next(answers), hung_seconds=0.2)
+    child.launch()
+    _until(child.watch)
+    first, deadline = _pid(child), time.monotonic() + 2
+
+    while time.monotonic() < deadline:
+        assert child.watch() is None
+        time.sleep(0.01)
+
+    assert _pid(child) == first
 
 
 def test_one_that_never_came_up_is_given_up_with_its_last_words(make_child: MakeChild) -> None:
@@ -124,6 +183,13 @@ def test_children_end_with_the_process_that_started_them(tmp_path: Path) -> None
         parent.kill()
 
     _until(lambda: not stat.exists() or " Z " in stat.read_text())
+
+
+def _stat(pid: object) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return " Z "
 
 
 def _pid(child: Child) -> int:

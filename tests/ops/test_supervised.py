@@ -1,7 +1,9 @@
 """What `proctor up` looks after, on one that serves: what its children are told, and how they come back."""
 
+import contextlib
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +52,37 @@ def test_a_child_that_dies_is_started_again(served: ProctorProcess) -> None:
     for name in ("web", "cpu worker", "env host"):
         served.wait_for("ready", name=name)
     assert httpx.get(f"{url}/healthz").status_code == 200
+
+
+def test_a_child_that_hangs_is_replaced_and_one_that_is_busy_is_not(served: ProctorProcess) -> None:
+    """The env host is stopped while the web has more to do than its threads can; then the web is stopped too."""
+    url = served.wait_until_web()
+    served.forget_events()
+    busy = _pid_of(served.data, "uvicorn backend.app")
+    os.kill(_pid_of(served.data, "workers.environments.host"), signal.SIGSTOP)
+    is_over = threading.Event()
+
+    def load() -> None:
+        with httpx.Client(base_url=url, timeout=60) as client:
+            while not is_over.is_set():
+                with contextlib.suppress(httpx.HTTPError):
+                    client.post("/sign-in", data={"email": "nobody@example.org", "password": "x" * 20})
+
+    threads = [threading.Thread(target=load) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    served.wait_for("ready", name="env host")
+    is_over.set()
+    for thread in threads:
+        thread.join()
+    assert _pid_of(served.data, "uvicorn backend.app") == busy
+
+    os.kill(busy, signal.SIGSTOP)
+    served.wait_for("ready", name="web")
+
+    assert _pid_of(served.data, "uvicorn backend.app") != busy
+    assert httpx.get(f"{url}/livez").json() == {"status": "ok"}
+    assert any("web has not answered for 30 s" in event.get("message", "") for event in served.events)
 
 
 def test_a_killed_database_comes_back_with_its_rows(served: ProctorProcess) -> None:

@@ -1,12 +1,46 @@
 """Headers, health, errors and the way to sign-in, seen from a browser."""
 
-from fastapi.testclient import TestClient
+import asyncio
+import threading
 
+import anyio
+import pytest
+from anyio import to_thread
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from backend.web import liveness
 from backend.web.static import static_url
+from tests.statements import statements_of
 
 
 def test_the_health_check_answers_anybody(stranger: TestClient) -> None:
     assert stranger.get("/healthz").json()["status"] == "ok"
+
+
+def test_the_liveness_check_answers_anybody_and_needs_no_database(stranger: TestClient, session: Session) -> None:
+    with statements_of(session) as sent:
+        assert stranger.get("/livez").json() == {"status": "ok"}
+    assert sent == []
+
+
+async def test_a_process_whose_threads_are_stuck_is_not_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its event loop still answers."""
+    monkeypatch.setattr(liveness, "THREADS_STUCK_SECONDS", 0.2)
+    state, release = liveness.Liveness(), threading.Event()
+    assert await state.is_alive()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(int(to_thread.current_default_thread_limiter().total_tokens)):
+            group.start_soon(to_thread.run_sync, release.wait)
+        await asyncio.sleep(0.1)
+        assert await state.is_alive()  # it waits, but not for long
+        await asyncio.sleep(0.3)
+        assert not await state.is_alive()
+        release.set()
+
+    await asyncio.sleep(0.1)
+    assert await state.is_alive()
 
 
 def test_every_answer_carries_a_strict_content_security_policy(stranger: TestClient) -> None:

@@ -1,5 +1,6 @@
 """The Celery worker: `celery -A workers.jobs.celery_app worker -Q cpu`. One task, which carries a job out by its id."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ from celery import signals
 from backend.db.session import forget_engine
 from backend.logs import configure_logging
 from backend.queue import EXECUTE, get_celery
+from backend.settings import get_settings
 from workers.jobs.execute import INTERRUPT, execute
 from workers.jobs.presence import Presence
 
@@ -27,7 +29,10 @@ app.conf.update(
     worker_proc_alive_timeout=60,  # forking may be slow on a busy machine
 )
 
+HEARTBEAT_SECONDS = 5.0
+
 _presence: list[Presence] = []
+_left = threading.Event()
 
 
 @app.task(name=EXECUTE, bind=True)
@@ -52,7 +57,23 @@ def _report(sender: Any, **_: Any) -> None:
     presence = Presence(name=str(sender.hostname), queues=sorted(sender.app.amqp.queues.consume_from))
     presence.start()
     _presence.append(presence)
+    _begin_heartbeat(presence.name)
     logger.info("worker ready", worker=presence.name, queues=presence.queues)
+
+
+def _begin_heartbeat(name: str) -> None:
+    """Touch a file named after the worker, `cpu` of `cpu@host`, from a thread: `proctor up` restarts one that hangs."""
+    folder = get_settings().run_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name.partition("@")[0]
+    file.touch()
+
+    def beat() -> None:
+        while not _left.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(OSError):
+                file.touch()
+
+    threading.Thread(target=beat, name="heartbeat", daemon=True).start()
 
 
 @signals.worker_shutting_down.connect
@@ -64,6 +85,7 @@ def _hand_jobs_back(**_: Any) -> None:
 
 @signals.worker_shutdown.connect
 def _leave(**_: Any) -> None:
+    _left.set()
     for presence in _presence:
         presence.leave()
 
