@@ -59,11 +59,25 @@ def find_checkpoint(client: Client, name: str) -> dict[str, Any] | None:
     if is_id(name):
         found: dict[str, Any] | None = client.find(f"/checkpoints/{name}")
         return found
-    known = list(client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True))
-    of_policy = [each for each in known if each["policy"] == name]
-    best = [each for each in of_policy if each["is_best"]]
-    by_end = [each for each in known if len(name) >= 4 and _ends(each, name)]
-    return next(iter([*best, *of_policy, *by_end]), None)
+    if of_policy := checkpoints_named(client, name):
+        return of_policy[0]
+    known = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
+    return next((each for each in known if len(name) >= 4 and _ends(each, name)), None)
+
+
+def checkpoints_named(client: Client, policy: str) -> list[dict[str, Any]]:
+    """Stored weights of the policy with this name: the best first, then the newest."""
+    for known in client.all("/policies"):
+        if known["name"] == policy:
+            stored = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True, policy_id=known["id"])
+            return sorted(stored, key=lambda each: not each["is_best"])
+    return []
+
+
+def names_of_trained_policies(client: Client) -> list[str]:
+    """Of policies that have stored weights."""
+    stored = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
+    return sorted({each["policy"] for each in stored})
 
 
 def _ends(row: dict[str, Any], name: str) -> bool:

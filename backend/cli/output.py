@@ -23,9 +23,9 @@ def write_error(message: str) -> None:
     console(is_error=True).print(f"proctor: {message}", style="red", markup=False)
 
 
-def say(text: str, style: str | None = None) -> None:
-    """A line for a person, as it is."""
-    console().print(text, style=style, markup=False)
+def say(text: str, style: str | None = None, *, is_error: bool = False) -> None:
+    """A line for a person, as it is; `is_error`: on standard error, so that standard output stays for programs."""
+    console(is_error=is_error).print(text, style=style, markup=False)
 
 
 def console(*, is_error: bool = False) -> Console:

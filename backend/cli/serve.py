@@ -1,6 +1,8 @@
 """`proctor serve`: a checkpoint as an OpenAI-compatible endpoint, in a process of its own that has torch."""
 
+import difflib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,13 +16,17 @@ from typing import Annotated, Any
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import find_checkpoint, is_id
+from backend.cli.names import find_checkpoint, is_id, names_of_trained_policies
 from backend.cli.output import BAD_RESULT, console, fail, say
+from backend.client import Client
 from backend.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
 
 MODULE = ("workers.begin", "workers.models.serve")
 END_SECONDS = 10.0
+_CONFIGURATION = "config.json"
+"""What every folder of weights has."""
+_SUGGESTIONS = 3
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -34,12 +40,16 @@ def serve(
         "127.0.0.1"
     ),
     token: Annotated[str, typer.Option(help="What clients must send as their API key.")] = "",
-    name: Annotated[str, typer.Option(help="What the model is called; left out: as the checkpoint.")] = "",
+    name: Annotated[
+        str,
+        typer.Option(help="Name of the model for clients. Default: the policy's name, or POLICY@STAGE-STEP for an id."),
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Say where it listens as a line of JSON.")] = False,
 ) -> None:
     """Serve a checkpoint to any OpenAI client until Ctrl-C: /v1/models and /v1/chat/completions.
 
-    A policy's name means its best checkpoint, else its newest one. Requests that come together are answered together.
+    A policy's name means its best checkpoint, else its newest one, and is the model's name for clients.
+    Requests that come together are answered together.
     """
     if host not in LOOPBACK and not token:
         fail(f"{host} can be reached by others: give a --token that clients must send")
@@ -67,22 +77,39 @@ def _ended_by_signals() -> Iterator[None]:
 def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
     """The folder to serve and its name. What the running Proctor stores is fetched first."""
     local = Path(checkpoint).expanduser()
-    if local.is_dir():
+    if (local / _CONFIGURATION).is_file():
         yield local.resolve(), local.resolve().name
         return
+    if local.is_dir() and os.sep in checkpoint:
+        fail(f"{local} has no {_CONFIGURATION}, so it is no folder of weights")
     client = connect()
     found = find_checkpoint(client, checkpoint)
-    if found is None and is_id(checkpoint):
-        fail("There is no such checkpoint: `proctor checkpoints` shows those that are there")
     if found is None:
-        fail(f"{checkpoint} is no folder, and Proctor has no checkpoint or trained policy of this name")
+        fail(_nothing_to_serve(client, checkpoint))
     with tempfile.TemporaryDirectory(prefix="proctor-serve-") as folder:
         packed, target = Path(folder) / "weights.zip", Path(folder) / "weights"
         client.download(f"/checkpoints/{found['id']}/weights", packed)
         with zipfile.ZipFile(packed) as archive:
             archive.extractall(target)
         packed.unlink()
-        yield target, f"{found['policy']}@{found['stage']}-{found['step']}"
+        exact = f"{found['policy']}@{found['stage']}-{found['step']}"
+        say(f"serving {exact}", "dim", is_error=True)
+        yield target, checkpoint if checkpoint == found["policy"] else exact
+
+
+def _nothing_to_serve(client: Client, name: str) -> str:
+    """Why, and which names are meant instead."""
+    if is_id(name):
+        return f"there is no checkpoint {name}; `proctor checkpoints list` shows those that are stored"
+    for policy in client.all("/policies"):
+        if policy["name"] == name and policy["kind"] != "local":
+            return f"the policy {name} is of kind {policy['kind']} and has no weights; only trained policies are served"
+        if policy["name"] == name:
+            return f"the policy {name} has no stored weights; `proctor checkpoints list` shows those that are stored"
+    known = names_of_trained_policies(client)
+    near = difflib.get_close_matches(name, known, n=_SUGGESTIONS, cutoff=0.5) or known[:_SUGGESTIONS]
+    offer = f"did you mean {', '.join(near)}?" if near else "nothing has been trained yet"
+    return f"{name} is no folder of weights, and no checkpoint or trained policy has this name: {offer}"
 
 
 def _run(asked: dict[str, Any], *, as_json: bool) -> int:

@@ -26,6 +26,7 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
+from backend.web.addresses import page_above
 from backend.web.pages import page, wants_block
 from backend.web.refill import refill
 
@@ -130,6 +131,8 @@ async def _respond_with_form(request: Request, error: AppError) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     """What the framework refuses itself: unknown paths and methods."""
     http = cast(HTTPException, error)
+    if http.status_code == 405 and (place := page_above(request)):
+        return RedirectResponse(place, status_code=303)
     kind = _KINDS.get(http.status_code)
     known = kind() if kind else AppError(str(http.detail))
     known.status = http.status_code
@@ -153,6 +156,8 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     """A malformed id in a path is simply nothing there; the rest is named by parameter."""
     items = cast(RequestValidationError, error).errors()
     if any(item["loc"][0] == "path" for item in items):
+        if place := page_above(request):
+            return RedirectResponse(place, status_code=303)
         return respond(request, NotFound())
     fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}
     return await _respond_with_form(request, InvalidInput(fields=fields))

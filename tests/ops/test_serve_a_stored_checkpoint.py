@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from backend.settings import PROJECT_ROOT
@@ -28,13 +29,13 @@ def checkpoint(living: Living) -> str:
 
 
 @contextmanager
-def serving(living: Living, what: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def serving(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     """`proctor serve`, and where it keeps what it fetches. It ignores Ctrl-C as what a shell starts beside it does."""
     folder = living.data / "temporary"
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "backend.cli", "serve", what, "--port", "0", "--token", "s3cret", "--json"],
-        cwd=PROJECT_ROOT,
+        cwd=cwd,
         text=True,
         stdout=subprocess.PIPE,
         env={**os.environ, **living.variables, "TMPDIR": str(folder)},  # noqa: TID251 - a child's environment
@@ -48,9 +49,9 @@ def serving(living: Living, what: str) -> Iterator[tuple[subprocess.Popen[str], 
 
 
 @contextmanager
-def served(living: Living, what: str) -> Iterator[dict[str, Any]]:
+def served(living: Living, what: str, cwd: Path = PROJECT_ROOT) -> Iterator[dict[str, Any]]:
     """What it says of itself. It ends in order, and leaves none of the weights that it fetched."""
-    with serving(living, what) as (process, folder):
+    with serving(living, what, cwd) as (process, folder):
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())
         assert list(folder.iterdir())
@@ -100,7 +101,30 @@ def _has_begun_to_load(pid: int) -> bool:
     return any("workers.models.serve" in Path(f"/proc/{child}/cmdline").read_text() for child in children)
 
 
+def test_a_policys_name_is_the_models_name_for_clients(
+    living: Living, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a folder of that name is, which holds something else."""
+    (tmp_path / NAME).mkdir()
+    with served(living, NAME, cwd=tmp_path) as news:
+        assert news["model"] == NAME
+        with httpx.Client(base_url=news["url"] + "/", headers={"Authorization": "Bearer s3cret"}, timeout=60) as client:
+            assert [model["id"] for model in client.get("models").json()["data"]] == [NAME]
+            asked = {"messages": [{"role": "user", "content": "You start."}], "max_tokens": 4}
+            assert client.post("chat/completions", json={"model": NAME, **asked}).status_code == 200
+            other = client.post("chat/completions", json={"model": "another", **asked})
+    assert other.status_code == 404
+    assert "another" in other.json()["error"]["message"]
+
+
+def test_a_mistyped_name_is_answered_with_the_nearest(command: Command, checkpoint: str) -> None:
+    told = command("serve", "tinny")
+    assert (told.status, f"did you mean {NAME}?" in told.err) == (2, True), told.err
+    scripted = command("serve", "random")
+    assert (scripted.status, "is of kind scripted and has no weights" in scripted.err) == (2, True), scripted.err
+
+
 def test_what_is_not_there_is_told(command: Command) -> None:
     by_name, by_id = command("serve", "nothing"), command("serve", "01a20047-953a-75f8-9de4-9b9eed534290")
-    assert (by_name.status, "no checkpoint or trained policy of this name" in by_name.err) == (2, True)
-    assert (by_id.status, "There is no such checkpoint" in by_id.err) == (2, True)
+    assert (by_name.status, "no checkpoint or trained policy has this name" in by_name.err) == (2, True)
+    assert (by_id.status, "there is no checkpoint 01a20047" in by_id.err) == (2, True)
