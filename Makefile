@@ -13,16 +13,12 @@ RUNTIME := .runtime
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-EXTRAS_core := embedded
-EXTRAS_cpu := embedded,train-cpu
-EXTRAS_gpu := embedded,train-gpu
-
 STAMP := $(VENV)/.installed-$(WORKER)
 RUNTIME_STAMP := $(RUNTIME)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits migrations migrate migration bench shots screenshots clean
+.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +67,15 @@ commits: setup ## only the edge commits
 files: setup ## Dockerfiles, compose file and .ci/run
 	@$(BIN)/python scripts/check_files.py
 
+constraints: setup ## pin changed requirements, with hashes: make constraints ARGS=--upgrade takes the newest releases
+	@$(BIN)/python scripts/lock.py $(ARGS)
+
+sbom: setup ## list every installed package and vendored file: build/sbom.json (CycloneDX)
+	@$(BIN)/python scripts/sbom.py build/sbom.json
+
+audit: setup ## compare the pinned releases with published security advisories
+	@$(BIN)/python scripts/audit.py
+
 migrations: setup ## from an empty database to the newest revision, without drift from the models
 	@$(BIN)/python scripts/migrations.py check
 
@@ -95,18 +100,18 @@ clean: ## remove caches and build output; data and virtual environments stay
 	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
 
-$(BIN)/uv:
+$(BIN)/uv: constraints-installers.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1" uv
-
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/uv
-	@echo "installing Proctor with [$(EXTRAS_$(WORKER))] into $(VENV)"
-	@$(if $(filter gpu,$(WORKER)),grep -v '^torch==' constraints.txt,cat constraints.txt) > $(VENV)/constraints.txt
-	@$(BIN)/python scripts/install.py $(BIN)/python --constraint $(VENV)/constraints.txt --editable ".[$(EXTRAS_$(WORKER))]" --group dev
+	@$(BIN)/python -m pip install -qq --require-hashes --requirement constraints-installers.txt
 	@touch $@
 
-$(RUNTIME_STAMP): constraints-runtime.txt | $(BIN)/uv
+$(STAMP): pyproject.toml constraints.txt scripts/install.py scripts/dependencies.py | $(BIN)/uv
+	@echo "installing Proctor for a $(WORKER) worker into $(VENV)"
+	@$(BIN)/python scripts/install.py $(BIN)/python --flavour $(WORKER) --extra embedded --group dev --editable .
+	@touch $@
+
+$(RUNTIME_STAMP): constraints-runtime.txt scripts/install.py | $(BIN)/uv
 	@test -x $(RUNTIME)/bin/python || $(PYTHON) -m venv $(RUNTIME)
 	@echo "installing the environment runtime into $(RUNTIME)"
-	@$(BIN)/python scripts/install.py $(RUNTIME)/bin/python --constraint constraints-runtime.txt openenv
+	@$(BIN)/python scripts/install.py $(RUNTIME)/bin/python --pins constraints-runtime.txt openenv
 	@touch $@

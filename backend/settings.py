@@ -4,6 +4,7 @@ import secrets
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -12,12 +13,17 @@ from backend.domain.addresses import read_allowed_hosts
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 _DEVELOPMENT_KEY = "development-only-secret-key"
+_PLACEHOLDERS = {_DEVELOPMENT_KEY, "example", "password", "changeme", "change-me", "secret", "proctor", "postgres"}
+MIN_SECRET_LENGTH = 16
+LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Settings(BaseSettings):
     """Prefix `PROCTOR_`, but for the conventional `DATABASE_URL` and `REDIS_URL`."""
 
-    model_config = SettingsConfigDict(env_prefix="PROCTOR_", env_file=".env", extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="PROCTOR_", env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True
+    )
 
     # where things are
     stage: Literal["development", "test", "production"] = "development"
@@ -39,7 +45,10 @@ class Settings(BaseSettings):
     public_url: str = "http://127.0.0.1:8000"
     secret_key: SecretStr = SecretStr(_DEVELOPMENT_KEY)
     """Encrypts stored secrets. `proctor up` makes one of its own in the data folder."""
-    secure_cookies: bool = False
+    secure_cookies: bool | None = None
+    """Send cookies over HTTPS only, and HSTS. Default: if `public_url` is an https address."""
+    trusted_proxies: str = "127.0.0.1"
+    """Addresses and networks, separated by commas, whose X-Forwarded-For and X-Forwarded-Proto headers count."""
     allow_private_endpoints: bool | None = None
     """May users' addresses (endpoints, webhooks, mail servers, repositories, remote environments) be on this machine or
     in private networks? Default: no in production, else yes."""
@@ -79,11 +88,42 @@ class Settings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _no_development_secret_in_production(self) -> "Settings":
-        if self.stage == "production" and self.secret_key.get_secret_value() in {"", _DEVELOPMENT_KEY}:
-            example = secrets.token_urlsafe(32)
-            raise ValueError(f"PROCTOR_SECRET_KEY must be set in production, for example to {example}")
+    def _no_guessable_secret_in_production(self) -> "Settings":
+        if self.stage != "production":
+            return self
+        key = self.secret_key.get_secret_value()
+        token = self.envhost_token.get_secret_value()
+        guessable = {
+            "PROCTOR_SECRET_KEY": key in _PLACEHOLDERS or len(key) < MIN_SECRET_LENGTH,
+            "PROCTOR_ENVHOST_TOKEN": bool(token) and (token in _PLACEHOLDERS or len(token) < MIN_SECRET_LENGTH),
+            "The password in DATABASE_URL": (urlsplit(self.database_url).password or "") in _PLACEHOLDERS,
+            "The password in REDIS_URL": (urlsplit(self.redis_url).password or "") in _PLACEHOLDERS,
+        }
+        for name, is_guessable in guessable.items():
+            if is_guessable:
+                raise ValueError(
+                    f"{name} must be set in production to at least {MIN_SECRET_LENGTH} random characters, "
+                    f"for example {secrets.token_urlsafe(32)}"
+                )
         return self
+
+    @model_validator(mode="after")
+    def _no_unencrypted_sign_in_in_production(self) -> "Settings":
+        parts = urlsplit(self.public_url)
+        is_exposed = parts.scheme != "https" and parts.hostname not in LOOPBACK_HOSTS
+        if self.stage == "production" and is_exposed and self.secure_cookies is None:
+            raise ValueError(
+                f"PROCTOR_PUBLIC_URL is {self.public_url}: passwords and session cookies would cross the network "
+                "unencrypted. Put a TLS proxy in front of Proctor and set PROCTOR_PUBLIC_URL to its https address. "
+                "To accept the risk on a network that you trust, set PROCTOR_SECURE_COOKIES=false."
+            )
+        return self
+
+    @property
+    def has_secure_cookies(self) -> bool:
+        if self.secure_cookies is None:
+            return urlsplit(self.public_url).scheme == "https"
+        return self.secure_cookies
 
     @property
     def private_endpoints_allowed(self) -> bool:

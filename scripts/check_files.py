@@ -1,4 +1,4 @@
-"""What is not Python: hadolint for the Dockerfiles, `docker-compose config`, the shell's own check of `.ci/run`."""
+"""Check the files that are not Python: Dockerfiles with hadolint, the compose file, `.ci/run` and `.env.example`."""
 
 import shutil
 import subprocess
@@ -10,6 +10,7 @@ from backend.settings import Settings
 BIN = Path(sys.executable).parent
 EXAMPLE = {
     "POSTGRES_PASSWORD": "example",
+    "VALKEY_PASSWORD": "example",
     "PROCTOR_SECRET_KEY": "example",
     "PROCTOR_ENVHOST_TOKEN": "example",
     "PATH": "/usr/local/bin:/usr/bin:/bin",

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 from backend.embedded import Postgres, Valkey, accepts_connections, die_with_parent
-from backend.settings import Settings
+from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import Child, spawn
-from backend.supervisor.data_folder import DataFolder
+from backend.supervisor.data_folder import CannotStart, DataFolder
 from backend.supervisor.pulse import TIMEOUT_SECONDS, Pulse, UnixConnection, answers_http, touched_within
 
 _HANDED_ON = re.compile(
@@ -63,6 +63,7 @@ class Fleet:
 
     def __init__(self, folder: DataFolder, settings: Settings, address: Address) -> None:
         self.folder, self.settings, self.address = folder, settings, address
+        _refuse_unencrypted_sign_in(settings, address)
         self.postgres = None if settings.database_url else self._postgres()
         self.valkey = None if settings.redis_url else self._valkey()
         if self.postgres:
@@ -194,6 +195,17 @@ class Fleet:
         if "public_url" not in settings.model_fields_set:
             own["PROCTOR_PUBLIC_URL"] = self.address.url
         return {**given, **own}
+
+
+def _refuse_unencrypted_sign_in(settings: Settings, address: Address) -> None:
+    """The settings know the public address; only we know on which address we listen."""
+    is_exposed = address.host not in LOOPBACK_HOSTS and not settings.has_secure_cookies
+    if settings.stage == "production" and is_exposed and settings.secure_cookies is None:
+        raise CannotStart(
+            f"Listening on {address.host or 'all addresses'} would send passwords and session cookies unencrypted. "
+            "Put a TLS proxy in front of Proctor and set PROCTOR_PUBLIC_URL to its https address. "
+            "To accept the risk on a network that you trust, set PROCTOR_SECURE_COOKIES=false."
+        )
 
 
 def _says(log: Path, words: str) -> bool:

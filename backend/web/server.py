@@ -10,7 +10,7 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from backend.settings import PROJECT_ROOT
+from backend.settings import PROJECT_ROOT, get_settings
 
 HEADER_SECONDS = 10.0
 """From the first moment of a connection, or the first byte of its next request, to the end of the headers."""
@@ -125,6 +125,7 @@ def main() -> None:
         http=BoundedHttp,
         ws="none",
         server_header=False,
+        forwarded_allow_ips=get_settings().trusted_proxies,
         access_log=False,
         timeout_graceful_shutdown=3,
         log_config=str(PROJECT_ROOT / "backend" / "logging.json"),

@@ -9,7 +9,6 @@ import yaml
 
 from backend.settings import PROJECT_ROOT, Settings
 from scripts import check_commits, check_files, check_skips
-from scripts.worker_requirements import FLAVOURS
 
 
 def test_the_example_of_the_settings_is_complete(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,30 +44,17 @@ def test_the_compose_file_holds_no_secret_and_checks_the_health_of_every_service
     for name, service in compose["services"].items():
         assert "healthcheck" in service, name
         for variable, value in service["environment"].items() if "environment" in service else ():
-            assert not any(word in variable for word in ("KEY", "PASSWORD", "TOKEN")) or value.startswith("${"), (
-                variable
-            )
-    told = compose["services"]["envhost"]["environment"]
-    assert not {"DATABASE_URL", "REDIS_URL", "PROCTOR_SECRET_KEY"} & set(told)
+            is_secret = any(word in variable for word in ("KEY", "PASSWORD", "TOKEN", "AUTH"))
+            assert not is_secret or value.startswith("${"), variable
 
 
 def test_every_target_of_the_makefile_is_explained() -> None:
     shown = subprocess.run(["make", "help"], cwd=PROJECT_ROOT, capture_output=True, text=True, check=True).stdout
     named = {line.split()[0] for line in shown.splitlines() if line.strip()}
 
-    wanted = "help setup demo up test check bench lint types migrate migration clean vendor screenshots"
-    for target in wanted.split(" "):
+    wanted = "help setup demo up test check constraints sbom audit bench lint types migrate migration clean vendor"
+    for target in [*wanted.split(" "), "screenshots"]:
         assert target in named
-
-
-def test_constraints_name_no_place_and_no_local_build() -> None:
-    for name in ("constraints.txt", "constraints-runtime.txt", *(f"constraints-{each}.txt" for each in FLAVOURS[2:])):
-        lines = (PROJECT_ROOT / name).read_text().splitlines()
-        assert lines
-        for line in lines:
-            package, equals, version = line.partition("==")
-            assert (bool(package), equals) == (True, "=="), line
-            assert not set("+@/: ") & set(version), line
 
 
 def test_a_commit_outside_the_session_module_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
