@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from base64 import b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ class IndexAccess:
     python: Path
     """The shared runtime's, which is trusted."""
     _options: dict[str, str] | None = None
-    _logins: dict[tuple[str, str], aiohttp.BasicAuth] = field(default_factory=dict)
+    _logins: dict[tuple[str, str], str] = field(default_factory=dict)
     _unchecked: set[str] = field(default_factory=set)
 
     async def options(self) -> dict[str, str]:
@@ -32,8 +33,8 @@ class IndexAccess:
             for address in (part for name in _NAMES for part in options.get(name, "").split()):
                 parts = urlsplit(address)
                 if parts.username is not None:
-                    login = aiohttp.BasicAuth(unquote(parts.username), unquote(parts.password or ""), "utf-8")
-                    self._logins[_origin(parts)] = login
+                    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+                    self._logins[_origin(parts)] = f"Basic {b64encode(login.encode()).decode()}"
             self._unchecked = set(options.get("trusted-host", "").split())
             self._options = options
         return self._options
@@ -52,7 +53,7 @@ class IndexAccess:
         parts = urlsplit(address)
         options: dict[str, Any] = {}
         if parts.username is None and (login := self._logins.get(_origin(parts))):
-            options["auth"] = login
+            options["headers"] = {"Authorization": login}
         if proxy := (self._options or {}).get("proxy"):
             options["proxy"] = proxy
         if self._unchecked & {parts.hostname, parts.netloc.rpartition("@")[2]}:
