@@ -1,6 +1,7 @@
 """What a package needs is installed without running any of it, within bounds, and into its own modules only."""
 
 import asyncio
+import hashlib
 import os
 import shutil
 import signal
@@ -76,7 +77,7 @@ def install(installer: Installer, links: Path, tmp_path: Path) -> Callable[..., 
 def index(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A package index over HTTP with what lies in `links`, and nothing else; it asks for a password.
 
-    It serves metadata beside wheels where `links` has a file of that name.
+    It has hashes, and metadata beside wheels, where `links` has a file `metadata`.
     """
 
     class Index(SimpleHTTPRequestHandler):
@@ -95,10 +96,14 @@ def index(links: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
                     return self.answer(wheel.read(entry))
             if not self.path.startswith("/simple/"):
                 return super().do_GET()
-            tells = 'data-core-metadata="true"' if (links / "metadata").exists() else ""
             name = self.path.strip("/").rpartition("/")[2].replace("-", "_")
-            found = [path.name for path in links.glob(f"{name}-*")]
-            self.answer("".join(f'<a href="/{name}" {tells}>{name}</a>' for name in found).encode())
+            self.answer("".join(map(self.link, links.glob(f"{name}-*"))).encode())
+
+        def link(self, path: Path) -> str:
+            if not (links / "metadata").exists():
+                return f'<a href="/{path.name}">{path.name}</a>'
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            return f'<a href="/{path.name}#sha256={digest}" data-core-metadata="true">{path.name}</a>'
 
         def answer(self, body: bytes) -> None:
             self.send_response(200)
@@ -254,7 +259,7 @@ def test_start_up_files_do_not_run_while_installing(links: Path, install: Callab
     ("has_metadata", "message"),
     [
         (True, r"^bomb-1\.0-py3-none-any\.whl has 3\.\d MB and unpacks to 3,072\.0 MB"),
-        (False, r"could not be worked out: it wrote more than 128 MB"),  # uv unpacks it to find its metadata
+        (False, r"could not be worked out: it wrote more than 128 MB"),  # uv unpacks it for its metadata and hash
     ],
 )
 async def test_a_wheel_bomb_is_refused_before_its_bytes_are_on_the_disk(

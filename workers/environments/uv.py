@@ -26,7 +26,7 @@ from workers.environments.wheels import Wheel
 
 RESOLVE_SECONDS = 300.0
 MAX_WRITTEN_BYTES = 2 << 30
-"""In its cache. Of an index it keeps pages and metadata, a few MB; wheels of the operator's own folders it unpacks."""
+"""In its cache: a few MB of pages and metadata; where an index has no metadata or no hashes, whole unpacked wheels."""
 _BOUNDS = Bounds(
     RESOLVE_SECONDS,
     output_bytes=16 << 20,
