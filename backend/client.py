@@ -75,7 +75,7 @@ class Client:
         partial = target.with_name(target.name + ".partial")
         try:
             with self._http.stream("GET", path, params=_parameters(query)) as response, partial.open("wb") as file:
-                if response.is_error:
+                if not response.is_success:
                     response.read()
                     self._answer(response)
                 for part in response.iter_bytes():
@@ -114,6 +114,11 @@ class Client:
             raise Refused(f"no Proctor answers at {self.url} ({error})") from error
 
     def _answer(self, response: httpx.Response) -> Any:
+        if response.is_redirect:  # never followed: the token belongs to this address
+            where = response.headers.get("location", "")
+            raise Refused(
+                f"{self.url} redirects to {where}: set PROCTOR_URL to the address itself", response.status_code
+            )
         if not response.is_error:
             return response.json() if response.content else None
         try:

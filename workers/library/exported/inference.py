@@ -2,10 +2,11 @@
 
     pip install -r server/requirements.txt && python inference.py --tasks 5
 
-API_BASE_URL   the endpoint, e.g. http://localhost:8080/v1   (left out: OpenAI's)
-API_KEY        its token; HF_TOKEN and OPENAI_API_KEY are taken too
+API_BASE_URL   the endpoint, e.g. http://localhost:8080/v1   (default: OpenAI's)
+API_KEY        the key of API_BASE_URL. Default: OPENAI_API_KEY for api.openai.com, HF_TOKEN for huggingface.co,
+               both over https only; other hosts get no key
 MODEL_NAME     the model
-ENV_URL        a running server of this environment          (left out: one is started here)
+ENV_URL        a running server of this environment          (default: one is started here)
 
 What the model reads, how its reply becomes an action and what the reward is made of stands in openenv.yaml.
 """
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import inference_words as words
 from inference_words import ACTION, AGENT, MANIFEST, PROCTOR, Unreadable
@@ -32,6 +34,9 @@ EPISODE = {"max_turns": 8, "step_timeout_seconds": 10, "max_tokens_per_turn": 25
 TASKS = {"train": 1000, "heldout": 200, "levels": 1, **PROCTOR.get("tasks", {})}
 HELDOUT_SEED_BASE = 10_000_000
 START_SECONDS = 120
+OPENAI_URL = "https://api.openai.com/v1"
+KEYS = {"api.openai.com": "OPENAI_API_KEY", "huggingface.co": "HF_TOKEN"}
+"""The variable with the key of a host and its subdomains."""
 
 
 # the model
@@ -44,10 +49,11 @@ class Model:
         self.name = os.environ.get("MODEL_NAME", "")
         if not self.name:
             sys.exit("set MODEL_NAME to the model that is to play")
+        url = os.environ.get("API_BASE_URL") or OPENAI_URL
+        key = key_for(url)
         from openai import OpenAI
 
-        key = os.environ.get("API_KEY") or os.environ.get("HF_TOKEN") or os.environ.get("OPENAI_API_KEY")
-        self.client = OpenAI(base_url=os.environ.get("API_BASE_URL") or None, api_key=key or "none", max_retries=4)
+        self.client = OpenAI(base_url=url, api_key=key, max_retries=4)
 
     def reply(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> dict[str, Any]:
         """`content`, with each call in the words of a call, `reasoning`, and whether it `is_cut`."""
@@ -68,6 +74,21 @@ class Model:
         if not reasoning:
             reasoning, text = words.split_reasoning(text)
         return {"content": text, "reasoning": reasoning, "is_cut": choice.finish_reason == "length"}
+
+
+def key_for(url: str) -> str:
+    """The key that belongs to this endpoint. A provider's key goes to the provider alone, and never in the clear."""
+    key = os.environ.get("API_KEY", "")
+    if key and os.environ.get("API_BASE_URL"):
+        return key
+    parts = urlsplit(url)
+    host = (parts.hostname or "").rstrip(".")
+    name = next((name for owner, name in KEYS.items() if host == owner or host.endswith(f".{owner}")), "")
+    if not name or parts.scheme != "https":
+        return "none"
+    if key:
+        sys.exit("set API_BASE_URL too: API_KEY is the key of that endpoint")
+    return os.environ.get(name) or sys.exit(f"set {name}, the key of {host}, or API_BASE_URL and API_KEY")
 
 
 # an episode

@@ -38,6 +38,11 @@ def plain_judge(question: str, answer: str) -> float:
     return sum(signs) / len(signs)
 
 
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
 @dataclass(frozen=True)
 class EndpointJudge:
     """Asks a model behind an OpenAI-compatible address."""
@@ -58,7 +63,8 @@ class EndpointJudge:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         request = urllib.request.Request(self.address, json.dumps(body).encode(), headers)
-        with urllib.request.urlopen(request, timeout=self.seconds) as response:
+        opener = urllib.request.build_opener(_NoRedirects)  # a redirect would carry the token elsewhere
+        with opener.open(request, timeout=self.seconds) as response:
             reply = json.load(response)["choices"][0]["message"]["content"]
         return read_rating(reply)
 
