@@ -10,7 +10,6 @@ from fastapi.responses import Response
 
 from backend.db.models import ApiToken, AuditEvent, Person, WebSession
 from backend.domain.vocabulary import Role
-from backend.settings import get_settings
 from backend.team import entrance, queries, service
 from backend.team.forms import Invitation, PasswordChange, RoleChange, SignIn, TokenRequest, Welcome
 from backend.web.clients import client_of
@@ -120,7 +119,6 @@ def use_link(
 
 def _signed_in(request: Request, signed_in: entrance.SignedIn, url: str) -> Response:
     response = see_other(url)
-    is_secure = get_settings().secure_cookies or request.url.scheme == "https"
     for name, secret, lifetime, path in (
         (SESSION_COOKIE, signed_in.session, SESSION_LIFETIME, "/"),
         (DEVICE_COOKIE, signed_in.device, DEVICE_LIFETIME, "/sign-in"),
@@ -131,7 +129,6 @@ def _signed_in(request: Request, signed_in: entrance.SignedIn, url: str) -> Resp
             max_age=int(lifetime.total_seconds()),
             httponly=True,
             samesite="lax",
-            secure=is_secure,
             path=path,
         )
     return response
