@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from backend.settings import get_settings
 from backend.web.csrf import ForgedRequest, is_cross_site
 from backend.web.error_pages import respond
+from backend.web.refill import RECEIVED_HEADERS
 
 _CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -51,7 +52,8 @@ class Guard:
             return await self.app(scope, receive, send)
         is_secure = scope["scheme"] == "https" or get_settings().has_secure_cookies
         if is_secure:
-            scope = {**scope, "headers": list(_without_prefixes(scope["headers"]))}
+            headers = scope["headers"]
+            scope = {**scope, "headers": list(_without_prefixes(headers)), RECEIVED_HEADERS: headers}
         request = Request(scope, receive)
         is_htmx = request.headers.get("hx-request") == "true"
 

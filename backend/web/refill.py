@@ -19,6 +19,8 @@ from backend.errors import AppError, InvalidInput
 
 PAGE_COOKIE = "proctor_form_page"
 """The address of the page whose form was refused: a refused page itself lies at the address that was posted to."""
+RECEIVED_HEADERS = "proctor.received_headers"
+"""In a request's scope over TLS: its headers before cookies got their plain names."""
 STATUSES = frozenset({409, 422, 429})
 _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 _FORWARDED = frozenset({b"cookie", b"authorization", b"host", b"user-agent", b"accept-language"})
@@ -61,6 +63,7 @@ def _pages(request: Request) -> list[str]:
 async def _draw(request: Request, url: str) -> str:
     """The page at this address of this application, as the same browser gets it; empty where there is none."""
     parts = urlsplit(url)
+    headers = request.scope.get(RECEIVED_HEADERS, request.scope["headers"])
     scope = {
         "type": "http",
         "asgi": request.scope.get("asgi", {"version": "3.0"}),
@@ -71,7 +74,7 @@ async def _draw(request: Request, url: str) -> str:
         "raw_path": parts.path.encode(),
         "query_string": parts.query.encode(),
         "root_path": request.scope.get("root_path", ""),
-        "headers": [(name, value) for name, value in request.scope["headers"] if name in _FORWARDED],
+        "headers": [(name, value) for name, value in headers if name in _FORWARDED],
         "client": request.scope.get("client"),
         "server": request.scope.get("server"),
         "state": {},

@@ -1,5 +1,6 @@
 """Security headers, cookies over TLS, and the settings that production refuses to start with."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -180,3 +181,13 @@ def test_an_empty_line_of_the_environment_means_the_default(monkeypatch: pytest.
 
     assert settings.secure_cookies is None
     assert settings.environments_gb == 20.0
+
+
+def test_a_refused_form_keeps_its_input_over_tls(https: TestClient) -> None:
+    sign_in(https)
+    [token] = set(re.findall(r'name="csrf_token" value="([^"]+)"', https.get("/me").text))
+    data = {"current": PASSWORD, "password": "short one", "csrf_token": token}
+    refused = https.post("/me/password", data=data, headers={"Referer": "https://proctor.example.org/me"})
+
+    assert refused.status_code == 422
+    assert 'action="/me/password"' in refused.text
