@@ -13,7 +13,7 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from typing import IO, Any
+from typing import IO, Any, cast
 
 MAX_UNPACKED_BYTES = 256 << 20
 """As large as the folder that it is built in."""
@@ -88,7 +88,7 @@ def _pyproject(path: str) -> str:
         file.seek(0)
         stream: IO[bytes] = file
         if start[:2] == b"\x1f\x8b":
-            stream = gzip.GzipFile(fileobj=file)
+            stream = cast("IO[bytes]", gzip.GzipFile(fileobj=file))
         elif start == b"BZh":
             stream = bz2.BZ2File(file)
         return _in_tar(stream)
@@ -109,11 +109,11 @@ def _in_zip(path: str) -> str:
 
 
 def _in_tar(stream: IO[bytes]) -> str:
-    with tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:  # type: ignore[call-overload]
+    with tarfile.open(fileobj=_Bounded(stream), mode="r|") as archive:
         for count, member in enumerate(archive):
             if count >= MAX_MEMBERS:
                 raise TooLarge(f"it holds more than {MAX_MEMBERS:,} files")
-            archive.members.clear()  # the stream is read once
+            cast("Any", archive).members.clear()  # the stream is read once
             if member.isfile() and _PYPROJECT.fullmatch(member.name):
                 file = archive.extractfile(member)
                 assert file is not None
