@@ -8,9 +8,11 @@ import re
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit, urlunsplit
@@ -18,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 from backend.domain.addresses import port_of
 from backend.domain.foreign import MAX_NAMES
 from backend.domain.packages import PackageInvalid
+from backend.embedded import die_with_parent
 from backend.environments.importing_sources import (
     MAX_FILE_BYTES,
     MAX_UNPACKED_BYTES,
@@ -158,6 +161,7 @@ class _Git:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
             )
         except FileNotFoundError as error:
             raise PackageInvalid("git is not installed here; upload the package as a zip") from error
@@ -177,20 +181,32 @@ class _Git:
 
     @contextmanager
     def _reading(self, arguments: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
-        process = self._start(self._command({}, arguments))
+        command = self._command({}, arguments)
+        process = self._start(command)
+        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # ends a read that waits for it, too
+        overdue.start()
         try:
             yield process
             process.wait(READ_SECONDS)
+            if process.returncode == -signal.SIGKILL:
+                raise subprocess.TimeoutExpired(command, READ_SECONDS)
         finally:
+            overdue.cancel()
             _end(process)
+
+
+def _end_with_parent() -> None:
+    die_with_parent(signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """With all that it started: its helper for http may hang on by itself."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass  # it has ended
+    _kill_group(process.pid)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:

@@ -2,13 +2,16 @@
 
 import asyncio
 import hashlib
+import io
 import os
 import shutil
 import signal
 import stat
+import struct
 import sys
 import tempfile
 import time
+import tracemalloc
 import zipfile
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -23,6 +26,9 @@ import pytest
 
 from backend.domain.errors import SandboxError
 from backend.domain.manifest import ResourcesSpec
+from backend.domain.packages import PackageInvalid, pack, unpack
+from backend.environments import importing_git
+from backend.environments.importing_sources import read_zip
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
 from tests.security.hostile_archives import make_source, make_wheel, understate
@@ -651,3 +657,63 @@ asyncio.run(run_command((sys.executable, "-c", sleeper), Bounds(60)))
     starter.send_signal(signal.SIGKILL)
     await starter.wait()
     assert await gone(pids)
+
+
+GIT = """#!/bin/sh
+case " $* " in
+*" {hangs} "*) exec "{python}" -c '{family}' "{file}" wait ;;
+*) exit 0 ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("hangs", "message"), [("clone", "took longer than 1 s"), ("ls-tree", "git cannot read it")])
+def test_an_import_past_its_time_ends_with_its_whole_group(
+    hangs: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, program = tmp_path / "pids", tmp_path / "git"
+    program.write_text(GIT.format(hangs=hangs, python=sys.executable, family=FAMILY, file=file))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(importing_git, "CLONE_SECONDS", 1.0)
+    monkeypatch.setattr(importing_git, "READ_SECONDS", 1.0)
+    with pytest.raises(PackageInvalid, match=message):
+        importing_git.read_repository("https://git.example.org/x", is_own=True)
+    assert asyncio.run(gone(asyncio.run(family(file))))
+
+
+def understated_zip(name: str, megabytes: int) -> bytes:
+    """A zip whose directory says that its only file has 10 bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive, archive.open(name, "w") as file:
+        for _ in range(megabytes):
+            file.write(bytes(1 << 20))
+    data = bytearray(buffer.getvalue())
+    struct.pack_into("<I", data, data.find(b"PK\x01\x02") + 24, 10)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("read", [read_zip, unpack])
+def test_an_uploaded_zip_is_never_unpacked_beyond_its_stated_size(read: Callable[[bytes], object]) -> None:
+    bomb = understated_zip("openenv.yaml", 400)
+    honest = pack({"openenv.yaml": "name: x\n"})
+    tracemalloc.start()
+    try:
+        assert read(honest)
+        with pytest.raises(PackageInvalid):
+            read(bomb)
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("read", [read_zip, unpack])
+def test_an_uploaded_zip_with_too_many_files_is_refused_at_once(read: Callable[[bytes], object]) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for number in range(40_000):
+            archive.writestr(str(number), b"")
+    began = time.monotonic()
+    with pytest.raises(PackageInvalid, match="the zip holds more than"):
+        read(buffer.getvalue())
+    assert time.monotonic() - began < 0.2
