@@ -23,9 +23,9 @@ _HANDED_ON = re.compile(
     r"SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|(PIP|UV|DOCKER)_\w+|PYTHON(PATH|UNBUFFERED|HASHSEED)|"
     r"OMP_NUM_THREADS"
 )
-"""What the env host, where foreign code runs, is given of our environment: no secret of this installation."""
+"""Environment variables passed to the env host, where foreign code runs. None holds a secret of this installation."""
 _NOT_HANDED_ON = {"database_url", "redis_url", "artifacts_url", "secret_key", "token", "url"}
-"""Settings that are none of its business."""
+"""Settings that the env host does not need."""
 _ENV_HOST_HUNG_SECONDS = 60.0
 _WORKER_HUNG_SECONDS = 120.0
 _HOUSEKEEPING_HUNG_SECONDS = 600.0
@@ -100,10 +100,10 @@ class Fleet:
         ]
 
     def env_host(self) -> Child:
-        """Under a user of its own where we are root, but for an engine of containers, which wants our rights."""
+        """Runs as a dedicated user if we are root, except with the docker launcher, which needs the engine."""
         socket = self.folder.sockets / "envhost.sock"
-        has_own_user = os.getuid() == 0 and self.settings.launcher != "docker"
-        module = "workers.environments.own_user" if has_own_user else "workers.environments.host"
+        uses_dedicated_user = os.getuid() == 0 and self.settings.launcher != "docker"
+        module = "workers.environments.dedicated_user" if uses_dedicated_user else "workers.environments.host"
         child = self._child(
             *("env host", "envhost", [module], lambda: accepts_connections(socket)),
             environment=self._environment_of_env_host(),

@@ -1,4 +1,4 @@
-"""Where root starts Proctor, the env host runs as a user of its own that reaches no database, key or other process."""
+"""If root starts Proctor, the env host runs as a dedicated user that reaches no database, key or other process."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from tests.envhost_fixture import HostProcess, package_files, prepared, start_ho
 from tests.environments_host.conftest import RUN_CODE
 from tests.ops.proctor_process import processes_using, proctor_up
 from workers.environments.client import EnvHost
-from workers.environments.own_user import UID
+from workers.environments.dedicated_user import UID
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +46,7 @@ def data() -> Iterator[Path]:
 
 @pytest.fixture
 def host(data: Path) -> Iterator[HostProcess]:
-    host = start_host(data, module="workers.environments.own_user")
+    host = start_host(data, module="workers.environments.dedicated_user")
     yield host
     host.stop()
 
@@ -69,7 +69,7 @@ def _as_the_host(pid: int, code: str) -> str:
     return ended.stdout.strip()
 
 
-async def test_it_serves_packages_as_its_own_user(host: HostProcess, data: Path) -> None:
+async def test_it_serves_packages_as_the_dedicated_user(host: HostProcess, data: Path) -> None:
     status = Path(f"/proc/{host.process.pid}/status").read_text()
     assert f"Uid:\t{UID}\t{UID}\t{UID}\t{UID}" in status
     assert "CapEff:\t0000000000000000" in status
@@ -109,14 +109,14 @@ except PermissionError: print("refused")
     assert own.wait(10) == -signal.SIGKILL
 
 
-async def test_where_it_cannot_it_says_that_it_runs_as_root(data: Path) -> None:
+async def test_it_runs_as_root_with_a_warning_if_the_user_does_not_exist(data: Path) -> None:
     def forbid() -> None:
         linux.unshare(linux.NEW_USER | linux.NEW_MOUNTS)  # root of a namespace in which the user does not exist
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text("0 0 1")
         Path("/proc/self/gid_map").write_text("0 0 1")
 
-    host = start_host(data, module="workers.environments.own_user", before_exec=forbid)
+    host = start_host(data, module="workers.environments.dedicated_user", before_exec=forbid)
     try:
         async with EnvHost(host.address) as client:
             assert "runs as root" in (await client.status())["probe"]["warning"]
@@ -125,7 +125,7 @@ async def test_where_it_cannot_it_says_that_it_runs_as_root(data: Path) -> None:
         host.stop()
 
 
-def test_a_whole_proctor_gives_it_no_secret() -> None:
+def test_a_supervised_env_host_gets_no_secret() -> None:
     folder = Path(tempfile.mkdtemp(prefix="pe-"))
     given = {"OPENAI_API_KEY": SECRET, "HF_TOKEN": SECRET, "AWS_SECRET_ACCESS_KEY": SECRET, "PIP_DEFAULT_TIMEOUT": "61"}
     try:

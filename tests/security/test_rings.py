@@ -221,7 +221,7 @@ tell(kinds=kinds)
     assert result["kinds"] == [[1, True]]  # its own listening socket
 
 
-def test_paths_of_the_host_are_not_told(serve: Serve) -> None:
+def test_host_paths_do_not_reach_the_jail(serve: Serve) -> None:
     start = """
 import gc, os, sys
 def frames():
@@ -281,14 +281,14 @@ _FORGED = {
     "of another type": "say(event='exited', id=name, code='0')",
     "beyond its range": "say(event='exited', id=name, code=10**9)",
     "more than is known": "say(event='started', id=name, extra=1)",
-    "of a fork that nobody asked for": "say(event='started', id='other')",
+    "of a fork that was not requested": "say(event='started', id='other')",
     "twice": "say(event='started', id=name); say(event='started', id=name)",
     "a flood": "\nfor _ in range(10_000): control.send(b'{}')",
 }
 
 
 def _speaker(folder: Path, speech: str) -> Zygote:
-    """An interpreter of somebody else's making in the place of ours, which says what it likes."""
+    """A hostile interpreter in place of ours, which sends what `speech` says."""
     python = folder / "bin" / "python"
     python.parent.mkdir()
     (folder / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
@@ -317,7 +317,7 @@ async def test_an_interpreter_that_forges_messages_is_ended(tmp_path: Path, spee
 
 
 async def test_an_interpreter_cannot_have_another_process_ended(tmp_path: Path) -> None:
-    """The kernel tells whose message it is; only what came from this very interpreter is believed and ended."""
+    """The sender comes from the kernel; only processes of this very interpreter are accepted and killed."""
     bystander = await asyncio.create_subprocess_exec("sleep", "60")
     relayed = """
 if os.fork() == 0:
@@ -347,7 +347,7 @@ if os.fork() == 0:
     with contextlib.suppress(SandboxError):
         strange = await orphan.fork("mine", {}, [])
         assert strange.pid == 0
-    assert "somebody else" in orphan.breach
+    assert "not its own" in orphan.breach
     await orphan.stop()
     assert bystander.returncode is None
     bystander.kill()

@@ -40,7 +40,7 @@ from workers.environments.starting import Grants, Starter, container_user
 from workers.environments.virtual_environments import VirtualEnvironments
 
 log = structlog.get_logger("envhost")
-RUNS_AS_ROOT = "The env host runs as root, because it cannot run as a user of its own"
+RUNS_AS_ROOT = "The env host runs as root because it cannot run as a dedicated user"
 _MARKER = "made-by-the-env-host"
 """Proves that the folder is ours to empty."""
 
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--launcher", choices=["jail", "docker", "remote", "process"], help="instead of the best one")
     parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="at most so many at a time")
     parser.add_argument("--listener", type=int, help="descriptor of a listening socket, instead of one made here")
-    parser.add_argument("--root-because", default="", help="why it runs as root although it need not")
+    parser.add_argument("--root-because", default="", help="why it runs as root; shown as a warning")
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
     arguments = parser.parse_args()
     configure_logging("envhost")

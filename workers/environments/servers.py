@@ -232,7 +232,7 @@ async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:
             await asyncio.wait({asked, ended}, timeout=min(left, WATCH_SECONDS), return_when=asyncio.FIRST_COMPLETED)
             if asked.done() or ended.done():
                 break
-            server.end_if_too_big()  # it is in nobody's list yet
+            server.end_if_too_big()  # the pool does not watch it yet
         if asked.done() and asked.exception() is None:
             return
         if not ended.done():

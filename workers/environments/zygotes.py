@@ -63,7 +63,7 @@ def site_packages_of(runtime_python: Path) -> Path:
 
 
 class Breach(ValueError):
-    """A message that a sound interpreter does not send."""
+    """The interpreter sent a message that the protocol does not allow."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,9 +78,9 @@ class ForkedProcess:
     code: int | None = None
     """Its exit code; negative: the signal that ended it."""
     is_abandoned: bool = False
-    """It is to end as soon as it starts."""
+    """Kill it as soon as it starts."""
     _handle: int = -1
-    """The process itself, whoever has its number later."""
+    """A pidfd: the process itself, even if its number is used again."""
 
     def begin(self, pid: int, handle: int) -> None:
         self.pid, self._handle = pid, handle
@@ -129,7 +129,7 @@ class Zygote:
         self.stands_alone = False
         """Its servers import what serves them themselves."""
         self.breach = ""
-        """Why the host ended it."""
+        """Why the host ended it; empty if it did not."""
         self.log: LogTail | None = None
 
     @property
@@ -229,7 +229,7 @@ class Zygote:
             self.end_for(f"the environment's interpreter broke its protocol: {error}")
 
     def _obey(self, data: bytes, ancillary: Sequence[tuple[int, int, bytes]]) -> None:
-        """One message. Each is possible once for each order of the host, so that there can be no flood of them."""
+        """Handle one message. Each is valid at most once per request of the host, which rules out floods."""
         try:
             message = json.loads(data)
         except (ValueError, RecursionError):
@@ -242,19 +242,19 @@ class Zygote:
             case {"event": "exited", "id": str(name), "code": int(code), **rest} if not rest and -64 <= code <= 255:
                 self._has_exited(name, code)
             case _:
-                raise Breach("a message has no meaning, or comes twice")
+                raise Breach("a message is unknown or repeated")
 
     def _has_started(self, name: str, pid: int) -> None:
         fork = self._forks.get(name)
         if fork is None or fork.pid:
-            raise Breach("a process started that nobody asked for")
+            raise Breach("it reported the start of a process that was not requested")
         try:
             handle = os.pidfd_open(pid)
         except OSError:
-            return  # it has ended again; that is told next
+            return  # it has ended already; the next message reports that
         if not self._came_from_us(pid):
             os.close(handle)
-            raise Breach("a process of somebody else was named")
+            raise Breach("it reported the start of a process that is not its own")
         fork.begin(pid, handle)
 
     def _came_from_us(self, pid: int) -> bool:
@@ -268,7 +268,7 @@ class Zygote:
     def _has_exited(self, name: str, code: int) -> None:
         fork = self._forks.pop(name, None)
         if fork is None:
-            raise Breach("a process ended that nobody asked for")
+            raise Breach("it reported the end of a process that was not requested")
         fork.end(128 - code if code > 128 else code)
 
     def end_for(self, reason: str) -> None:
@@ -322,7 +322,7 @@ def _pid(ancillary: Sequence[tuple[int, int, bytes]]) -> int:
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             return int(_CREDENTIALS.unpack(content[: _CREDENTIALS.size])[0])
-    raise Breach("the kernel did not say who sent it")
+    raise Breach("a message has no sender")
 
 
 IS_SUPPORTED = sys.platform == "linux"

@@ -126,7 +126,10 @@ def _own_sources() -> dict[str, str]:
     patterns = ("proctor_sandbox/*.py", "workers/environments/inside/*.py")
     singles = ("workers/__init__.py", "workers/environments/__init__.py", "backend/__init__.py")
     paths = [path for pattern in patterns for path in sorted(root.glob(pattern))]
-    paths += [root / name for name in (*singles, "backend/domain/__init__.py", "backend/domain/packages.py")]
+    paths += [
+        root / name
+        for name in (*singles, "backend/domain/__init__.py", "backend/domain/packages.py", "backend/domain/zips.py")
+    ]
     return {str(path.relative_to(root)): path.read_text() for path in paths}
 
 

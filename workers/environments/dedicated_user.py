@@ -1,8 +1,8 @@
-"""Starts the env host under a user of its own where root starts it: `python -m workers.environments.own_user`.
+"""Start the env host as a dedicated user when root runs `python -m workers.environments.dedicated_user`.
 
-As that user it owns its folders and nothing else. It sees a file system in which the rest of the data folder, the
-settings file, and the homes of others are not there, so that whoever escapes from a sandbox finds no database, key or
-token. Where the machine does not allow this, the env host is started as root, and says so.
+The user owns the env host's folders and nothing else. Its view of the file system hides the rest of the data folder,
+the settings file and closed home folders, so code that escapes from a sandbox finds no database, key or token. If the
+machine does not allow this, the env host starts as root and shows a warning.
 """
 
 import os
@@ -21,11 +21,11 @@ from proctor_sandbox import linux
 from workers.environments.listening import HostCannotStart, listen_on_path
 
 UID = 60_990
-"""Of no system's ordinary, homed or dynamic users."""
+"""Outside the ranges that distributions and systemd assign to users."""
 _OWN = ("environments", "packages", "run/env", "envhost")
-"""Folders in the data folder that it writes; the last one is its home."""
+"""Writable folders in the data folder; the last one is the home folder."""
 _CONFIGURED = (".config/pip/pip.conf", ".pip/pip.conf", ".config/uv/uv.toml")
-"""What the installers are told in the home of whoever starts us; copied, as that home is closed."""
+"""Installer settings in the home folder of the user who starts us, copied because that folder is not readable."""
 _NO_NEW_PRIVILEGES = 38
 
 
@@ -41,7 +41,7 @@ def main() -> NoReturn:
 
 
 def _reason_against(data: Path, runtime_python: Path) -> str:
-    """Try it in a child: why it is not possible, or nothing."""
+    """Try it in a child process; returns why it is not possible, or an empty string."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -59,7 +59,7 @@ def _reason_against(data: Path, runtime_python: Path) -> str:
 
 
 def _try(data: Path, runtime_python: Path) -> None:
-    """What the env host needs, in its place. Raises OSError."""
+    """Check everything that the env host needs, as the dedicated user. Raises OSError."""
     for path in (Path(sys.executable), runtime_python):
         if not os.access(path, os.X_OK):
             raise PermissionError(f"user {UID} cannot run {path}")
@@ -78,7 +78,7 @@ def _try(data: Path, runtime_python: Path) -> None:
 
 
 def _listen(address: str) -> list[str]:
-    """Make the socket while we may; the argument that hands it on."""
+    """Make the socket while we are root; returns the arguments that pass it on."""
     if not address.startswith("unix:"):
         return []
     try:
@@ -90,7 +90,7 @@ def _listen(address: str) -> list[str]:
 
 
 def _become(data: Path, runtime_python: Path) -> None:
-    """Take the user's ids, its home and its view of the files."""
+    """Switch to the user's ids, home folder and view of the file system."""
     os.umask(0o022)
     configured = {name: (Path.home() / name).read_bytes() for name in _CONFIGURED if (Path.home() / name).is_file()}
     for name in _OWN:
@@ -123,7 +123,7 @@ def _homes(python: Path) -> list[str]:
 
 
 def _own(folder: Path) -> None:
-    """Make it the user's. What another user left in it is removed: all of it is made again when it is needed."""
+    """Give the folder to the user. Content of another user is removed; it is built again when needed."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     place = folder.resolve()
     if place.stat().st_uid != UID:
@@ -134,7 +134,7 @@ def _own(folder: Path) -> None:
 
 
 def _restrict_view(hidden: Sequence[Path], kept: Sequence[Path], emptied: Iterable[Path]) -> None:
-    """In mounts of our own: `hidden` folders, and closed ones on the way to what is `kept`, show only what is kept."""
+    """In a new mount namespace: `hidden` folders, and closed ones above `kept` paths, show only `kept` paths."""
     linux.unshare(linux.NEW_MOUNTS)
     linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
     for path in {path.resolve() for path in emptied if path.exists()}:
