@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from backend.domain.errors import SandboxError
-from backend.settings import PROJECT_ROOT
+from backend.settings import PROJECT_ROOT, get_settings
 from tests.environments_host.test_other_hosts import _become_ordinary_user
-from workers.environments.zygotes import Zygote
+from workers.environments.zygotes import Zygote, site_packages_of
 
 Serve = Callable[..., dict[str, Any]]
 SECONDS = 90
@@ -352,3 +352,26 @@ if os.fork() == 0:
     assert bystander.returncode is None
     bystander.kill()
     await bystander.wait()
+
+
+@pytest.mark.parametrize("linked", ["home", "home/lib", "site-packages", ""])
+async def test_links_in_the_place_of_an_environment_are_refused(tmp_path: Path, linked: str) -> None:
+    runtime = site_packages_of(get_settings().runtime_python)
+    tail = runtime.relative_to(runtime.parents[2])
+    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
+    (elsewhere / tail).mkdir(parents=True)
+    own = home / tail
+    place = {"home": home, "home/lib": home / "lib", "site-packages": own}.get(linked)
+    if place is None:
+        own.mkdir(parents=True)
+    else:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.symlink_to(elsewhere / place.relative_to(home))
+    zygote = Zygote(get_settings().runtime_python, [own], is_jailed=True, new_root=tmp_path / "root", uid=61_234)
+    if place is None:
+        await zygote.start()
+        assert zygote.is_alive
+    else:
+        with pytest.raises(SandboxError, match=r"is not a plain lib/python3\.\d+/site-packages folder"):
+            await zygote.start()
+    await zygote.stop()
