@@ -4,7 +4,9 @@ import base64
 import binascii
 import hashlib
 import io
+import lzma
 import re
+import struct
 import tomllib
 import zipfile
 import zlib
@@ -19,6 +21,11 @@ MAX_PACKAGE_BYTES = 5_000_000
 BINARY_SUFFIX = ".base64"
 """A small file that is no text travels as text under this name; it is itself again where the package runs."""
 
+BAD_ZIP = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
+    *(RuntimeError, EOFError, OSError, ValueError, OverflowError),
+)
+"""What reading a zip that is damaged on purpose raises."""
 _MAX_TOML = 100_000
 """Characters of a `pyproject.toml`."""
 _MAX_DOTS = 500
@@ -108,7 +115,9 @@ def unpack(data: bytes) -> dict[str, str]:
             if len(entries) > MAX_FILES or sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
                 raise PackageInvalid("the zip holds too much for a package")
             files = {entry.filename: archive.read(entry).decode() for entry in entries}
-    except (zipfile.BadZipFile, UnicodeDecodeError, RuntimeError, NotImplementedError, EOFError, zlib.error) as error:
+    except PackageInvalid:
+        raise
+    except (*BAD_ZIP, UnicodeDecodeError) as error:
         raise PackageInvalid(f"not a zip of text files: {error}") from error
     check_files(files)
     return files

@@ -51,6 +51,8 @@ def make_ready(
     """`requires` and `variables`: what the importer adds to what the package says. Raises PackageInvalid."""
     files, notes = dict(package.files), list[str]()
     if package.kind is PackageKind.OPENENV:
+        if MANIFEST_PATH not in files:
+            raise PackageInvalid(f"its {MANIFEST_PATH} is not a text that can be read")
         written = _read_manifest(files[MANIFEST_PATH])
         app = _app_of(written, files, notes)
     else:

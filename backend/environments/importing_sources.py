@@ -2,13 +2,12 @@
 
 import io
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from backend.domain.addresses import port_of
 from backend.domain.foreign import MAX_NAMES
-from backend.domain.packages import PackageInvalid
+from backend.domain.packages import BAD_ZIP, PackageInvalid
 from backend.outgoing import CannotConnect, outgoing_policy
 
 MAX_UPLOAD_BYTES = 30_000_000
@@ -27,7 +26,9 @@ def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
             if len(entries) > MAX_NAMES or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
                 raise PackageInvalid(f"the zip holds more than {MAX_NAMES} files or {MAX_UNPACKED_BYTES:,} bytes")
             files = {entry.filename: archive.read(entry) for entry in entries if entry.file_size <= MAX_FILE_BYTES}
-    except (zipfile.BadZipFile, RuntimeError, NotImplementedError, EOFError, zlib.error, OSError) as error:
+    except PackageInvalid:
+        raise
+    except BAD_ZIP as error:
         raise PackageInvalid(f"it is not a zip that can be read: {error}") from error
     for path in files:
         if path.startswith("/") or ".." in PurePosixPath(path).parts:

@@ -1,0 +1,1 @@
+"""Fuzzing of everything that parses bytes of others: `python -m tests.security.fuzz --seconds 10`."""
