@@ -35,6 +35,7 @@ MAX_VALUES = 200
 TRUE_WORDS = frozenset({"yes", "true", "on"})
 FALSE_WORDS = frozenset({"no", "false", "off"})
 _METRIC = "metric."
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
 
 
@@ -42,6 +43,8 @@ def parse(expression: str, fields: Mapping[str, Field]) -> Node | None:
     """The expression as a tree; None for a blank one. Raises FilterError."""
     if len(expression) > MAX_LENGTH:
         raise FilterError(f"This is longer than {MAX_LENGTH} characters.", MAX_LENGTH, len(expression))
+    if unstorable := _UNSTORABLE.search(expression):
+        raise FilterError("This has a character that no text can have.", unstorable.start())
     if not expression.strip():
         return None
     return _Parser(expression, fields).whole()

@@ -1,7 +1,9 @@
 """The editor: saving, conflicts of two tabs, problems while typing, publishing, file names."""
 
 import re
+import time
 
+import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -194,3 +196,48 @@ def test_the_next_step_is_named(author: TestClient, viewer: TestClient, guess: E
     assert "next-step" not in viewer.get("/environments/guess").text
     author.post(PAGE, data=form("# New\n", then="save"))
     assert "publish them</a> as v2" in author.get("/environments/guess").text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("version: 2001-99-99\nport: 2001-99-99", "valid integer"),
+        (f"port: {'9' * 5000}", "64 bits"),
+        ("port: .inf", "must be finite"),
+        ("variables: {a: !!timestamp 2001-99-99}", "timestamp"),
+        ("variables: " + "[" * 900, "nested deeper"),
+        ("variables: {a: &a [*a]}", "aliases"),
+    ],
+)
+def test_a_manifest_with_an_odd_value_is_saved_and_its_problem_is_shown(
+    author: TestClient, guess: Environment, wrong: str, told: str
+):
+    written = f"{make_files()['openenv.yaml']}\n{wrong}\n"
+    answer = author.post(PAGE, data=form(written, "openenv.yaml"))
+    assert answer.status_code == 303
+    page = author.get(f"{PAGE}?file=openenv.yaml")
+    assert page.status_code == 200
+    assert told in page.text
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{{ 9**9999999 }}", "operator ** is not available"),
+        ("{{ 1 if (''|e).__class__.join }}", "`__class__` is not available"),
+        ("{{ " + "(" * 3000 + "1" + ")" * 3000 + " }}", "nested deeper than 20 levels"),
+        ("{{ " + "+".join(["1"] * 9000) + " }}", "signs or conditions"),
+    ],
+)
+def test_a_hostile_template_is_a_problem_on_the_page_and_nothing_waits_for_it(
+    author: TestClient, guess: Environment, template: str, told: str
+):
+    before = make_files()["openenv.yaml"]
+    written = re.sub(r"observation: .*", lambda _: f'observation: "{template}"', before, count=1)
+    assert written != before
+    began = time.process_time()
+    assert author.post(PAGE, data=form(written, "openenv.yaml")).status_code == 303
+    page = author.get(f"{PAGE}?file=openenv.yaml")
+    assert page.status_code == 200
+    assert told in page.text
+    assert time.process_time() - began < 5.0

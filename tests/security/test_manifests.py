@@ -281,6 +281,8 @@ FIELDS = {
         "level in (" + "1," * 900 + "1)",
         "metric." + "x" * 1900 + " > 1",
         " " * 1990 + "x",
+        'text ~ "a\0b"',
+        'text ~ "a\ud800b"',
     ],
 )
 def test_a_hostile_filter_is_refused_soon_or_read(expression: str):
@@ -290,3 +292,10 @@ def test_a_hostile_filter_is_refused_soon_or_read(expression: str):
     except FilterError:
         pass
     assert time.process_time() - began < SECONDS
+
+
+def test_a_filter_never_holds_a_text_that_cannot_be_stored():
+    for sign in ("\0", "\ud800"):
+        with pytest.raises(FilterError, match="character"):
+            parse(f'text ~ "a{sign}b"', FIELDS)
+    assert parse('text ~ "ab"', FIELDS)
