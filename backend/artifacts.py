@@ -1,16 +1,92 @@
 """Weights, exports and other big files: a local folder by default, S3-compatible in production (fsspec)."""
 
+import logging
+import os
+import re
 import shutil
+import uuid
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, cast
-
-import fsspec
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from backend.settings import get_settings
 
+if TYPE_CHECKING:
+    import fsspec
 
-def _filesystem(key: str) -> tuple[fsspec.AbstractFileSystem, str]:
+logger = logging.getLogger(__name__)
+
+
+_MARKER = "store-id"
+"""Key of a small object that every process which shares the store reads alike."""
+
+
+def read_store_id() -> str:
+    """Which store this process reads: an id that is written once, by whoever comes first. Raises OSError, or what the
+    store's driver raises, where it cannot be read."""
+    filesystem, path = _filesystem(_MARKER)
+    try:
+        return _as_id(filesystem.cat_file(path))
+    except FileNotFoundError:
+        pass
+    new = uuid.uuid4().hex.encode()
+    if _is_local(filesystem):
+        _write_once(Path(path), new)
+    else:
+        filesystem.pipe_file(path, new)
+    return _as_id(filesystem.cat_file(path))
+
+
+def _as_id(content: bytes) -> str:
+    text = content.decode("ascii", "replace").strip()
+    if not re.fullmatch(r"[0-9a-f]{32}", text):
+        raise OSError(f"the artifact store's {_MARKER} is damaged")
+    return text
+
+
+def _write_once(path: Path, content: bytes) -> None:
+    """Whole, and only where nothing is: a link to a complete file fails when another process was first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+    whole.write_bytes(content)
+    try:
+        os.link(whole, path)
+    except FileExistsError:
+        pass
+    finally:
+        whole.unlink()
+
+
+@lru_cache(maxsize=4)
+def _known_id(address: str) -> str:
+    return read_store_id()
+
+
+def store_id() -> str | None:
+    """The id, looked up once in a process; None while the store cannot be read."""
+    try:
+        return _known_id(get_settings().artifacts_address)
+    except Exception as error:  # each driver has errors of its own
+        logger.warning("the artifact store cannot be read: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _store() -> "tuple[fsspec.AbstractFileSystem, str]":
+    """The file system of the settings and the store's root in it."""
+    import fsspec  # queues import this module, and most processes that use a queue touch no artifact
+
     filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
+    return filesystem, root
+
+
+def _is_local(filesystem: "fsspec.AbstractFileSystem") -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(filesystem, LocalFileSystem)
+
+
+def _filesystem(key: str) -> "tuple[fsspec.AbstractFileSystem, str]":
+    filesystem, root = _store()
     parts = key.split("/")
     if not key or any(part in {"", ".", ".."} for part in parts):
         raise ValueError(f"{key!r} is not an artifact key")
@@ -23,7 +99,7 @@ def put_folder(folder: Path, key: str) -> int:
     On a local disk, what was stored under the key before stays until the new files are complete.
     """
     filesystem, target = _filesystem(key)
-    if isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
+    if _is_local(filesystem):
         _replace_folder(folder, Path(target))
     else:
         if filesystem.exists(target):
@@ -68,8 +144,8 @@ def open_file(key: str) -> BinaryIO:
 
 def free_space() -> tuple[int, int] | None:
     """Bytes that are left and bytes in all where artifacts are kept; None of a store that has no such bounds."""
-    filesystem, root = fsspec.core.url_to_fs(get_settings().artifacts_address)
-    if not isinstance(filesystem, fsspec.implementations.local.LocalFileSystem):
+    filesystem, root = _store()
+    if not _is_local(filesystem):
         return None
     place = next((path for path in (Path(root), *Path(root).parents) if path.exists()), None)
     if place is None:

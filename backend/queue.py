@@ -7,6 +7,7 @@ from typing import Any
 from celery import Celery
 from sqlalchemy.orm import Session
 
+from backend.artifacts import store_id
 from backend.db.models import Job
 from backend.db.session import after_commit
 from backend.domain.vocabulary import JobStatus, Queue
@@ -15,6 +16,8 @@ from backend.settings import get_settings
 
 EXECUTE = "proctor.execute"
 """The one Celery task: it takes a job's id and carries the job out."""
+ARTIFACT_STORE = "artifact_store"
+"""Argument of a job: id of the artifact store that its worker must read."""
 JUDGING_JOB = "judging.detect"
 """Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
 FOLLOW_JOB = "judging.follow"
@@ -66,9 +69,17 @@ def enqueue(
     queue: Queue,
     run_id: uuid.UUID | None = None,
     arguments: dict[str, Any] | None = None,
+    reads_artifacts: bool = False,
 ) -> Job:
-    """Write the job's row now; its wake-up leaves after the commit."""
-    job = Job(name=name, queue=queue, run_id=run_id, arguments=arguments or {})
+    """Write the job's row now; its wake-up leaves after the commit.
+
+    Jobs of the queues for models load or store weights, others say so with `reads_artifacts`: only a worker that
+    reads the same artifact store as the process that asks takes them up.
+    """
+    given = dict(arguments or {})
+    if (reads_artifacts or queue is not Queue.CPU) and (store := store_id()):
+        given[ARTIFACT_STORE] = store
+    job = Job(name=name, queue=queue, run_id=run_id, arguments=given)
     session.add(job)
     session.flush()
     after_commit(session, lambda: send_wake_up(job.id, queue))

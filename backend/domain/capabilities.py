@@ -39,6 +39,8 @@ class Capabilities(BaseModel):
     """How many GPUs torch reaches; null as above."""
     bf16: bool | None = None
     """Does the GPU compute in bfloat16?"""
+    artifacts: str | None = None
+    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
     launcher: str | None = None
     """How foreign code is isolated."""
     launcher_warning: str | None = None
@@ -51,6 +53,10 @@ class Capabilities(BaseModel):
             return cls.model_validate(dict(reported))
         except ValidationError:
             return cls()
+
+    def reads(self, store: str | None) -> bool:
+        """Does it read this artifact store? Where either is not known, nothing speaks against it."""
+        return store is None or self.artifacts is None or self.artifacts == store
 
     @property
     def has_cuda(self) -> bool:

@@ -76,7 +76,7 @@ def start_import(session: Session, actor: Actor, form: ImportForm) -> Run:
         _refuse_repeated(session, taken, version)
         run = _run(session, actor, form, taken, found, version)
         artifacts.put_file(taken.path, artifact_of(run.id))
-    enqueue(session, IMPORT_JOB, queue=Queue.CPU, run_id=run.id)
+    enqueue(session, IMPORT_JOB, queue=Queue.CPU, run_id=run.id, reads_artifacts=True)
     audit(session, actor, "rollouts.import", "run", run.id, file=taken.name, hash=taken.digest)
     announce(session, RUNS)
     return run

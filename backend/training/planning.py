@@ -2,6 +2,7 @@
 
 from sqlalchemy.orm import Session
 
+from backend.artifacts import store_id
 from backend.db.models import EnvironmentVersion
 from backend.domain.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
@@ -30,6 +31,7 @@ def plan_of(session: Session, version: EnvironmentVersion, configuration: Traini
         context=beginning.context,
         is_pretrained=beginning.is_pretrained,
         missing=missing,
+        store=store_id(),
     )
 
 

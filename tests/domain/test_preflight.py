@@ -279,3 +279,17 @@ def test_a_budget_that_ends_before_the_work_is_told():
     assert found.status is FindingStatus.WARNING
     assert "1 minutes" in found.advice
     assert found.sentence.startswith("Between ")
+
+
+def test_workers_that_store_their_checkpoints_elsewhere_do_not_count():
+    here = replace(LAPTOP, name="gpu@here", can=LAPTOP.can.model_copy(update={"artifacts": "a"}))
+    far = replace(LAPTOP, name="gpu@far", can=LAPTOP.can.model_copy(update={"artifacts": "b"}))
+
+    def worker(*offers: Offer) -> PreflightFinding:
+        plan = Plan(configured(), [Site(make_manifest("game"), CheckStatus.PASSED)], offers, store="a")
+        return next(finding for finding in checks_at_once(plan) if finding.name == "worker")
+
+    assert worker(far).status is FindingStatus.PROBLEM
+    assert worker(far).sentence.startswith("No worker that can read this installation's artifacts is online: gpu@far")
+    assert worker(far, here).sentence == "1 worker can take it up: gpu@here."
+    assert worker(LAPTOP).status is FindingStatus.OK  # it has not reported

@@ -3,11 +3,13 @@
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from backend.artifacts import read_store_id
 from backend.db.models import Checkpoint, EffortScore, Export, Job, Preflight, Run, Worker
 from backend.db.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
@@ -16,6 +18,7 @@ from backend.judging.effort.forms import EffortRequest
 from backend.judging.effort.queries import get_run
 from backend.judging.effort.service import start_score
 from backend.queue import EFFORT_JOB, enqueue
+from backend.settings import get_settings
 from tests.factories import make_checkpoint, make_environment_version, make_member, make_policy, make_run
 from tests.jobs.conftest import job_of, run_of
 from tests.judging.onset_world import make_training
@@ -172,3 +175,70 @@ def test_an_effort_score_waits_for_a_worker_that_can_load_both_sides(report: Rep
     next_side(score.id)
     with transaction() as session:
         assert session.get_one(EffortScore, score.id).reason is None
+
+
+ELSEWHERE = "b" * 32
+
+
+@pytest.fixture
+def in_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], str]:
+    """This process reads the artifacts of a folder; gives the id of that store."""
+
+    def use(name: str) -> str:
+        monkeypatch.setenv("PROCTOR_ARTIFACTS_URL", str(tmp_path / name))
+        get_settings.cache_clear()
+        return read_store_id()
+
+    return use
+
+
+def test_a_worker_with_another_artifact_store_leaves_the_run_and_it_waits(
+    report: Report, in_store: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(BODIES, "training.run", Entry("tests.jobs.bodies:write"))
+    other, here = in_store("other"), in_store("here")
+    assert other != here
+    report("gpu@far", PLAIN, artifacts=other)
+    job_id = training_job()
+    execute(job_id, "gpu@far")
+    job = job_of(job_id)
+    assert (job.status, job.attempts) == (JobStatus.QUEUED, 0)
+    phase = run_of(job_id).progress["phase"]
+    assert phase == "waiting for a worker with access to this installation's artifacts: none answers"
+
+    with transaction() as session:  # for longer than nobody may answer otherwise
+        long_ago = (datetime.now(UTC) - 10 * PATIENCE).isoformat()
+        row = session.get_one(Job, job_id)
+        row.arguments = {**row.arguments, SINCE: long_ago}
+    execute(job_id, "gpu@far")
+    assert job_of(job_id).status is JobStatus.QUEUED
+
+    report("gpu@near", PLAIN, artifacts=here)
+    execute(job_id, "gpu@far")
+    assert (
+        run_of(job_id)
+        .progress["phase"]
+        .startswith("waiting for gpu@near: gpu@far has no access to this installation's")
+    )
+    assert not is_passed_over(job_id, "gpu@near")
+
+
+def test_a_worker_that_reads_no_store_takes_nothing_that_needs_one(
+    report: Report, in_store: Callable[[str], str]
+) -> None:
+    in_store("here")
+    report("gpu@broken", PLAIN, artifacts="")
+    report("gpu@of-an-older-version", PLAIN)
+    job_id = training_job()
+    assert is_passed_over(job_id, "gpu@broken")
+    assert not is_passed_over(job_id, "gpu@of-an-older-version")
+
+
+def test_work_without_artifacts_is_anybodys(report: Report, in_store: Callable[[str], str]) -> None:
+    in_store("here")
+    report("cpu@far", PLAIN, "cpu", artifacts=ELSEWHERE)
+    with transaction() as session:
+        job_id = enqueue(session, "evaluations.run", queue=Queue.CPU, run_id=make_run(session).id).id
+        import_id = enqueue(session, "exchange.import", queue=Queue.CPU, reads_artifacts=True).id
+    assert not is_passed_over(job_id, "cpu@far")
+    assert is_passed_over(import_id, "cpu@far")

@@ -93,7 +93,7 @@ class Api:
     @web.middleware
     async def _check_token(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self.token and not hmac.compare_digest(given.encode(), self.token.encode()):
+        if self.token and not hmac.compare_digest(given.encode(errors="surrogateescape"), self.token.encode()):
             return web.json_response({"error": "the env host asks for its token"}, status=401)
         return await handler(request)
 

@@ -38,6 +38,7 @@ from workers.environments.servers import START_SECONDS
 from workers.environments.sources import Sources
 from workers.environments.starting import Grants, Starter, container_user
 from workers.environments.virtual_environments import VirtualEnvironments
+from workers.http_server import make_runner
 
 log = structlog.get_logger("envhost")
 RUNS_AS_ROOT = "The env host runs as root because it cannot run as a dedicated user"
@@ -73,7 +74,7 @@ async def run(
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     try:
         async with _parts(settings, limits, launcher, root_because) as api:
-            runner = web.AppRunner(api.application(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+            runner = make_runner(api.application(), shutdown_seconds=1.0)
             await runner.setup()
             await web.SockSite(runner, listener).start()
             log.info("env host is ready", address=settings.envhost_address, launcher=str(api.offer.launcher))

@@ -12,10 +12,18 @@ from backend.db.models import Checkpoint, EffortScore, EffortSide, Export, Job, 
 from backend.db.session import transaction
 from backend.domain.capabilities import Capabilities, Offer
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.requirements import Requirement, able, lacking, of_export, of_training, of_weights
+from backend.domain.training.requirements import (
+    Requirement,
+    able,
+    lacking,
+    of_artifacts,
+    of_export,
+    of_training,
+    of_weights,
+)
 from backend.domain.vocabulary import JobStatus, RunStatus
 from backend.events import RUNS, announce, preflight_topic, run_topic
-from backend.queue import EFFORT_JOB
+from backend.queue import ARTIFACT_STORE, EFFORT_JOB
 from backend.training.workers import offers
 from workers.jobs.leases import give_up
 
@@ -48,6 +56,11 @@ def is_passed_over(job_id: uuid.UUID, worker: str) -> bool:
 
 
 def _requirements(session: Session, job: Job) -> list[Requirement]:
+    store = job.arguments.get(ARTIFACT_STORE)
+    return [*_of_machine(session, job), *([of_artifacts(store)] if store else [])]
+
+
+def _of_machine(session: Session, job: Job) -> list[Requirement]:
     if job.name == "training.run" and job.run_id:
         return of_training(TrainingConfiguration.of_run(session.get_one(Run, job.run_id).configuration))
     if job.name == "training.preflight":
@@ -70,7 +83,7 @@ def _requirements(session: Session, job: Job) -> list[Requirement]:
 
 def _leave(session: Session, job: Job, needed: Sequence[Requirement], missing: Sequence[str], worker: str) -> None:
     session.execute(update(Job).where(Job.id == job.id).values(sent_at=func.now()))
-    wanted = " and ".join(each.words for each in needed)
+    wanted = " and ".join(each.words for each in needed if not each.is_waited_for or each.words in missing)
     if names := able(needed, offers(session), job.queue):
         _forget_since(job)
         logger.info("job left to another worker", job=job.name, job_id=str(job.id), missing=missing, able=names)
@@ -79,7 +92,9 @@ def _leave(session: Session, job: Job, needed: Sequence[Requirement], missing: S
     now = datetime.now(UTC)
     since = datetime.fromisoformat(job.arguments.get(SINCE) or now.isoformat())
     job.arguments = {**job.arguments, SINCE: since.isoformat()}
-    if now - since >= PATIENCE:
+    least = [each for each in needed if not each.is_waited_for]
+    is_hopeless = len(least) == len(needed) or not able(least, offers(session), job.queue)
+    if now - since >= PATIENCE and is_hopeless:
         give_up(session, job, f"No worker that answers has what this needs: {wanted}.")
     else:
         _say(session, job, f"waiting for a worker with {wanted}: none answers")

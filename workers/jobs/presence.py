@@ -17,6 +17,7 @@ from sqlalchemy import delete, func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
+from backend.artifacts import read_store_id
 from backend.db.models import Worker
 from backend.db.session import transaction
 from backend.domain.errors import RolloutError
@@ -59,7 +60,7 @@ class Presence:
             logger.info("could not sign off", exc_info=True)
 
     def report(self) -> None:
-        capabilities = {**self._capabilities, **asyncio.run(launcher_in_force())}
+        capabilities = {**self._capabilities, **asyncio.run(launcher_in_force()), "artifacts": _store()}
         values = {"queues": self.queues, "capabilities": capabilities, "seen_at": func.now()}
         with transaction() as session:
             statement = insert(Worker).values(name=self.name, **values)
@@ -82,6 +83,16 @@ class Presence:
             if not self._is_asked:
                 self._is_asked = True
                 self.tell(ask_machine())
+
+
+def _store() -> str:
+    """Id of the artifact store that this machine reads; empty where it reads none. Looked up each time: a folder that
+    is not mounted any more is another store."""
+    try:
+        return read_store_id()
+    except Exception:  # each driver has errors of its own
+        logger.warning("the artifact store cannot be read", exc_info=True)
+        return ""
 
 
 def _is_for_models(queues: Sequence[str]) -> bool:

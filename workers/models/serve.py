@@ -16,6 +16,7 @@ from aiohttp import web
 from transformers.utils.logging import disable_progress_bar
 
 from backend.logs import configure_logging
+from workers.http_server import make_runner
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.serving import Endpoint
@@ -42,9 +43,7 @@ def main() -> int:
 
 
 async def _serve(endpoint: Endpoint, host: str, port: int) -> int:
-    runner = web.AppRunner(
-        endpoint.app(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
-    )
+    runner = make_runner(endpoint.app(), shutdown_seconds=SHUTDOWN_SECONDS)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)

@@ -50,7 +50,7 @@ class Endpoint:
         if not self._token or request.path == "/health":
             return
         sent = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(sent.encode(), self._token.encode()):
+        if not hmac.compare_digest(sent.encode(errors="surrogateescape"), self._token.encode()):
             raise Refusal("Incorrect API key provided.", status=401, code="invalid_api_key")
 
     async def _health(self, _: web.Request) -> web.StreamResponse:

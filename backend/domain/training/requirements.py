@@ -18,6 +18,15 @@ class Requirement:
     words: str
     """After "a worker with"."""
     is_met: Callable[[Offer], bool]
+    is_waited_for: bool = False
+    """Without it the job waits, however long: what it has stored lies where such a worker reads."""
+
+
+def of_artifacts(store: str) -> Requirement:
+    """Of whatever reads or stores artifacts, by the id of their store."""
+    return Requirement(
+        "access to this installation's artifacts", lambda offer: offer.can.reads(store), is_waited_for=True
+    )
 
 
 def of_training(configuration: TrainingConfiguration) -> list[Requirement]:

@@ -51,6 +51,8 @@ class Plan:
     """It starts from weights that were trained elsewhere on much text."""
     missing: Sequence[str] = ()
     """What is said of environments of the mix that are not there."""
+    store: str | None = None
+    """Id of this installation's artifact store; None where it is not known."""
 
     @property
     def reads(self) -> int | None:
@@ -61,6 +63,11 @@ class Plan:
     @property
     def able(self) -> list[Offer]:
         """Workers that can take the run up."""
+        return [offer for offer in self.training if offer.can.reads(self.store)]
+
+    @property
+    def training(self) -> list[Offer]:
+        """Workers that train with the chosen engine, wherever they store checkpoints."""
         return [offer for offer in self.offers if offer.takes(self.configuration.engine)]
 
 
@@ -129,6 +136,14 @@ def _workers(plan: Plan) -> Iterator[PreflightFinding]:
     if plan.able:
         names = ", ".join(offer.name for offer in plan.able[:3])
         yield ok("worker", f"{len(plan.able)} worker{'' if len(plan.able) == 1 else 's'} can take it up: {names}.")
+    elif plan.training:
+        names = ", ".join(offer.name for offer in plan.training[:3])
+        yield problem(
+            "worker",
+            f"No worker that can read this installation's artifacts is online: {names} store them elsewhere. The run"
+            " waits until one is.",
+            "Give all machines the same PROCTOR_ARTIFACTS_URL, or the same folder, and restart their workers.",
+        )
     else:
         advice = "Start one: `proctor up` starts a worker for the queue gpu; with docker compose it is worker-gpu."
         yield warning("worker", "No worker that trains answers now: the run waits until one does.", advice)
