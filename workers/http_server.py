@@ -7,7 +7,7 @@ HEADER_SECONDS = 30.0
 that they close them first."""
 
 # aiohttp names itself, Python and both versions in every answer, also in those that no application sees
-web_response.SERVER_SOFTWARE = "proctor"
+web_response.SERVER_SOFTWARE = "proctor"  # type: ignore[attr-defined]
 
 
 def make_runner(app: web.Application, *, shutdown_seconds: float) -> web.AppRunner:
