@@ -73,6 +73,7 @@ def test_more_tokens_from_the_cache_than_were_read_are_unknown() -> None:
         {"content": [{"token": "a", "logprob": math.nan}]},
         {"content": [{"token": "a", "logprob": -math.inf}]},
         {"content": [{"token": "a", "logprob": True}]},
+        {"content": [{"token": "a", "logprob": -(10**400)}]},
         {"content": [{"token": "a", "logprob": _deep(500)}]},
     ],
     ids=lambda value: str(value)[:60],

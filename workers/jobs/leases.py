@@ -96,7 +96,7 @@ def give_up(session: Session, job: Job, reason: str) -> None:
     logger.error("job given up", job=job.name, job_id=str(job.id), attempts=job.attempts, reason=reason)
     job.error = reason
     _lay_down(session, job, JobStatus.FAILED)
-    _apart(session, job, lambda: _say_afterword(session, job, reason))
+    _apart(session, job, lambda: _run_afterword(session, job, reason))
     if not _apart(session, job, lambda: _fail_run(session, job, reason)):
         _apart(session, job, lambda: _mark_run_failed(session, job, reason))
 
@@ -112,7 +112,7 @@ def _apart(session: Session, job: Job, follow_up: Callable[[], None]) -> bool:
     return True
 
 
-def _say_afterword(session: Session, job: Job, reason: str) -> None:
+def _run_afterword(session: Session, job: Job, reason: str) -> None:
     if afterword := find_afterword(job.name):
         afterword(session, JobContext(job.id, job.run_id, dict(job.arguments), job.attempts), reason)
 

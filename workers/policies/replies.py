@@ -6,7 +6,6 @@ unknown, as with an endpoint that sends none: a wrong counter loses no good roll
 """
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +19,7 @@ from workers.policies.tool_messages import text_of_answer
 MAX_REPLY_CHARACTERS = 2_000_000
 MAX_TOKENS = 10_000_000
 """Of one request or reply: more than any model reads or writes. The database stores sums in four bytes."""
+LARGEST_LOGPROB = 1e30
 MAX_TOKEN_ID = 2**31 - 1
 _NO_COMPLETION = "the endpoint answered JSON that is no chat completion"
 
@@ -107,8 +107,13 @@ def _content(message: dict[str, Any]) -> str:
 
 def _joined(parts: list[Any]) -> str | None:
     """The text of all parts; None when one of them is not a part."""
-    texts = [part.get("text", "") if isinstance(part, dict) else None for part in parts]
-    return "".join(texts) if all(isinstance(text, str) for text in texts) else None
+    found: list[str] = []
+    for part in parts:
+        text = part.get("text", "") if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            return None
+        found.append(text)
+    return "".join(found)
 
 
 def _reasoning(message: dict[str, Any]) -> str:
@@ -145,7 +150,9 @@ def _logprobs(sent: Any) -> tuple[list[str], list[float]]:
         if not isinstance(token, dict):
             return [], []
         text, logprob = token.get("token"), token.get("logprob")
-        if not isinstance(text, str) or type(logprob) not in (int, float) or not math.isfinite(logprob):
+        if not isinstance(text, str) or not isinstance(logprob, int | float) or isinstance(logprob, bool):
+            return [], []
+        if not -LARGEST_LOGPROB <= logprob <= LARGEST_LOGPROB:  # also false for NaN
             return [], []
         texts.append(plain_text(text))
         logprobs.append(float(logprob))

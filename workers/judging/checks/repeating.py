@@ -49,17 +49,18 @@ async def _stay_in_range(subject: Subject) -> Finding:
     for number, each in enumerate(repetitions):
         if subject.should_stop() or (count and time.monotonic() > deadline):
             break
-        [rollout] = await subject.play("repeated", each.policy, [(each.task, 1)], offset=number) or [None]
-        if rollout is None or not rollout.is_completed:
+        played = await subject.play("repeated", each.policy, [(each.task, 1)], offset=number)
+        if not played or not played[0].is_completed:
             continue
+        rollout = played[0]
         count, longest = count + 1, max(longest, len(rollout.steps))
         if breach := breach_of(subject, rollout):
             worst.append((rollout, breach, each.name))
     if worst:
         rollout, breach, name = worst[0]
-        told = f"That episode has {len(rollout.steps)} steps and a reward of {rollout.reward:.6g}."
+        size = f"That episode has {len(rollout.steps)} steps and a reward of {rollout.reward:.6g}."
         return failed(
-            f"Repeating {name}: {breach} {told}",
+            f"Repeating {name}: {breach} {size}",
             [each for each, _, _ in worst],
             action=name,
             task=rollout.task.reset_arguments(),
