@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from fastapi import Request
-from sqlalchemy import ScalarSelect, func, select
+from sqlalchemy import ScalarSelect, Update, event, func, select, update
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.db.models import ApiToken, Notice, NoticeRead, Person, WebSession
@@ -94,7 +94,8 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
     if valid_until <= now or not web_session.person.is_active:
         return None
     if is_use and now - web_session.seen_at > _SEEN_EVERY:
-        web_session.seen_at = now
+        seen = update(WebSession).where(WebSession.id == web_session.id).values(seen_at=now)
+        _record_at_commit(session, seen)
     person = web_session.person
     return Actor(
         person.id,
@@ -106,6 +107,15 @@ def _actor_of_cookie(session: Session, cookie: str, *, is_use: bool) -> Actor | 
         session_id=web_session.id,
         valid_until=valid_until,
     )
+
+
+def _record_at_commit(session: Session, use: Update) -> None:
+    """Record a use as the request's last statement: its row lock must not wait for one that a revocation holds."""
+
+    def record(session: Session) -> None:
+        session.execute(use.execution_options(synchronize_session=False))
+
+    event.listen(session, "before_commit", record, once=True)
 
 
 def _unread() -> ScalarSelect[int]:
@@ -136,7 +146,7 @@ def _actor_of_token(session: Session, token: str, *, is_use: bool) -> Actor | No
     if found is None or not found.person.is_active or (found.expires_at is not None and found.expires_at <= now):
         return None
     if is_use and (found.used_at is None or now - found.used_at > _SEEN_EVERY):
-        found.used_at = now
+        _record_at_commit(session, update(ApiToken).where(ApiToken.id == found.id).values(used_at=now))
     return Actor(
         found.person.id,
         found.person.name,

@@ -243,7 +243,9 @@ def test_watching_a_run_that_failed_ends_with_1(proctor: Command) -> None:
 
 @pytest.mark.slow
 def test_tokens_are_made_listed_and_revoked(proctor: Command) -> None:
-    made = proctor("token", "create", "nightly", "--role", "author", "--json").json
+    made = proctor("token", "create", "nightly", "--role", "author", "--days", "7", "--read-only", "--json").json
+    assert made["is_read_only"]
+    assert made["parent_id"], "the token of this command line created it"
     assert made["secret"].startswith("pt_")
     assert "nightly" in proctor("token", "list").out
 

@@ -7,8 +7,9 @@ import pytest
 from sqlalchemy import select
 
 from backend import preparation
-from backend.db.models import ApiToken, Environment, Policy
+from backend.db.models import ApiToken, Environment, Person, Policy
 from backend.db.session import transaction
+from backend.domain.vocabulary import Role
 from backend.environments.library import library_names
 from backend.preparation import CannotPrepare, furnish, migrate, revisions
 from backend.settings import PROJECT_ROOT
@@ -81,6 +82,21 @@ def test_the_token_of_an_earlier_start_goes_on_working(
 
     assert furnish(is_local=True)["token"] is None
     (tmp_path / "cli-token").write_text("pt_forged\n")
+    assert furnish(is_local=True)["token"] is not None
+    preparation.get_settings.cache_clear()
+
+
+@pytest.mark.slow
+def test_a_token_whose_administrator_may_no_longer_manage_is_replaced(
+    installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCTOR_DATA", str(tmp_path))
+    preparation.get_settings.cache_clear()
+    (tmp_path / "cli-token").write_text(f"{furnish(is_local=True)['token']}\n")
+    with transaction() as session:
+        session.scalars(select(Person)).one().role = Role.VIEWER
+        session.add(Person(email="next@example.org", name="Next", role=Role.ADMIN))
+
     assert furnish(is_local=True)["token"] is not None
     preparation.get_settings.cache_clear()
 

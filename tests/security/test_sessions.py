@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import httpx
@@ -242,7 +243,16 @@ def test_an_idle_session_ends(served: str) -> None:
         for days, is_in in ((13, True), (15, False)):
             with transaction() as session:
                 session.scalars(select(WebSession)).one().seen_at = datetime.now(UTC) - timedelta(days=days)
+            if is_in:
+                with member.stream():
+                    assert not _was_just_used(), "an open page is no use"
             assert member.is_signed_in() is is_in
+            assert _was_just_used() is is_in
+
+
+def _was_just_used() -> bool:
+    with transaction() as session:
+        return session.scalars(select(WebSession.seen_at)).one() > datetime.now(UTC) - timedelta(minutes=1)
 
 
 def test_the_local_token_outlives_a_password_reset_but_not_its_member(served: str) -> None:
@@ -257,3 +267,99 @@ def test_the_local_token_outlives_a_password_reset_but_not_its_member(served: st
         assert shell.is_signed_in()
         bob.client.post(f"/team/{ada.id}/disable")
         assert not shell.is_signed_in()
+
+
+def test_a_read_only_token_changes_nothing(served: str) -> None:
+    make_member(Role.ADMIN, "ada")
+    with Visitor(served) as member:
+        member.sign_in("ada")
+        reads, writes = member.make_token(Role.ADMIN, is_read_only=True), member.make_token(Role.ADMIN)
+    invitation = {"name": "Eve", "email": "eve@example.org", "role": "admin"}
+    with Visitor(served, token=reads["secret"]) as script, Visitor(served, token=writes["secret"]) as honest:
+        assert script.client.get("/api/v1/audit").status_code == 200
+        assert script.client.post("/api/v1/members", json=invitation).status_code == 403
+        assert script.client.post("/api/v1/tokens", json={"name": "t"}).status_code == 403
+        assert script.client.delete(f"/api/v1/tokens/{writes['id']}").status_code == 403
+        assert honest.client.post("/api/v1/members", json=invitation).status_code == 201
+
+
+def test_a_token_revokes_only_itself_and_what_it_created(served: str) -> None:
+    make_member(Role.TRAINER, "mia")
+    with Visitor(served) as member:
+        member.sign_in("mia")
+        parent, sibling = member.make_token(), member.make_token()
+        (session,) = member.client.get("/api/v1/sessions").json()["items"]
+        with Visitor(served, token=parent["secret"]) as script:
+            child = script.make_token()
+            assert script.client.delete(f"/api/v1/tokens/{sibling['id']}").status_code == 404
+            assert script.client.delete(f"/api/v1/sessions/{session['id']}").status_code == 403
+            assert script.client.delete("/api/v1/sessions").status_code == 403
+            assert script.client.delete(f"/api/v1/tokens/{child['id']}").status_code == 204
+            assert script.client.delete(f"/api/v1/tokens/{parent['id']}").status_code == 204
+            assert not script.is_signed_in()
+        assert member.is_signed_in()
+
+
+def test_no_token_slips_through_while_its_creator_is_revoked(served: str) -> None:
+    make_member(Role.TRAINER, "mia")
+    with Visitor(served) as member:
+        member.sign_in("mia")
+        for _ in range(5):
+            parent = member.make_token()
+
+            def create(secret: str = parent["secret"]) -> httpx.Response:
+                with Visitor(served, token=secret) as script:
+                    return script.client.post("/api/v1/tokens", json={"name": "child"})
+
+            with ThreadPoolExecutor(6) as pool:
+                children = [pool.submit(create) for _ in range(5)]
+                member.client.delete(f"/api/v1/tokens/{parent['id']}")
+                assert {child.result().status_code for child in children} <= {201, 401}
+        assert member.client.get("/api/v1/tokens").json()["items"] == []
+
+
+def test_a_revoked_session_takes_the_tokens_along_that_were_created_in_it(served: str) -> None:
+    make_member(Role.TRAINER, "mia")
+    with Visitor(served) as thief, Visitor(served) as owner:
+        thief.sign_in("mia")
+        owner.sign_in("mia")
+        stolen, own = thief.make_token(), owner.make_token()
+        (session,) = (each for each in owner.client.get("/api/v1/sessions").json()["items"] if not each["is_current"])
+        assert owner.client.delete(f"/api/v1/sessions/{session['id']}").json() == {"sessions": 1, "tokens": 1}
+    for token, works in ((stolen, False), (own, True)):
+        with Visitor(served, token=token["secret"]) as script:
+            assert script.is_signed_in() is works
+
+
+def test_another_members_session_cannot_be_revoked(served: str) -> None:
+    make_member(Role.TRAINER, "mia")
+    make_member(Role.ADMIN, "ada")
+    with Visitor(served) as mia, Visitor(served) as ada:
+        mia.sign_in("mia")
+        ada.sign_in("ada")
+        (session,) = mia.client.get("/api/v1/sessions").json()["items"]
+        assert ada.client.delete(f"/api/v1/sessions/{session['id']}").status_code == 404
+        assert mia.is_signed_in()
+
+
+def test_the_session_list_shows_nothing_of_a_hostile_user_agent(served: str) -> None:
+    make_member(Role.TRAINER, "mia")
+    hostile = "<script>alert(1)</script> Firefox/1.0 " + "x" * 20_000
+    with Visitor(served, **{"User-Agent": hostile}) as member:
+        member.sign_in("mia")
+        page = member.client.get("/me").text
+        assert "<script>alert" not in page
+        assert "xxx" not in page
+        (session,) = member.client.get("/api/v1/sessions").json()["items"]
+        assert (session["device"], session["address"], session["is_current"]) == ("Firefox", "127.0.0.1", True)
+
+
+def test_a_stream_outlives_the_revocation_of_something_else(served: str) -> None:
+    """One look at the rows, and it goes on."""
+    make_member(Role.TRAINER, "mia")
+    with Visitor(served) as member, Visitor(served) as other:
+        member.sign_in("mia")
+        other.sign_in("mia")
+        with member.stream() as stream:
+            other.client.post("/sign-out")
+            assert not stream.ends_within(NOTICED_WITHIN_SECONDS)
