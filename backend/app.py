@@ -79,7 +79,8 @@ from backend.web.revocation import Revocation
 from backend.web.static import STATIC_FOLDER, Static
 from backend.web.templating import product_version
 
-MAX_BODY_BYTES = 32 * 1024 * 1024
+MAX_BODY_BYTES = 8 * 1024 * 1024
+"""Routes that take packages or files say their own limit. JSON is parsed before anybody is known to be signed in."""
 PAGES = (
     exchange_routes,
     overview_routes,

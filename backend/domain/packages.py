@@ -4,15 +4,14 @@ import base64
 import binascii
 import hashlib
 import io
-import lzma
 import re
-import struct
 import tomllib
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
+
+from backend.domain.zips import BadZip, open_zip, read_member
 
 MANIFEST_PATH = "openenv.yaml"
 MAX_FILES = 200
@@ -21,11 +20,6 @@ MAX_PACKAGE_BYTES = 5_000_000
 BINARY_SUFFIX = ".base64"
 """A small file that is no text travels as text under this name; it is itself again where the package runs."""
 
-BAD_ZIP = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error),
-    *(RuntimeError, EOFError, OSError, ValueError, OverflowError),
-)
-"""What reading a zip that is damaged on purpose raises."""
 _MAX_TOML = 100_000
 """Characters of a `pyproject.toml`."""
 _MAX_DOTS = 500
@@ -109,15 +103,16 @@ def pack(files: Mapping[str, str], *, as_on_disk: bool = False) -> bytes:
 
 def unpack(data: bytes) -> dict[str, str]:
     """The files of a zip, checked before they are read. Raises PackageInvalid."""
+    files: dict[str, str] = {}
+    left = MAX_PACKAGE_BYTES
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            if len(entries) > MAX_FILES or sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
-                raise PackageInvalid("the zip holds too much for a package")
-            files = {entry.filename: archive.read(entry).decode() for entry in entries}
-    except PackageInvalid:
-        raise
-    except (*BAD_ZIP, UnicodeDecodeError) as error:
+        with open_zip(io.BytesIO(data), max_files=MAX_FILES, max_bytes=MAX_PACKAGE_BYTES) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir():
+                    content = read_member(archive, entry, left)
+                    left -= len(content)
+                    files[entry.filename] = content.decode()
+    except (BadZip, UnicodeDecodeError) as error:
         raise PackageInvalid(f"not a zip of text files: {error}") from error
     check_files(files)
     return files

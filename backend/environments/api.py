@@ -9,6 +9,7 @@ from backend.domain.manifest import Manifest
 from backend.domain.packages import content_hash, pack
 from backend.environments import drafts, importing_api, network_api, play_api, queries, service, try_api
 from backend.environments.api_models import (
+    MAX_FILES_BODY_BYTES,
     CertificateOut,
     CheckIn,
     CheckRunOut,
@@ -44,7 +45,7 @@ def list_environments(session: SessionDep, _: Viewer, archived: bool = False) ->
     return Page(items=[_environment(row.environment, row.latest, row.versions) for row in rows])
 
 
-@router.post("/environments", status_code=201)
+@router.post("/environments", status_code=201, max_body_size=MAX_FILES_BODY_BYTES)
 def create_environment(request: NewEnvironmentIn, session: SessionDep, actor: Author) -> EnvironmentDetail:
     """A new environment with its draft; nothing is published yet."""
     if (request.template is None) == (request.files is None):
@@ -55,7 +56,7 @@ def create_environment(request: NewEnvironmentIn, session: SessionDep, actor: Au
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 
-@router.post("/environments/validate")
+@router.post("/environments/validate", max_body_size=MAX_FILES_BODY_BYTES)
 def validate_files(request: FilesIn, _: Viewer) -> ValidationOut:
     """Problems of any package, without storing it or running its code."""
     return _validation(request.files, request.name)
@@ -72,7 +73,7 @@ def get_draft(name: str, session: SessionDep, _: Viewer) -> DraftOut:
     return _draft(environment, queries.get_draft(session, environment))
 
 
-@router.put("/environments/{name}/draft")
+@router.put("/environments/{name}/draft", max_body_size=MAX_FILES_BODY_BYTES)
 def put_draft(name: str, request: DraftIn, session: SessionDep, actor: Author) -> DraftOut:
     """Replace all files of the draft."""
     environment = queries.get_environment(session, name)

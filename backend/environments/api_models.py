@@ -64,6 +64,10 @@ class EnvironmentDetail(EnvironmentOut):
     is_draft_published: bool
 
 
+MAX_FILES_BODY_BYTES = 32 * 1024**2
+"""A package of at most 5 MB whose every character JSON may escape."""
+
+
 class NewEnvironmentIn(BaseModel):
     """Either a template (or `copy:<environment>`), or the files themselves."""
 

@@ -1,6 +1,7 @@
 """Imports for scripts and the command line: the same as the pages, in JSON."""
 
 import base64
+import binascii
 import uuid
 
 from fastapi import APIRouter
@@ -10,7 +11,7 @@ from backend.domain.packages import PackageInvalid
 from backend.environments import importing
 from backend.environments.importing import Preview
 from backend.environments.importing_forms import BlockIn, ColumnsForm, CreateIn, ImportIn, ImportOut
-from backend.environments.importing_sources import read_zip
+from backend.environments.importing_sources import MAX_UPLOAD_BYTES, read_zip
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
@@ -24,7 +25,7 @@ def list_imports(session: SessionDep, _: Viewer) -> Page[ImportOut]:
     return Page(items=[_shown(row) for row in importing.recent_imports(session)])
 
 
-@router.post("/imports", status_code=201)
+@router.post("/imports", status_code=201, max_body_size=MAX_UPLOAD_BYTES * 4 // 3 + 2**20)  # Base64
 def start_import(request: ImportIn, session: SessionDep, actor: Author) -> ImportOut:
     """Take a foreign package in; a worker then starts it and writes its report."""
     wishes = request.wishes()
@@ -36,7 +37,9 @@ def start_import(request: ImportIn, session: SessionDep, actor: Author) -> Impor
         raise InvalidInput(fields={"archive": "Give the package as a zip in Base64."})
     else:
         try:
-            files, folder = read_zip(base64.b64decode(request.archive), request.source)
+            files, folder = read_zip(base64.b64decode(request.archive, validate=True), request.source)
+        except binascii.Error as error:
+            raise InvalidInput(fields={"archive": "The archive is not Base64."}) from error
         except PackageInvalid as error:
             raise InvalidInput(fields={"archive": str(error)}) from error
         source = request.source or "upload"

@@ -1,12 +1,10 @@
 """What people send about imports."""
 
-import base64
-import binascii
 import uuid
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile
 
 from backend.domain.manifest import Name
@@ -51,15 +49,6 @@ class ImportIn(BaseModel):
 
     def wishes(self) -> Wishes:
         return Wishes(_checked_name(self.name), self.path.strip(), self.requires, self.variables)
-
-    @field_validator("archive")
-    @classmethod
-    def _is_base64(cls, text: str | None) -> str | None:
-        try:
-            base64.b64decode(text or "", validate=True)
-        except binascii.Error as error:
-            raise ValueError("is not Base64") from error
-        return text
 
 
 class BlockForm(BaseModel):

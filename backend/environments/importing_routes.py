@@ -16,7 +16,7 @@ from backend.domain.packages import PackageInvalid
 from backend.environments import importing
 from backend.environments.importing import KINDS, Preview
 from backend.environments.importing_forms import BlockForm, ColumnsForm, ImportForm
-from backend.environments.importing_sources import read_zip
+from backend.environments.importing_sources import MAX_UPLOAD_BYTES, read_zip
 from backend.errors import AppError, InvalidInput
 from backend.events import import_topic
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -65,7 +65,7 @@ def new_import(request: Request, _: Author) -> HTMLResponse:
     return page(request, "environments/import_new.html", NewImportPage(ImportForm(), {}))
 
 
-@router.post("/imports", response_class=HTMLResponse)
+@router.post("/imports", response_class=HTMLResponse, max_body_size=MAX_UPLOAD_BYTES + 2**20)
 def start_import(
     request: Request,
     session: SessionDep,

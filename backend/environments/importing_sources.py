@@ -1,13 +1,13 @@
 """Where a foreign package comes from: a zip, a folder, an address. Repositories are read in `importing_git`."""
 
 import io
-import zipfile
 from pathlib import Path, PurePosixPath
 from urllib.parse import urlsplit
 
 from backend.domain.addresses import port_of
 from backend.domain.foreign import MAX_NAMES
-from backend.domain.packages import BAD_ZIP, PackageInvalid
+from backend.domain.packages import PackageInvalid
+from backend.domain.zips import BadZip, open_zip, read_member
 from backend.outgoing import CannotConnect, outgoing_policy
 
 MAX_UPLOAD_BYTES = 30_000_000
@@ -20,16 +20,16 @@ def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
     """The files, and the name of the folder that they lie in. Raises PackageInvalid."""
     if len(data) > MAX_UPLOAD_BYTES:
         raise PackageInvalid(f"the zip has {len(data):,} bytes; at most {MAX_UPLOAD_BYTES:,} are taken")
+    files: dict[str, bytes] = {}
+    left = MAX_UNPACKED_BYTES
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            if len(entries) > MAX_NAMES or sum(entry.file_size for entry in entries) > MAX_UNPACKED_BYTES:
-                raise PackageInvalid(f"the zip holds more than {MAX_NAMES} files or {MAX_UNPACKED_BYTES:,} bytes")
-            files = {entry.filename: archive.read(entry) for entry in entries if entry.file_size <= MAX_FILE_BYTES}
-    except PackageInvalid:
-        raise
-    except BAD_ZIP as error:
-        raise PackageInvalid(f"it is not a zip that can be read: {error}") from error
+        with open_zip(io.BytesIO(data), max_files=MAX_NAMES, max_bytes=MAX_UNPACKED_BYTES) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir() and entry.file_size <= MAX_FILE_BYTES:
+                    files[entry.filename] = read_member(archive, entry, min(left, MAX_FILE_BYTES))
+                    left -= len(files[entry.filename])
+    except BadZip as error:
+        raise PackageInvalid(str(error)) from error
     for path in files:
         if path.startswith("/") or ".." in PurePosixPath(path).parts:
             raise PackageInvalid(f"the zip has a path that leads outside: {path[:100]!r}")

@@ -30,7 +30,7 @@ from backend.exchange.external import (
 )
 from backend.exchange.formats.reading import open_file
 from backend.exchange.formats.survey import Survey, survey
-from backend.exchange.formats.unpacking import BadFile
+from backend.exchange.formats.unpacking import BadFile, TooMuch
 from backend.exchange.forms import ImportForm
 from backend.queue import enqueue
 from backend.web.audit import audit
@@ -39,9 +39,9 @@ from backend.web.identity import Actor
 MAX_UPLOAD_BYTES = 1024**3
 LOOKED_AT_BYTES = 4 * 1024**2
 """Of a smaller file of text all is read at once, so that what is wrong with it is said at the form."""
+UNPACKED_LOOKED_AT_BYTES = 4 * LOOKED_AT_BYTES
+"""Of a zip; what unpacks to more is a worker's, as are tables, whose readers are written in C++."""
 _CHUNK = 1 << 20
-_TABLES = (b"PAR1", b"ARRO")
-"""Read by a worker alone: their readers are written in C."""
 DELETE_SECONDS = 120
 
 
@@ -98,14 +98,13 @@ def _take(upload: IO[bytes], name: str, folder: Path) -> _Taken:
 
 def _look(taken: _Taken, folder: Path) -> Survey | None:
     """All of a small file of text, also a zipped one; of others a worker finds out."""
-    with taken.path.open("rb") as file:
-        is_table = file.read(4) in _TABLES
-    if is_table or taken.size > LOOKED_AT_BYTES:
+    if taken.size > LOOKED_AT_BYTES:
         return None
     try:
-        opened = open_file(taken.path, folder)
-        is_text = opened.parts == [taken.path] or all(part.suffix == ".jsonl" for part in opened.parts)
-        return survey(opened) if is_text else None
+        opened = open_file(taken.path, folder, most=UNPACKED_LOOKED_AT_BYTES)
+        return survey(opened) if opened.is_text else None
+    except TooMuch:
+        return None
     except BadFile as error:
         raise InvalidInput(fields={"file": f"{error}. Nothing was stored."}) from error
 

@@ -4,7 +4,9 @@ The file may be anything that somebody sent, so that a process of its own reads 
 <run id>`), with bounded memory. All of it is looked at before anything is stored.
 """
 
+import re
 import resource
+import signal
 import sys
 import tempfile
 import time
@@ -28,14 +30,21 @@ from backend.exchange.formats.reading import OpenedFile, open_file
 from backend.exchange.formats.survey import Columns, Survey, choose_columns, survey
 from backend.exchange.formats.unpacking import BadFile
 from backend.logs import configure_logging
-from workers.jobs.children import must_run_child
+from workers.jobs.children import bad_end, run_child
 from workers.jobs.recording import RunRecorder
 from workers.jobs.registry import JobContext
 from workers.jobs.summary import summarize
 
 BATCH = 250
-MEMORY_BYTES = 6 * 1024**3
+_CHILD = "workers.jobs.exchange"
+_IS_LINUX = sys.platform == "linux"
+ADDRESS_BYTES = 6 * 1024**3
 """Of addresses: libraries claim far more than they use."""
+MEMORY_BYTES = 1024**3
+"""Of memory that can be written, beyond what the process has when it begins to read."""
+_BROKEN = {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+"""How native code ends that gets no memory, or that a file broke."""
+_TOO_LARGE = "The file needs more memory than an import may use. Split it, or store it as JSONL."
 logger = structlog.get_logger(__name__)
 
 
@@ -49,15 +58,31 @@ def run(context: JobContext) -> None:
     with transaction() as session:
         if not begin_run(session, session.get_one(Run, run_id)):
             return
-    must_run_child("workers.jobs.exchange", [str(run_id)], run_id=run_id)
+    status = run_child(_CHILD, [str(run_id)], run_id=run_id)
+    if status in _BROKEN:
+        _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing more was stored.")
+    elif status:
+        raise bad_end(_CHILD, status, run_id)
 
 
 def main() -> int:
     configure_logging("import")
-    _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, most))
+    _bound_memory()
     import_file(uuid.UUID(sys.argv[1]))
     return 0
+
+
+def _bound_memory() -> None:
+    """Native readers trust sizes that files state, so that the system has to say no."""
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())  # the others reserve far more than they use
+    pa.set_cpu_count(1)
+    told = re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text()) if _IS_LINUX else None
+    used = int(told[1]) * 1024 if told else 0
+    for kind, most in ((resource.RLIMIT_AS, ADDRESS_BYTES), (resource.RLIMIT_DATA, used + MEMORY_BYTES)):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
 
 
 def import_file(run_id: uuid.UUID) -> RunStatus:
@@ -69,7 +94,7 @@ def import_file(run_id: uuid.UUID) -> RunStatus:
     except (BadFile, PlacedTwice) as error:
         return _end(run_id, RunStatus.FAILED, f"{error}. Nothing was stored.")
     except MemoryError:
-        return _end(run_id, RunStatus.FAILED, "The file needs more memory than an import may use.")
+        return _end(run_id, RunStatus.FAILED, f"{_TOO_LARGE} Nothing was stored.")
     except FileNotFoundError:
         return _end(run_id, RunStatus.FAILED, "The file is gone; send it again.")
     except Stopped:

@@ -9,14 +9,14 @@ import orjson
 from pydantic import ValidationError
 
 from backend.domain.exchange.record import RolloutRecord
-from backend.exchange.formats import plain, table, verifiers_v0, verifiers_v1
+from backend.exchange.formats import bounds, plain, table, verifiers_v0, verifiers_v1
 from backend.exchange.formats.unpacking import MAX_BYTES, BadFile, unpack
 
 MAX_ROWS = 1_000_000
 MAX_LINE = 32 * 1024**2
-MAX_ROW_GROUP = 1024**3
-_BATCH = 64
+_BATCH = 16
 _PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"
+_TABLES = (_PARQUET, b"PARE", b"ARRO")
 Row = Mapping[str, Any]
 
 
@@ -43,6 +43,11 @@ class OpenedFile:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Of verifiers' `metadata.json`."""
 
+    @property
+    def is_text(self) -> bool:
+        """Only lines of JSON, by content and not by name."""
+        return not any(map(_is_table, self.parts))
+
     def rows(self) -> Iterator[tuple[str, Row]]:
         """Each with where it stands. Raises BadFile."""
         count = 0
@@ -68,15 +73,15 @@ class OpenedFile:
             yield place, self.read(place, row)[0]
 
 
-def open_file(file: Path, scratch: Path) -> OpenedFile:
-    """Look at what it is; zips are unpacked into `scratch`. Raises BadFile."""
+def open_file(file: Path, scratch: Path, most: int = MAX_BYTES) -> OpenedFile:
+    """Look at what it is; zips are unpacked into `scratch`. Raises BadFile, TooMuch where one has more than `most`."""
     with file.open("rb") as opened:
         head = opened.read(4)
     if not head:
         raise BadFile("the file is empty")
     if head != _ZIP:
         return OpenedFile([file])
-    inside = unpack(file, scratch)
+    inside = unpack(file, scratch, most)
     by_name = {path.name: path for path in inside}
     for name in ("results.jsonl", "traces.jsonl"):
         if name in by_name:
@@ -109,7 +114,13 @@ def _rows_of(path: Path) -> Iterator[tuple[str, Row]]:
         head = file.read(4)
     if head == _PARQUET:
         return _parquet_rows(path)
-    return _arrow_rows(path) if path.suffix.lower() == ".arrow" else _lines(path)
+    return _arrow_rows(path) if _is_table(path) else _lines(path)
+
+
+def _is_table(path: Path) -> bool:
+    """Tables are read by C++ code, in a worker's bounded process alone."""
+    with path.open("rb") as file:
+        return file.read(4) in _TABLES or path.suffix.lower() == ".arrow"
 
 
 def _lines(path: Path) -> Iterator[tuple[str, Row]]:
@@ -138,38 +149,44 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow.parquet as pq
 
     try:
-        file = pq.ParquetFile(path, thrift_string_size_limit=10**8, thrift_container_size_limit=10**6)
-        _check_sizes(file.metadata)
-        yield from _numbered(file.iter_batches(batch_size=_BATCH, use_threads=False))
+        with pq.ParquetFile(path, thrift_string_size_limit=10**7, thrift_container_size_limit=10**5) as file:
+            bounds.check_metadata(file.metadata, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
+            bounds.check_schema(file.schema_arrow)
+            yield from _numbered(file.iter_batches(batch_size=_BATCH, use_threads=False))
+    except MemoryError as error:
+        raise bounds.too_large() from error
     except (pa.ArrowException, OSError) as error:
-        raise BadFile(f"Parquet that cannot be read: {error}") from error
-
-
-def _check_sizes(metadata: Any) -> None:
-    if metadata.num_rows > MAX_ROWS:
-        raise BadFile(f"{metadata.num_rows:,} rows; at most {MAX_ROWS:,} are read")
-    sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-    if sum(sizes) > MAX_BYTES or max(sizes, default=0) > MAX_ROW_GROUP:
-        raise BadFile("the Parquet file unpacks to more than can be read; it is refused")
+        raise BadFile(f"Parquet that cannot be read: {_first_line(error)}") from error
 
 
 def _arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
     import pyarrow as pa
 
     try:
-        with pa.OSFile(str(path)) as file:
-            yield from _numbered(pa.ipc.open_stream(file))
+        with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+            bounds.check_schema(stream.schema)
+            yield from _numbered(stream)
+    except MemoryError as error:
+        raise bounds.too_large() from error
     except (pa.ArrowException, OSError) as error:
-        raise BadFile(f"Arrow data that cannot be read: {error}") from error
+        raise BadFile(f"Arrow data that cannot be read: {_first_line(error)}") from error
 
 
 def _numbered(batches: Any) -> Iterator[tuple[str, Row]]:
-    number = 0
+    """Row by row, so that what a dictionary or an empty type abbreviates is spelled out once at a time."""
+    number, left = 0, MAX_BYTES
     for batch in batches:
-        for start in range(0, batch.num_rows, _BATCH):
-            for row in batch.slice(start, _BATCH).to_pylist():
-                number += 1
-                yield f"row {number}", row
+        if number + batch.num_rows > MAX_ROWS:
+            raise BadFile(f"more than {MAX_ROWS:,} rows")
+        for start in range(batch.num_rows):
+            number += 1
+            row = batch.slice(start, 1)
+            left -= bounds.check_row(row, f"row {number}", MAX_LINE, left)
+            yield f"row {number}", row.to_pylist()[0]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:300]
 
 
 def _words(error: ValidationError) -> str:

@@ -1,0 +1,88 @@
+"""Zips that others made, read within bounds: what they say about their sizes is not believed."""
+
+import io
+import struct
+import zipfile
+import zlib
+from typing import IO
+
+MAX_DIRECTORY_BYTES = 4_000_000
+"""Of the list of files, which `zipfile` turns into objects before anybody can look at it."""
+_CHUNK = 1 << 20
+_END, _END_LENGTH = b"PK\x05\x06", 22
+_END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    OSError,
+    OverflowError,
+    ValueError,
+)
+
+
+class BadZip(ValueError):
+    """The zip is broken, or larger than it may be."""
+
+
+def open_zip(file: IO[bytes], *, max_files: int, max_bytes: int) -> zipfile.ZipFile:
+    """Open a zip whose list of files stays within the limits. Raises BadZip."""
+    try:
+        if _directory_size(file) > MAX_DIRECTORY_BYTES:
+            raise BadZip("the zip lists too many files")
+        archive = zipfile.ZipFile(file)
+    except _BROKEN as error:
+        raise error if isinstance(error, BadZip) else BadZip("this is not a zip that can be read") from error
+    files = [entry for entry in archive.infolist() if not entry.is_dir()]
+    if len(files) > max_files or sum(entry.file_size for entry in files) > max_bytes:
+        raise BadZip(f"the zip holds more than {max_files:,} files or {max_bytes:,} bytes")
+    return archive
+
+
+def copy_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: IO[bytes], limit: int) -> int:
+    """Unpack one file and return its bytes. Raises BadZip once they are more than `limit`."""
+    name = repr(entry.filename[:100])
+    if entry.compress_type not in _METHODS:  # bzip2 and LZMA are unpacked without a bound by `zipfile`
+        raise BadZip(f"{name} is packed by another method than deflate; pack the zip with the usual settings")
+    size = 0
+    try:
+        with archive.open(entry) as packed:
+            while part := packed.read(_CHUNK):
+                size += len(part)
+                if size > limit:
+                    raise BadZip(f"{name} unpacks to far more than allowed; the zip is refused")
+                out.write(part)
+    except _BROKEN as error:
+        raise error if isinstance(error, BadZip) else BadZip(f"{name} cannot be unpacked") from error
+    return size
+
+
+def read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, limit: int) -> bytes:
+    """Return one file's bytes. Raises BadZip once they are more than `limit`."""
+    out = io.BytesIO()
+    copy_member(archive, entry, out, limit)
+    return out.getvalue()
+
+
+def _directory_size(file: IO[bytes]) -> int:
+    """The bytes of the central directory, as `zipfile` is going to read them."""
+    length = file.seek(0, io.SEEK_END)
+    start = max(0, length - _END_LENGTH - 0xFFFF)
+    file.seek(start)
+    tail = file.read()
+    at = tail.rfind(_END)
+    if at < 0:
+        raise BadZip("this is not a zip that can be read")
+    size = int(struct.unpack_from("<L", tail, at + 12)[0])
+    locator = tail[at - 20 : at] if at >= 20 else b""
+    if locator.startswith(_LOCATOR64):
+        file.seek(max(0, start + at - 20 - 56))
+        record = file.read(56)
+        if record.startswith(_END64):
+            size = max(size if size != 0xFFFFFFFF else 0, int(struct.unpack_from("<Q", record, 40)[0]))
+    file.seek(0)
+    return size
