@@ -1,13 +1,14 @@
 """The pages of training: launch, checkpoints, exports; and that only trainers launch."""
 
+import re
 import uuid
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.db.models import Export, Run
-from backend.domain.vocabulary import ExportStatus, PolicyKind, Role, RunKind
-from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+from backend.domain.vocabulary import ExportStatus, Phase, PolicyKind, Role, RunKind
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_rollouts, make_run
 from tests.web_fixtures import ClientFor
 
 REASON = "A first look; nothing will be kept."
@@ -130,3 +131,22 @@ def test_the_same_through_json(session: Session, client_for: ClientFor):
     assert answer.json()["configuration"]["grpo"]["steps"] == 10
     assert client.get("/api/v1/checkpoints").json() == {"items": [], "next": None, "previous": None}
     assert "quick" in client.get("/api/v1/training/presets").json()
+
+
+def test_a_run_says_of_which_checkpoint_each_reward_is(session: Session, client_for: ClientFor):
+    policy = make_policy(session, kind=PolicyKind.LOCAL)
+    best = {"stage": "grpo", "step": 200, "heldout_reward": 0.9}
+    run = make_run(session, policy=policy, kind=RunKind.TRAINING, summary={"best": best})
+    examined = {"reward": {"mean": 0.9, "low": 0.8, "high": 1.0, "count": 4}}
+    make_checkpoint(session, policy, run, step=200, is_best=True, heldout_reward=0.9, heldout=examined)
+    make_checkpoint(session, policy, run, step=400, heldout_reward=0.5, heldout={"training_step": 400})
+    make_rollouts(session, run, [[0.5, 0.5, 0.0]] * 2, phase=Phase.HELDOUT, step=400)
+
+    page = client_for(Role.VIEWER).get(f"/runs/{run.id}").text
+    listed = client_for(Role.VIEWER).get("/runs").text
+
+    figures = dict(re.findall(r"<dt>(held-out reward.*?)</dt>.*?<dd class=\"hint\">(.*?)</dd>", page, re.DOTALL))
+    assert figures.keys() == {"held-out reward, best checkpoint", "held-out reward, last checkpoint"}
+    assert figures["held-out reward, best checkpoint"].startswith("grpo step 200 · 95% 0.800 to 1.000")
+    assert figures["held-out reward, last checkpoint"].startswith("grpo step 400 · ")
+    assert "held-out, best: grpo 200" in listed

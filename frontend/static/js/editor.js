@@ -86,6 +86,22 @@
     }));
   };
 
+  // Whoever reset or acted sees what went wrong, wherever in the panel it is drawn: the answer may come later, by the stream.
+  let failureSeen = document.getElementById("try-error")?.dataset.try;
+  let isTrying = false;
+  document.addEventListener("submit", (event) => { if (event.target.closest("#try-panel")) isTrying = true; }, true);
+  const showFailure = () => {
+    const failure = document.getElementById("try-error");
+    if (!failure) { failureSeen = undefined; return; }
+    if (!isTrying || failure.dataset.try === failureSeen) return;
+    failureSeen = failure.dataset.try;
+    isTrying = false;
+    failure.scrollIntoView({ block: "center" });
+    failure.focus({ preventScroll: true });
+  };
+  document.addEventListener("htmx:after:swap", showFailure);
+  document.addEventListener("htmx:sse:after:message", showFailure);
+
   const start = () => document.querySelectorAll("[data-editor]").forEach(begin);
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();

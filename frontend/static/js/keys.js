@@ -5,10 +5,24 @@
   const isTyping = (element) => element.closest("input:not([type=radio], [type=checkbox]), textarea, select, [contenteditable], .ace_editor");
   const visible = () => [...document.querySelectorAll("[data-key]")].filter((element) => element.offsetParent !== null || element.hidden === false && element.dataset.keyAlways !== undefined);
 
+  // What an element is called: without its keys and icons.
+  const nameOf = (element) => {
+    if (element.dataset.keyLabel) return element.dataset.keyLabel;
+    if (element.labels?.length) return textOf(element.labels[0]);
+    return textOf(element) || element.getAttribute("aria-label") || element.title;
+  };
+  const textOf = (element) => {
+    const copy = element.cloneNode(true);
+    copy.querySelectorAll("kbd, svg, .hint").forEach((part) => part.remove());
+    return copy.textContent.replace(/\s+/g, " ").trim();
+  };
+
   const act = (element) => {
     if (element.matches("input, select, textarea")) element.focus();
     else element.click();
   };
+
+  const isBound = (key) => visible().some((element) => element.dataset.key.split(" ").includes(key));
 
   const list = () => {
     const dialog = document.getElementById("shortcuts");
@@ -18,7 +32,7 @@
       const name = document.createElement("dt");
       const key = document.createElement("dd");
       const kbd = document.createElement("kbd");
-      name.textContent = element.dataset.keyLabel || element.title || element.textContent.replace(element.querySelector("kbd")?.textContent ?? "", "").trim();
+      name.textContent = nameOf(element);
       kbd.textContent = element.dataset.key;
       key.append(kbd);
       row.append(name, key);
@@ -35,6 +49,12 @@
 
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    // A key that is held acts once: the next page, or the next item in its place, must not get it too.
+    if (event.repeat && !isTyping(event.target)) {
+      const isHeldButton = event.key === "Enter" && event.target.closest("button, a, summary, [type=submit]");
+      if (isHeldButton || isBound(event.key)) event.preventDefault();
+      return;
+    }
     if (event.key === "Escape" && isTyping(event.target)) return event.target.blur();
     if (isTyping(event.target)) return;
     if (event.key === "?") { event.preventDefault(); return list(); }

@@ -15,7 +15,7 @@
     const form = event.target.form;
     if (!form?.closest("[data-phase]")) return;
     event.preventDefault();
-    form.requestSubmit();
+    if (!event.repeat) form.requestSubmit(); // a held key sends one reply
   });
 
   // The board is drawn anew while the environment answers; whoever writes replies goes on writing.

@@ -7,7 +7,7 @@
   });
   document.addEventListener("keydown", (event) => {
     const key = { ArrowLeft: "k", ArrowRight: "j" }[event.key];
-    if (!key || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (!key || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey || event.repeat) return;
     if (event.target.closest("input, textarea, select, [contenteditable]") || getSelection().toString()) return;
     document.querySelector(`a[data-key="${key}"]`)?.click();
   });
