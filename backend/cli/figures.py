@@ -14,13 +14,12 @@ def share(figure: dict[str, Any] | float | None) -> str:
 
 
 def _with_interval(figure: dict[str, Any] | float | None, scale: float, form: str, unit: str) -> str:
-    known = figure if isinstance(figure, dict) else {"mean": figure}
-    if known.get("mean") is None:
+    known: dict[str, Any] = figure if isinstance(figure, dict) else {"mean": figure}
+    mean, low, high = (known.get(name) for name in ("mean", "low", "high"))
+    if mean is None:
         return "–"
-    mean = f"{scale * known['mean']:{form}}{unit}"
-    if known.get("low") is None or known.get("high") is None:
-        return mean
-    return f"{mean} [{scale * known['low']:{form}}, {scale * known['high']:{form}}]"
+    shown = f"{scale * mean:{form}}{unit}"
+    return shown if low is None or high is None else f"{shown} [{scale * low:{form}}, {scale * high:{form}}]"
 
 
 def dollars(value: float | None) -> str:

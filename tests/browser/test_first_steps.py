@@ -14,8 +14,7 @@ from backend.domain.vocabulary import ExportStatus, PolicyKind, RunKind
 from backend.environments.library import render_template
 from backend.environments.queries import get_environment
 from backend.environments.service import create_environment
-from backend.environments.trying import trial_topic
-from backend.events import announce
+from backend.events import announce, trial_topic
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -90,7 +90,9 @@ def _make_runs(kind: RunKind) -> dict[str, str]:
         for status in RunStatus:
             summaries = SUMMARIES[kind] if status is RunStatus.COMPLETED else SUMMARIES[kind][:1]
             for place, summary in enumerate([{}, *summaries] if status.is_over else [{}]):
-                begun = {} if status is not RunStatus.QUEUED else {"started_at": None, "ended_at": None, "attempt": 0}
+                begun: dict[str, Any] = (
+                    {} if status is not RunStatus.QUEUED else {"started_at": None, "ended_at": None, "attempt": 0}
+                )
                 run = make_run(
                     session,
                     source.version,
@@ -109,18 +111,20 @@ def _make_runs(kind: RunKind) -> dict[str, str]:
         played = made["completed 1"]
         columns = len(played.columns)
         make_rollouts(session, played, [[0.5] * columns, None], phase=phase, step=1 if phase is Phase.TRAIN else None)
-        for group, status in enumerate((RolloutStatus.FAILED, RolloutStatus.CANCELLED)):
-            lacking = {
-                "status": status,
-                "error_kind": ErrorKind.ENVIRONMENT if status is RolloutStatus.FAILED else None,
-            }
+        for group, state in enumerate((RolloutStatus.FAILED, RolloutStatus.CANCELLED)):
             make_rollouts(
                 session,
                 made[f"stopped {group}"],
                 [None],
                 phase=phase,
                 step=1 if phase is Phase.TRAIN else None,
-                **{**lacking, "steps": [], "messages": [], "excerpt": "", "opening": {}, "turns": 0},
+                status=state,
+                error_kind=ErrorKind.ENVIRONMENT if state is RolloutStatus.FAILED else None,
+                steps=[],
+                messages=[],
+                excerpt="",
+                opening={},
+                turns=0,
             )
         if kind is RunKind.TRAINING:
             make_checkpoint(session, policy, played, step=0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import anyio
 import pytest
@@ -32,7 +33,7 @@ async def test_a_process_whose_threads_are_stuck_is_not_alive(monkeypatch: pytes
 
     async with anyio.create_task_group() as group:
         for _ in range(int(to_thread.current_default_thread_limiter().total_tokens)):
-            group.start_soon(to_thread.run_sync, release.wait)
+            group.start_soon(partial(to_thread.run_sync, release.wait))
         await asyncio.sleep(0.1)
         assert await state.is_alive()  # it waits, but not for long
         await asyncio.sleep(0.3)

@@ -19,7 +19,7 @@ import time
 from functools import cache
 from pathlib import Path
 
-from backend.embedded_folders import (
+from backend.embedded.folders import (
     EmbeddedServerFailed,
     Report,
     create_cluster,
@@ -31,7 +31,14 @@ from backend.embedded_folders import (
     tighten,
 )
 
-__all__ = ["EmbeddedServerFailed", "Postgres", "Valkey"]
+__all__ = [
+    "EmbeddedServerFailed",
+    "Postgres",
+    "Valkey",
+    "accepts_connections",
+    "die_with_parent",
+    "socket_folder",
+]
 
 START_TIMEOUT_SECONDS = 120
 """A start after a crash replays the log and may take long on a busy machine."""
