@@ -28,7 +28,7 @@ from backend.exchange.formats.reading import open_file
 from backend.exchange.formats.unpacking import BadFile
 from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
-from workers.policies.completions import NoCompletion, read_completion
+from workers.policies.replies import NoCompletion, read_completion
 
 PACKAGE = load_package("tictactoe")
 MANIFEST = PACKAGE["openenv.yaml"]
