@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from backend.embedded import Postgres, Valkey, accepts_connections, die_with_parent
 from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import Child, spawn
@@ -113,9 +115,11 @@ class Fleet:
         return child
 
     def _environment_of_env_host(self) -> dict[str, str]:
-        set_ = self.settings.model_fields_set - _NOT_HANDED_ON
-        values = self.settings.model_dump(mode="json", include=set_)
-        if "envhost_token" in values:
+        """Only what it needs: its own settings and token, and variables that installers and libraries read."""
+        names = self.settings.model_fields_set - _NOT_HANDED_ON
+        public = {name for name in names if not isinstance(getattr(self.settings, name), SecretStr)}
+        values = self.settings.model_dump(mode="json", include=public)
+        if "envhost_token" in names:
             values["envhost_token"] = self.settings.envhost_token.get_secret_value()
         if "runtime_python" in values:
             values["runtime_python"] = str(self.settings.runtime_python.absolute())
