@@ -10,10 +10,12 @@ from pydantic import ValidationError
 
 from backend.domain.exchange.record import RolloutRecord
 from backend.exchange.formats import bounds, plain, table, verifiers_v0, verifiers_v1
-from backend.exchange.formats.unpacking import MAX_BYTES, BadFile, unpack
+from backend.exchange.formats.unpacking import MAX_BYTES, MAX_RATIO, BadFile, unpack
 
 MAX_ROWS = 1_000_000
 MAX_LINE = 32 * 1024**2
+FREE_TABLE_BYTES = 1024**3
+"""A small table may unpack to this much, whatever its size."""
 _BATCH = 16
 _PARQUET, _ZIP = b"PAR1", b"PK\x03\x04"
 _TABLES = (_PARQUET, b"PARE", b"ARRO")
@@ -152,7 +154,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Row]]:
         with pq.ParquetFile(path, thrift_string_size_limit=10**7, thrift_container_size_limit=10**5) as file:
             bounds.check_metadata(file.metadata, max_rows=MAX_ROWS, max_bytes=MAX_BYTES)
             bounds.check_schema(file.schema_arrow)
-            yield from _numbered(file.iter_batches(batch_size=_BATCH, use_threads=False))
+            yield from _numbered(file.iter_batches(batch_size=_BATCH, use_threads=False), _most_of(path))
     except MemoryError as error:
         raise bounds.too_large() from error
     except (pa.ArrowException, OSError) as error:
@@ -165,16 +167,21 @@ def _arrow_rows(path: Path) -> Iterator[tuple[str, Row]]:
     try:
         with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
             bounds.check_schema(stream.schema)
-            yield from _numbered(stream)
+            yield from _numbered(stream, _most_of(path))
     except MemoryError as error:
         raise bounds.too_large() from error
     except (pa.ArrowException, OSError) as error:
         raise BadFile(f"Arrow data that cannot be read: {_first_line(error)}") from error
 
 
-def _numbered(batches: Any) -> Iterator[tuple[str, Row]]:
+def _most_of(path: Path) -> int:
+    """How many bytes a table may unpack to."""
+    return min(MAX_BYTES, max(FREE_TABLE_BYTES, path.stat().st_size * MAX_RATIO))
+
+
+def _numbered(batches: Any, left: int) -> Iterator[tuple[str, Row]]:
     """Row by row, so that what a dictionary or an empty type abbreviates is spelled out once at a time."""
-    number, left = 0, MAX_BYTES
+    number = 0
     for batch in batches:
         if number + batch.num_rows > MAX_ROWS:
             raise BadFile(f"more than {MAX_ROWS:,} rows")
