@@ -76,11 +76,6 @@ class Settings(BaseSettings):
     token: SecretStr = SecretStr("")
     """The API token of the command line; empty: the one that `proctor up` left in the data folder."""
 
-    @field_validator("allow_private_endpoints", mode="before")
-    @classmethod
-    def _empty_is_default(cls, value: object) -> object:
-        return None if value == "" else value
-
     @field_validator("allowed_private_hosts")
     @classmethod
     def _is_allow_list(cls, value: str) -> str:

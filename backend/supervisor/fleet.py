@@ -26,7 +26,10 @@ _HANDED_ON = re.compile(
     r"OMP_NUM_THREADS"
 )
 """Environment variables passed to the env host, where foreign code runs. None holds a secret of this installation."""
-_NOT_HANDED_ON = {"database_url", "redis_url", "artifacts_url", "secret_key", "token", "url"}
+_NOT_HANDED_ON = {
+    *("database_url", "redis_url", "artifacts_url", "secret_key", "token"),
+    *("url", "public_url", "secure_cookies", "trusted_proxies"),
+}
 """Settings that the env host does not need."""
 _ENV_HOST_HUNG_SECONDS = 60.0
 _WORKER_HUNG_SECONDS = 120.0
