@@ -52,8 +52,8 @@ class Guard:
             return await self.app(scope, receive, send)
         is_secure = scope["scheme"] == "https" or get_settings().has_secure_cookies
         if is_secure:
-            headers = scope["headers"]
-            scope = {**scope, "headers": list(_without_prefixes(headers)), RECEIVED_HEADERS: headers}
+            scope[RECEIVED_HEADERS] = scope["headers"]
+            scope["headers"] = list(_without_prefixes(scope["headers"]))  # in place: outer layers share the scope
         request = Request(scope, receive)
         is_htmx = request.headers.get("hx-request") == "true"
 
