@@ -276,7 +276,7 @@ def test_a_parquet_bomb_ends_its_run_with_a_message_and_an_honest_file_is_import
     parquet_of_one_long_value(bomb, 80_000_000, 64)
     run = imported(api, "bomb.parquet", bomb.read_bytes())
     assert run["status"] == "failed"
-    assert "memory" in run["failure"] or "MiB" in run["failure"]
+    assert "memory" in run["reason"] or "MiB" in run["reason"]
     assert imported(api, "honest.jsonl", b"\n".join(map(orjson.dumps, HONEST)))["status"] == "completed"
 
 
