@@ -78,7 +78,7 @@ async def make_offer(
 async def _probe(runtime_python: Path, folder: Path) -> dict[str, Any]:
     """Make a whole jail around a small script that tries to get out."""
     if not runtime_python.exists():
-        return {"jail": False, "reason": f"the environment runtime is missing ({runtime_python}): run `make setup`"}
+        return {"jail": False, "reason": "the environment runtime is missing: run `make setup`"}
     new_root = folder / "root"
     new_root.mkdir(parents=True, exist_ok=True)
     try:

@@ -58,7 +58,7 @@ def site_packages_of(runtime_python: Path) -> Path:
     home = runtime_python.absolute().parent.parent.resolve()
     found = sorted(home.glob("lib/python*/site-packages"))
     if not found:
-        raise SandboxError(f"the environment runtime is incomplete ({home}): run `make setup`")
+        raise SandboxError("the environment runtime is incomplete: run `make setup`")
     return found[0]
 
 
