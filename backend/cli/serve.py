@@ -77,11 +77,9 @@ def _ended_by_signals() -> Iterator[None]:
 def _weights(checkpoint: str) -> Iterator[tuple[Path, str]]:
     """The folder to serve and its name. What the running Proctor stores is fetched first."""
     local = Path(checkpoint).expanduser()
-    if (local / _CONFIGURATION).is_file():
+    if (local / _CONFIGURATION).is_file() or (os.sep in checkpoint and local.is_dir()):
         yield local.resolve(), local.resolve().name
         return
-    if local.is_dir() and os.sep in checkpoint:
-        fail(f"{local} has no {_CONFIGURATION}, so it is no folder of weights")
     client = connect()
     found = find_checkpoint(client, checkpoint)
     if found is None:

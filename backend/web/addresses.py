@@ -15,10 +15,11 @@ _PLACES = {
 """Pages for addresses that have no page above them."""
 
 
-def page_above(request: Request) -> str | None:
+def page_above(request: Request, *, is_id_malformed: bool = False) -> str | None:
     """The page to show instead of one that only takes forms; None where the method is refused for good reason.
 
-    Some such addresses look like a page of something with this id: `/review/undo`.
+    `is_id_malformed`: the address was read as a page of something with this id, as `/review/undo` is. It is a form's
+    only if the form's address ends in that very word.
     """
     address = request.url.path
     if request.method not in {"GET", "HEAD"} or address.startswith("/api/"):
@@ -26,6 +27,8 @@ def page_above(request: Request) -> str | None:
     pages, forms = _pages_and_forms(request)
     for path in forms:
         pattern, _, _ = compile_path(path)
+        if is_id_malformed and path.endswith("}"):
+            continue
         if found := pattern.match(address):
             return nearest_page(path, pages).format(**found.groupdict())
     return None

@@ -156,7 +156,7 @@ async def _on_validation_error(request: Request, error: Exception) -> Response:
     """A malformed id in a path is simply nothing there; the rest is named by parameter."""
     items = cast(RequestValidationError, error).errors()
     if any(item["loc"][0] == "path" for item in items):
-        if place := page_above(request):
+        if place := page_above(request, is_id_malformed=True):
             return RedirectResponse(place, status_code=303)
         return respond(request, NotFound())
     fields = {".".join(str(part) for part in item["loc"][1:]) or "body": str(item["msg"]) for item in items}

@@ -21,12 +21,12 @@ pytestmark = pytest.mark.slow
 Publish = Callable[..., str]
 MOODS: dict[str, tuple[Answer, str]] = {
     "slow": (hang, "the endpoint did not answer within 0.2 s (2 tries)"),
-    "429": (error(429, "slow down"), "the endpoint answered 429: slow down (2 tries)"),
-    "500": (error(500, "boom"), "the endpoint answered 500: boom (2 tries)"),
+    "429": (error(429, "slow down"), "the endpoint answered HTTP 429 (application/json, 33 bytes)"),
+    "500": (error(500, "boom"), "the endpoint answered HTTP 500 (application/json, 28 bytes)"),
     "HTML": (raw(b"<title>Sign in</title>", content_type="text/html"), "that is not JSON (22 bytes)"),
     "truncated JSON": (raw(b'{"choices": [{"mess'), "that is not JSON (19 bytes) (2 tries)"),
     "broken off": (break_off, "the endpoint broke off in the middle of its answer (2 tries)"),
-    "wrong key": (error(401, "who are you"), "the endpoint answered 401: who are you"),
+    "wrong key": (error(401, "who are you"), "the endpoint answered HTTP 401 (application/json, 35 bytes)"),
 }
 
 

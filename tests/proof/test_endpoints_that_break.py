@@ -87,7 +87,7 @@ def test_most_rollouts_failing_pauses_the_run_with_the_reason(ada: TestClient, p
         run = run_of(run_id)
         assert run.status is RunStatus.PAUSED
         assert run.reason is not None
-        assert "the endpoint answered 500: boom" in run.reason
+        assert "the endpoint answered HTTP 500" in run.reason
         counts = counted(ada, run_id)
         assert counts["completed"] == BEFORE
         assert counts["failed"] < 100, "it does not burn through the run"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workers.commands import Bounds, CommandStopped, run_command
-from workers.environments.inside.jail import ENVIRONMENTS_FOLDER
+from workers.environments.inside.jail import place_of
 
 _NICELY = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.main())"
 _BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
@@ -22,7 +22,7 @@ async def compile_files(python: Path, site_packages: Path, names: Sequence[str])
     paths = await asyncio.to_thread(own_files, site_packages, names)
     if not paths:
         return
-    shown_as = ("-s", str(site_packages), "-p", f"{ENVIRONMENTS_FOLDER}/0")  # tracebacks do not show where it lies
+    shown_as = ("-s", str(site_packages), "-p", place_of(0))  # tracebacks do not show where it lies
     with contextlib.suppress(CommandStopped):  # some file may be for another Python, or made to be expensive
         await run_command(
             (str(python), "-I", "-S", "-B", "-c", _NICELY, "-qq", *shown_as, "-i", "-"),

@@ -180,7 +180,7 @@ class Zygote:
                 client.refuse("this environment may not run programs: its manifest has no `resources: {execute: true}`")
             code = 1
             self._see_environment()
-            own = self._places[0].rsplit("/", 3)[0] if self._has_own_environment else ""
+            own = self._places[0] if self._has_own_environment else ""
             serve(request, folder, socket.socket(fileno=kept), own)
             code = 0
         except SystemExit as error:
