@@ -1,6 +1,7 @@
 """Sound packages with one fault put in."""
 
 from backend.environments.library import load_package
+from tests.judging.query_desk import query_desk
 
 OPPONENT = 'chance = random.Random(f"{self._seed}:{self._board}")'
 WIN = 'return {"win": 1.0, "draw": 0.5}.get(self._outcome or "", 0.0)'
@@ -232,6 +233,7 @@ FAULTS = {
         bent("reverse_text", "openenv.yaml", "levels: 4}", "levels: 4, canaries: 0.02}"),
         "canaries_unsolvable",
     ),
+    "a reward that pays every repetition": (query_desk(), "repeats_in_range"),
     "a fixture that cannot be read": (load_package("reverse_text") | {"fixtures/odd.json": "{"}, "fixtures_hold"),
 }
 """A package and the check that must fail. Many faults show in several checks."""

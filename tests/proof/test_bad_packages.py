@@ -99,7 +99,7 @@ def test_a_template_that_breaks_on_what_it_is_given(ada: TestClient, publish: Pu
     divides = "  agent:\n    observation: '{{ 1 / total }}'"
     run_id = evaluate(ada, publish(manifest=lambda text: text.replace("  agent:", divides)), three)
     page = seen(ada, f"/runs/{run_id}")
-    assert "agent.observation does not render: division by zero" in page
+    assert "agent.observation does not render: line 1: division by zero" in page
 
 
 @pytest.mark.parametrize(

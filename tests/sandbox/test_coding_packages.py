@@ -30,5 +30,6 @@ async def test_they_pass_every_check(env_host: EnvHost, name: str) -> None:
         subject = Subject(manifest, server, files=files, twin=lambda: env_host.lease(hash_, resources))
         results = await examine(subject, on_begin=lambda check: None, on_result=lambda result: None)
     applying = [result for result in results if result.applies]
-    assert {result.check for result in results if not result.applies} <= {"judged_fixtures_hold", "canaries_unsolvable"}
+    have_nothing_to_look_at = {"judged_fixtures_hold", "canaries_unsolvable", "repeats_in_range"}  # one turn an episode
+    assert {result.check for result in results if not result.applies} <= have_nothing_to_look_at
     assert {result.check: result.evidence for result in applying if result.status is not CheckStatus.PASSED} == {}
