@@ -7,12 +7,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.artifacts import store_id
 from backend.db.models import Checkpoint, EffortReply, EffortScore, EffortSide, Job, Run
 from backend.domain.effort import EffortMeasure, EffortOutcome
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
 from backend.judging.reports.safeguards import safeguards_of
-from backend.queue import EFFORT_JOB
+from backend.queue import ARTIFACT_STORE, EFFORT_JOB
 from tests.factories import make_environment_version, make_policy, make_run
 from tests.judging.onset_world import make_training
 from tests.web_fixtures import ClientFor
@@ -80,7 +81,7 @@ def test_an_author_starts_a_score_and_others_look_on(client_for: ClientFor, sess
     score = session.scalars(select(EffortScore)).one()
     assert (score.cuts, score.plan["tasks"], score.plan["split"]) == (5, 64, "heldout")
     job = session.scalars(select(Job).where(Job.name == EFFORT_JOB)).one()
-    assert (job.queue, job.arguments) == (Queue.GPU, {"score_id": str(score.id)})
+    assert (job.queue, job.arguments) == (Queue.GPU, {"score_id": str(score.id), ARTIFACT_STORE: store_id()})
     text = client_for(Role.VIEWER).get(path).text
     assert "data-live" in text
     assert "sft 300 is to play its tasks" in text

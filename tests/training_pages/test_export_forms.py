@@ -7,9 +7,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from backend.artifacts import store_id
 from backend.db.models import Checkpoint, Export, Job, Worker
 from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportForm, ExportStatus, PolicyKind, Role, RunKind
+from backend.queue import ARTIFACT_STORE
 from backend.training.hub_tokens import token_of
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.training_pages.test_pages import csrf
@@ -155,7 +157,7 @@ def test_an_upload_is_queued_and_its_token_is_nowhere_to_be_read(session: Sessio
     answer = client.post(f"/exports/{export.id}/hub", data=sent)
     assert answer.status_code == 303
     job = session.scalars(select(Job)).one()
-    assert (job.name, job.arguments) == ("exports.upload", {"export_id": str(export.id)})
+    assert (job.name, job.arguments) == ("exports.upload", {"export_id": str(export.id), ARTIFACT_STORE: store_id()})
     options = ExportOptions.model_validate(export.options)
     assert options.hub is not None
     assert (options.hub.repository, options.hub.is_private, options.hub.status) == ("me/tiny", True, "queued")

@@ -93,8 +93,7 @@ def _frame(data: bytes) -> None:
     if not isinstance(fields, dict):
         return
     if answer.get("type") == "error":
-        wire._ends_session(fields)
-        raise wire._error(fields, "step")
+        raise wire._read_error(fields).as_exception("step")
     observed = wire._observation(fields)
     if not all(math.isfinite(value) for value in observed.rewards.values()):
         raise AssertionError("a reward is not finite")
