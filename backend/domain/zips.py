@@ -6,11 +6,12 @@ import zipfile
 import zlib
 from typing import IO
 
-MAX_DIRECTORY_BYTES = 4_000_000
-"""Of the list of files, which `zipfile` turns into objects before anybody can look at it."""
+_DIRECTORY_BYTES, _LEAST_DIRECTORY_BYTES = 256, 1 << 16
+"""Of the list of files, for each one that is allowed: `zipfile` makes objects of it before anyone can check it."""
 _CHUNK = 1 << 20
 _END, _END_LENGTH = b"PK\x05\x06", 22
 _END64, _LOCATOR64 = b"PK\x06\x06", b"PK\x06\x07"
+_ENCRYPTED = 1
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 _BROKEN = (
     zipfile.BadZipFile,
@@ -31,15 +32,16 @@ class BadZip(ValueError):
 
 def open_zip(file: IO[bytes], *, max_files: int, max_bytes: int) -> zipfile.ZipFile:
     """Open a zip whose list of files stays within the limits. Raises BadZip."""
+    too_large = BadZip(f"the zip holds more than {max_files:,} files or {max_bytes:,} bytes")
     try:
-        if _directory_size(file) > MAX_DIRECTORY_BYTES:
-            raise BadZip("the zip lists too many files")
+        if _directory_size(file) > max(_LEAST_DIRECTORY_BYTES, _DIRECTORY_BYTES * max_files):
+            raise too_large
         archive = zipfile.ZipFile(file)
     except _BROKEN as error:
         raise error if isinstance(error, BadZip) else BadZip("this is not a zip that can be read") from error
     files = [entry for entry in archive.infolist() if not entry.is_dir()]
     if len(files) > max_files or sum(entry.file_size for entry in files) > max_bytes:
-        raise BadZip(f"the zip holds more than {max_files:,} files or {max_bytes:,} bytes")
+        raise too_large
     return archive
 
 
@@ -48,6 +50,8 @@ def copy_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, out: IO[bytes]
     name = repr(entry.filename[:100])
     if entry.compress_type not in _METHODS:  # bzip2 and LZMA are unpacked without a bound by `zipfile`
         raise BadZip(f"{name} is packed by another method than deflate; pack the zip with the usual settings")
+    if entry.flag_bits & _ENCRYPTED:
+        raise BadZip(f"{name} is encrypted; pack the zip without a password")
     size = 0
     try:
         with archive.open(entry) as packed:

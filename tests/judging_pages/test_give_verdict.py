@@ -192,10 +192,10 @@ JUDGING = (
     r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture))"
 )
 OWN = (
-    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*"
+    r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
     r"|(/api/v1)?/notices/.*"
 )
-"""Account, tokens, saved views and which notices were read: what everybody has for themselves."""
+"""Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
 LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate"
 """Sends much and changes nothing."""
 

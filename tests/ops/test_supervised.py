@@ -46,7 +46,7 @@ def test_a_child_that_dies_is_started_again(served: ProctorProcess) -> None:
     url = served.wait_until_web()
     served.forget_events()
 
-    for words in ("uvicorn backend.app", "-Q cpu", "workers.environments.host"):
+    for words in ("backend.web.server", "-Q cpu", "workers.environments.host"):
         os.kill(_pid_of(served.data, words), signal.SIGKILL)
 
     for name in ("web", "cpu worker", "env host"):
@@ -58,7 +58,7 @@ def test_a_child_that_hangs_is_replaced_and_one_that_is_busy_is_not(served: Proc
     """The env host is stopped while the web has more to do than its threads can; then the web is stopped too."""
     url = served.wait_until_web()
     served.forget_events()
-    busy = _pid_of(served.data, "uvicorn backend.app")
+    busy = _pid_of(served.data, "backend.web.server")
     os.kill(_pid_of(served.data, "workers.environments.host"), signal.SIGSTOP)
     is_over = threading.Event()
 
@@ -75,12 +75,12 @@ def test_a_child_that_hangs_is_replaced_and_one_that_is_busy_is_not(served: Proc
     is_over.set()
     for thread in threads:
         thread.join()
-    assert _pid_of(served.data, "uvicorn backend.app") == busy
+    assert _pid_of(served.data, "backend.web.server") == busy
 
     os.kill(busy, signal.SIGSTOP)
     served.wait_for("ready", name="web")
 
-    assert _pid_of(served.data, "uvicorn backend.app") != busy
+    assert _pid_of(served.data, "backend.web.server") != busy
     assert httpx.get(f"{url}/livez").json() == {"status": "ok"}
     assert any("web has not answered for 30 s" in event.get("message", "") for event in served.events)
 

@@ -113,7 +113,7 @@ def test_an_honest_zip_is_read(read: Callable[[bytes], object]) -> None:
 def test_a_zip_that_lists_endless_files_is_refused_before_they_become_objects(read: Callable[[bytes], object]) -> None:
     data = with_many_names(500_000)
     began = time.perf_counter()
-    with pytest.raises(PackageInvalid, match="too many files"):
+    with pytest.raises(PackageInvalid, match="the zip holds more than"):
         read(data)
     assert time.perf_counter() - began < 0.2
 

@@ -53,7 +53,7 @@ def test_a_page_that_was_cut_off_shows_all_that_happened_meanwhile(page: Page, w
 
 def test_a_page_survives_a_restart_of_the_server(page: Page, journey: Journey) -> None:
     _watch_a_run_begin(page, "empty")
-    (web,) = [number for number, command in processes_using(journey.data).items() if "uvicorn backend.app" in command]
+    (web,) = [number for number, command in processes_using(journey.data).items() if "backend.web.server" in command]
     os.kill(web, signal.SIGKILL)
     _wait_until(lambda: _status(journey, page) == "completed")
     _expect_everything(page)
