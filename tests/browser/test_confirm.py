@@ -17,7 +17,7 @@ def test_cancel_changes_nothing_and_the_named_button_does_it(page: Page) -> None
     row = page.get_by_role("row").filter(has_text="Zoe Leaves")
     row.get_by_role("button", name="Disable").click()
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("Sign Zoe Leaves out and keep them out?")
+    expect(dialog).to_contain_text("Sign Zoe Leaves out, revoke their API tokens and refuse further sign-ins?")
     dialog.get_by_role("button", name="Cancel").click()
     expect(dialog).not_to_be_visible()
     expect(row).not_to_contain_text("disabled")
