@@ -24,6 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from scripts.dependencies import FLAVOURS, ROOT, Pin, direct_requirements, normalized, read_pins
 from workers.environments.pip_options import ask_pip, uv_options, uv_variables
 
+SLOW_FORMATS = frozenset({"rfc3987-syntax", "uri-template"})
+"""Optional checkers of formats that `jsonschema` imports wherever they are installed, 1.3 s of every start. A tool for
+development asks for them, and nothing here uses these formats."""
+
 
 class CannotInstall(RuntimeError):
     """The installation stops; the message says why and what to do."""
@@ -90,7 +94,8 @@ def _install(
     wanted, allowed = folder / "requirements.txt", folder / "pins.txt"
     wanted.write_text("".join(f"{line}\n" for line in requirements))
     allowed.write_text("".join(f"{pin.line}\n" for pin in pins))
-    releases = tool.resolve(wanted, allowed, with_dependencies=not options.no_deps)
+    resolved = tool.resolve(wanted, allowed, with_dependencies=not options.no_deps)
+    releases = [release for release in resolved if normalized(release.name) not in SLOW_FORMATS]
     verified, unverified = _with_hashes(releases, pins, unpinned, pins_file.name)
     target = ["--target", options.target] if options.target else []
     exact = folder / "exact.txt"

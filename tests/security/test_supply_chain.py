@@ -203,3 +203,10 @@ def test_an_audit_without_a_source_is_a_visible_skip_that_ci_allows(
     assert check_skips.main([str(browser), str(report)]) == 0
     report.write_text(report.read_text().replace("no advisory source reachable", "forgotten"))
     assert check_skips.main([str(browser), str(report)]) == 1
+
+
+def test_tools_for_development_do_not_slow_the_start() -> None:
+    """`jsonschema` imports whatever checks a format, if it is installed."""
+    code = "import jsonschema, sys; sys.exit(' '.join({'rfc3987_syntax', 'uri_template'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == ""
