@@ -103,10 +103,11 @@ def crashers(target: str) -> list[Path]:
 
 def fuzz(target: Target, seconds: float, seed: int = 0, current: Path | None = None) -> Report:
     """Run a target until the time is over or it broke. `current`: a file that has the input of each execution."""
-    report, ends = Report(target.name), time.monotonic() + seconds
+    report = Report(target.name)
     for known in target.seeds:
         execute(target, known)
-    batch = 0
+        report.executions += 1
+    batch, ends = 0, time.monotonic() + seconds
     while time.monotonic() < ends and not report.failures:
         _run_batch(target, report, seed * 1_000_003 + batch, ends, current)
         batch += 1
