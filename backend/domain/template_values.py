@@ -15,7 +15,6 @@ MAX_WORK = 8_000_000
 """Characters that one rendering may read or write; a value in a collection counts as `_VALUE` characters."""
 MAX_BITS = 4096
 """Of an integer that a template computes."""
-MAX_DIGITS = 1000
 _VALUE = 20
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})

@@ -8,20 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import typer
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from backend.cli.connection import connect
 from backend.client import Client, Refused
 from backend.settings import PROJECT_ROOT, get_settings
+from tests.certificates import write_self_signed
 from tests.exporting.conftest import RUNTIME, export
 
 PROVIDERS = ("api.openai.com", "router.huggingface.co", "huggingface.co", "api.other.example")
@@ -31,25 +28,9 @@ REPLY = b'{"id":"1","object":"chat.completion","created":0,"model":"m","choices"
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A key and a certificate of the providers' names that it signed itself."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "providers")])
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
-        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in PROVIDERS]), critical=False)
-        .sign(key, hashes.SHA256())
+    return write_self_signed(
+        tmp_path_factory.mktemp("tls") / "providers.pem", [x509.DNSName(host) for host in PROVIDERS]
     )
-    path = tmp_path_factory.mktemp("tls") / "providers.pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return path
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Templates of users: nothing of them is evaluated but a bounded subset over plain data, with Jinja's own results."""
 
+import gc
 import json
 import sys
 import time
@@ -121,10 +122,14 @@ HOSTILE = {
 
 @pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
 def test_a_hostile_template_is_refused_within_200_ms_and_its_line_is_named(template: str):
-    began = time.process_time()
-    with pytest.raises(TemplateInvalid, match=r"^line 1: |^line 2: "):
-        parse_template(template).render(LARGE | {"observation": LARGE})
-    assert time.process_time() - began < SECONDS
+    gc.freeze()  # what the process held before is not the template's to collect
+    try:
+        began = time.process_time()
+        with pytest.raises(TemplateInvalid, match=r"^line 1: |^line 2: "):
+            parse_template(template).render(LARGE | {"observation": LARGE})
+        assert time.process_time() - began < SECONDS
+    finally:
+        gc.unfreeze()
 
 
 def test_an_honest_template_beside_them_renders():
