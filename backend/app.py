@@ -70,6 +70,7 @@ from backend.training import (
 from backend.training import routes as training_routes
 from backend.training.lessons import api as lessons_api
 from backend.training.lessons import routes as lessons_routes
+from backend.operations.mcp_route import add_mcp
 from backend.web import error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
@@ -191,6 +192,7 @@ def _mount(app: FastAPI) -> None:
             session.execute(text("SELECT 1"))
         return {"status": "ok"}
 
+    app.state.tools = add_mcp(app)
     liveness = Liveness()
 
     @app.get("/livez", include_in_schema=False)
@@ -212,6 +214,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     event.listen(get_engine(), "connect", _limit_statements)
     listening = asyncio.create_task(app.state.hub.listen())
     yield
+    await app.state.tools.stop()
     listening.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await listening

@@ -68,6 +68,16 @@ def look_while(
     return found
 
 
+def wait_for(client: Client, path: str, job: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+    """The state of a job once it has finished. Ctrl-C leaves it running."""
+    with work_bar(job["message"], "It continues on the server.", quiet=quiet) as update:
+        while not job["is_finished"]:
+            time.sleep(POLL_SECONDS)
+            job = client.get(path)
+            update(total=job["total"], completed=job["done"], description=job["message"])
+    return job
+
+
 def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
     """The run once it is over. Ctrl-C leaves it running and says how to come back."""
     name = short(run["id"])

@@ -93,7 +93,7 @@ def _rendered(request: Request, error: AppError, incident: str) -> Response:
 
 
 def _wants_json(request: Request) -> bool:
-    is_api = request.url.path.startswith("/api/")
+    is_api = request.url.path.startswith("/api/") or request.url.path == "/mcp"
     return is_api or "application/json" in request.headers.get("accept", "").split(",")[0]
 
 

@@ -1,10 +1,11 @@
 """HTML forms into pydantic models; what is wrong comes back by field name."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar, get_origin
 
 from fastapi import Request
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
 from backend.errors import InvalidInput
@@ -56,3 +57,73 @@ def field_messages(error: ValidationError) -> dict[str, str]:
 
 def _is_empty(value: str | UploadFile) -> bool:
     return value.strip() == "" if isinstance(value, str) else not value.filename
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of a form, from the model that reads the form."""
+
+    name: str
+    label: str
+    hint: str
+    kind: str
+    """`text`, `textarea`, `number`, `url`, `password`, `checkbox` or `select`."""
+    value: object
+    is_required: bool
+    minimum: float | None
+    maximum: float | None
+    step: str
+    choices: tuple[str, ...]
+    unit: str
+
+
+def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = None) -> Iterator[FormField]:
+    """The fields of a model for `ui.fields`: titles are labels, descriptions are hints, limits are limits.
+
+    `values` are shown instead of the defaults. `json_schema_extra` may name a `form` kind, a `unit`, or `form: "none"`
+    for a field that the form does not have.
+    """
+    properties = model.model_json_schema()["properties"]
+    definitions = model.model_json_schema().get("$defs", {})
+    for name, field in model.model_fields.items():
+        schema = _unwrapped(properties[field.alias or name], definitions)
+        kind = schema.get("form") or _kind_of(schema, is_secret=field.annotation is SecretStr)
+        if kind == "none":
+            continue
+        value = (values or {}).get(name, schema.get("default"))
+        yield FormField(
+            name=field.alias or name,
+            label=field.title or name.replace("_", " ").capitalize(),
+            hint=field.description or "",
+            kind=kind,
+            value="\n".join(map(str, value)) if isinstance(value, list | tuple) else value,
+            is_required=field.is_required(),
+            minimum=schema.get("minimum", schema.get("exclusiveMinimum")),
+            maximum=schema.get("maximum", schema.get("exclusiveMaximum")),
+            step="1" if schema.get("type") == "integer" else "any",
+            choices=tuple(str(each) for each in schema.get("enum", ())),
+            unit=str(schema.get("unit", "")),
+        )
+
+
+def _unwrapped(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """With its reference followed, and `T | null` read as T."""
+    outer = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
+    if "$ref" in schema:
+        return {**definitions[schema["$ref"].rsplit("/", 1)[-1]], **outer}
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    return {**_unwrapped(options[0], definitions), **outer} if options else outer
+
+
+def _kind_of(schema: Mapping[str, Any], *, is_secret: bool) -> str:
+    if is_secret:
+        return "password"
+    if "enum" in schema:
+        return "select"
+    if schema.get("type") == "boolean":
+        return "checkbox"
+    if schema.get("type") in {"integer", "number"}:
+        return "number"
+    if schema.get("format") == "uri":
+        return "url"
+    return "textarea" if schema.get("type") == "array" or schema.get("maxLength", 0) > 300 else "text"
