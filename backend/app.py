@@ -22,6 +22,19 @@ from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transacti
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.detectors import scan_operations
+from backend.environments import (
+    continued_play_pages,
+    editor_pages,
+    import_operations,
+    import_pages,
+    network_operations,
+    network_pages,
+    play_operations,
+    play_pages,
+    trial_operations,
+    trial_pages,
+    version_pages,
+)
 from backend.environments import operations as environments_operations
 from backend.environments import pages as environments_pages
 from backend.graders.judges import operations as judge_operations
@@ -97,6 +110,13 @@ PAGES = (
     notifications_pages,
     team_pages,
     environments_pages,
+    editor_pages,
+    trial_pages,
+    version_pages,
+    play_pages,
+    continued_play_pages,
+    import_pages,
+    network_pages,
     policies_pages,
     evaluation_pages,
     list_pages,
@@ -133,6 +153,10 @@ JSON = (
     notifications_operations,
     team_operations,
     environments_operations,
+    play_operations,
+    trial_operations,
+    import_operations,
+    network_operations,
     runs_operations,
     policies_operations,
     judge_run_operations,

@@ -16,7 +16,7 @@ from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["environments"])
 
 
 @router.get("/imports")

@@ -9,7 +9,7 @@ from backend.environments import queries
 from backend.environments.network_grants import NetworkState, grant_network, network_state, withdraw_network
 from backend.web.dependencies import Admin, SessionDep, Viewer
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["environments"])
 
 
 class NetworkOut(BaseModel):

@@ -8,12 +8,8 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash, pack
 from backend.environments import (
     drafts,
-    import_operations,
-    network_operations,
-    play_operations,
     queries,
     service,
-    trial_operations,
 )
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
@@ -210,12 +206,6 @@ def _certificate(version: EnvironmentVersion, certificate: Certificate) -> Certi
         content_hash=version.content_hash,
         results=certificate.results,
     )
-
-
-router.include_router(play_operations.router)
-router.include_router(trial_operations.router)
-router.include_router(import_operations.router)
-router.include_router(network_operations.router)
 
 
 def _environment(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentOut:

@@ -9,15 +9,8 @@ from fastapi.responses import HTMLResponse, Response
 
 from backend.domain.environments.manifest import Manifest
 from backend.environments import (
-    continued_play_pages,
-    editor_pages,
-    import_pages,
-    network_pages,
-    play_pages,
     queries,
     service,
-    trial_pages,
-    version_pages,
 )
 from backend.environments.queries import CheckRun, EnvironmentRow, VersionRow
 from backend.environments.requests import ChosenVersion, NewEnvironment
@@ -154,12 +147,3 @@ def _new_page(
     fields = error.fields if isinstance(error, InvalidInput) else {}
     context = NewPage(points, form.name, template, fields, "" if error is None or fields else error.message)
     return page(request, "environments/new.html", context, status=error.status if error else 200)
-
-
-router.include_router(editor_pages.router)
-router.include_router(trial_pages.router)
-router.include_router(version_pages.router)
-router.include_router(play_pages.router)
-router.include_router(continued_play_pages.router)
-router.include_router(import_pages.router)
-router.include_router(network_pages.router)

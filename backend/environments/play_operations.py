@@ -14,7 +14,7 @@ from backend.environments.responses import AgainIn, FixtureOut, PlayOut, ReplyIn
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["environments"])
 
 
 @router.post("/environments/{name}/play", status_code=201)

@@ -21,7 +21,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.web.dependencies import Author, SessionDep, Viewer
-from backend.web.form_data import read_form
+from backend.web.form_data import SentForm, read_form
 from backend.web.page import page, see_other, wants_block
 from backend.web.streams import live_blocks
 
@@ -49,14 +49,6 @@ class PlayPage:
     @property
     def is_over(self) -> bool:
         return self.play.is_over
-
-
-async def sent_form(request: Request) -> dict[str, str]:
-    """The form as it was sent: the fields of an action are not known beforehand."""
-    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
-
-
-SentForm = Annotated[dict[str, str], Depends(sent_form)]
 
 
 @router.get("/environments/{name}/play", response_class=HTMLResponse)

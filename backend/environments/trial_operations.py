@@ -16,7 +16,7 @@ from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.identity import Actor
 
-router = APIRouter()
+router = APIRouter(prefix="/api/v1", tags=["environments"])
 
 
 class TrialOut(BaseModel):

@@ -13,14 +13,13 @@ from backend.core.events import draft_topic, trial_topic
 from backend.domain.environments.manifest import Manifest
 from backend.environments import drafts, queries, trials
 from backend.environments.action_form import reply_of_form
-from backend.environments.play_pages import SentForm
 from backend.environments.requests import ChosenTask
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.trials import TrialView
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput
 from backend.web.dependencies import Author, SessionDep
-from backend.web.form_data import read_form
+from backend.web.form_data import SentForm, read_form
 from backend.web.identity import Actor
 from backend.web.page import page, render_block, see_other, wants_block
 from backend.web.streams import live

@@ -22,8 +22,7 @@ from backend.review.schemas import (
     read_review_filter,
 )
 from backend.review.tables import ReviewItem
-from backend.review.verdict_operations import VerdictOut
-from backend.review.verdict_schemas import VerdictForm
+from backend.review.verdict_schemas import VerdictForm, VerdictOut
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.identity import Actor
 from backend.web.paging import LIMIT, After, Limit, Page

@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Severity, Verdict
 from backend.review import flag_queries
 from backend.review import verdicts as service
 from backend.review.tables import VerdictRecord
-from backend.review.verdict_schemas import FlagFilter, VerdictForm, read_flag_filter
+from backend.review.verdict_schemas import FlagFilter, VerdictForm, VerdictOut, read_flag_filter
 from backend.web.dependencies import Reviewer, SessionDep, Viewer
 from backend.web.paging import LIMIT, After, Key, Limit, Page, slice_of
 
@@ -39,21 +39,6 @@ class FlagRecord(BaseModel):
     created_at: datetime
     verdict: Verdict | None = None
     """The newest; null while nobody judged."""
-
-
-class VerdictOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-    id: uuid.UUID
-    run_id: uuid.UUID
-    rollout_id: uuid.UUID | None
-    flag_id: uuid.UUID | None
-    verdict: Verdict
-    comment: str
-    person_id: uuid.UUID | None
-    created_at: datetime
-    taken_back_at: datetime | None
-    """Its giver undid it: it causes nothing."""
 
 
 @router.get("/flags")

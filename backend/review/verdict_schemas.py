@@ -1,11 +1,12 @@
-"""What the review takes in."""
+"""What the review takes in and returns about flags and verdicts."""
 
 import uuid
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, StringConstraints
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from backend.domain.vocabulary import Verdict
 
@@ -44,3 +45,18 @@ def read_flag_filter(
     except ValueError:
         run_id = None
     return FlagFilter(shown=shown, detector=detector, environment=environment, run=run_id)
+
+
+class VerdictOut(BaseModel):
+    model_config = ConfigDict(from_attributes=True)
+
+    id: uuid.UUID
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID | None
+    flag_id: uuid.UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: uuid.UUID | None
+    created_at: datetime
+    taken_back_at: datetime | None
+    """Its giver undid it: it causes nothing."""

@@ -1,9 +1,9 @@
 """HTML forms into pydantic models; what is wrong comes back by field name."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar, get_origin
+from typing import Annotated, Any, TypeVar, get_origin
 
-from fastapi import Request
+from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import FormData, UploadFile
 
@@ -56,3 +56,11 @@ def field_messages(error: ValidationError) -> dict[str, str]:
 
 def _is_empty(value: str | UploadFile) -> bool:
     return value.strip() == "" if isinstance(value, str) else not value.filename
+
+
+async def sent_form(request: Request) -> dict[str, str]:
+    """The form as it was sent: the fields of an action are not known beforehand."""
+    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+
+
+SentForm = Annotated[dict[str, str], Depends(sent_form)]

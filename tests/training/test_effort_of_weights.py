@@ -30,8 +30,8 @@ from workers.models.effort import ModelAnswerer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.storage.effort import take_up
-from workers.storage.effort_cuts import cut_side
 from workers.tasks.effort import next_side
+from workers.tasks.effort_cuts import cut_side
 from workers.tasks.evaluations import evaluate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]

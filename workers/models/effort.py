@@ -21,7 +21,7 @@ from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.sampling import Row, Sampler
 from workers.storage.effort import take_up
-from workers.storage.effort_cuts import Answer, cut_side
+from workers.tasks.effort_cuts import Answer, cut_side
 
 BATCH = 64
 """Answers that are written together."""

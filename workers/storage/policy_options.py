@@ -7,11 +7,15 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import PolicyKind
+from backend.errors import Conflict
 from backend.policies.secrets import secret_of
 from backend.policies.tables import Policy as PolicyRow
 from workers.policies import make_policy
 from workers.policies.base import Policy
-from workers.tasks.evaluations import PolicyIsGone
+
+
+class PolicyIsGone(Conflict):
+    """The policy was deleted."""
 
 
 def make_mover(session: Session, asked: Mapping[str, Any]) -> Policy | None:

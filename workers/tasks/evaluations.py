@@ -15,12 +15,12 @@ from backend.domain.policies.prices import Price
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.errors import Conflict
 from backend.policies.secrets import secret_of
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
 from workers.policies import make_policy
 from workers.policies.base import Policy
+from workers.storage.policy_options import PolicyIsGone
 from workers.storage.work_claims import Share, ended_counts
 from workers.tasks.children import must_run_child
 from workers.tasks.evaluation_attempts import Assignment, Evaluation
@@ -31,10 +31,6 @@ LOCAL_MODULE = "workers.models.evaluate"
 """Runs `evaluate` with a local model in a process of its own."""
 
 logger = structlog.get_logger(__name__)
-
-
-class PolicyIsGone(Conflict):
-    """The policy was deleted."""
 
 
 def run(context: JobContext) -> None:
