@@ -54,6 +54,7 @@ types: setup ## mypy, strict
 
 imports: setup ## the layers and other import contracts
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/check_imports.py
 
 templates: setup ## lint the page templates
 	@$(BIN)/djlint frontend/templates --lint --quiet

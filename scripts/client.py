@@ -43,7 +43,7 @@ def main() -> int:
             output=made / "models.py",
             output_model_type=DataModelType.PydanticV2BaseModel,
             base_class="proctor.base.Model",
-            base_class_map={name: "proctor.base.Job" for name in _jobs(document)},
+            base_class_map=dict.fromkeys(_jobs(document), "proctor.base.Job"),
             target_python_version=PythonVersion.PY_311,
             disable_timestamp=True,
             use_schema_description=True,

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from backend.cli.connection import left_token
-from backend.client import Client
+from backend.core.api_client import Client
 from backend.settings import get_settings
 from backend.supervisor.data_folder import running_at
 

@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import fail, say, write_error, write_fields, write_json, write_table
-from backend.client import Client
+from backend.core.api_client import Client
 
 app = typer.Typer(
     help="Saved weights: the tree over runs, disk use, keeping and pruning.",

@@ -17,7 +17,7 @@ from rich.progress import TaskID as Bar
 from rich.table import Table
 
 from backend.cli.figures import estimate
-from backend.client import Client, Refused
+from backend.core.api_client import Client, Refused
 from backend.showcase import Story
 from backend.showcase.hacked_reward import HackedReward
 from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps, Stopped

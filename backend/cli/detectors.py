@@ -7,7 +7,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
-from backend.domain.detectors.face import SUSPICION, Action
+from backend.domain.detectors.spec import SUSPICION, Action
 
 app = typer.Typer(help="Detectors of reward hacking. Alone: list them.", rich_markup_mode=None)
 

@@ -14,7 +14,7 @@ from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, work_bar
-from backend.client import Client
+from backend.core.api_client import Client
 from backend.domain.vocabulary import ExportForm
 
 _OVER = {"completed", "refused", "failed"}

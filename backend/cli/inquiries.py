@@ -13,7 +13,7 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json
 from backend.cli.watching import OVER, POLL_SECONDS, look_while, work_bar
-from backend.client import Client
+from backend.core.api_client import Client
 
 Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
 

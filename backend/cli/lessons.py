@@ -10,7 +10,7 @@ from backend.cli.names import short, version_of
 from backend.cli.options import AsJson, EnvironmentName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json, write_table
 from backend.cli.starting import nested
-from backend.client import Client
+from backend.core.api_client import Client
 
 PATH = "/training/lessons"
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="Its id, the end of it, or its name.")]

@@ -37,7 +37,7 @@ from backend.cli import (
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
-from backend.client import Refused
+from backend.core.api_client import Refused
 
 app = typer.Typer(
     name="proctor",

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from backend.cli.output import fail
-from backend.client import Client
+from backend.core.api_client import Client
 
 SHORT = 8
 _RUNS_SEARCHED = 500

@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.options import AsJson, Limit, NoWait
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import look_while
-from backend.client import Client
+from backend.core.api_client import Client
 
 app = typer.Typer(
     help="Notices: read them, choose where they are sent, see how that went.",

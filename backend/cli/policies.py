@@ -10,7 +10,7 @@ from backend.cli.names import policy_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import look_while
-from backend.client import Client
+from backend.core.api_client import Client
 
 app = typer.Typer(
     help="Add, change, test and list policies: endpoints, scripts, trained models.",

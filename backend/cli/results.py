@@ -9,7 +9,7 @@ from backend.cli.names import run_of
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, write_json
 from backend.cli.result_tables import write_comparison, write_leaderboard
-from backend.client import Client, Refused
+from backend.core.api_client import Client, Refused
 
 NOT_COMPARABLE = 409
 

@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import is_id, run_of, short
 from backend.cli.options import AsJson, Limit
 from backend.cli.output import fail, say, write_fields, write_json, write_table
-from backend.client import Client
+from backend.core.api_client import Client
 
 app = typer.Typer(help="Judge what is under review. Alone: list what waits.", rich_markup_mode=None)
 

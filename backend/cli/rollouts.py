@@ -9,7 +9,7 @@ from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, Limit, RunName
 from backend.cli.output import fail, say, write_json, write_table
 from backend.cli.tables import write_rollouts, write_transcript
-from backend.client import Client
+from backend.core.api_client import Client
 
 
 def rollouts(

@@ -18,8 +18,8 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.names import find_checkpoint, is_id, names_of_trained_policies
 from backend.cli.output import BAD_RESULT, console, fail, say
-from backend.client import Client
-from backend.embedded import die_with_parent
+from backend.core.api_client import Client
+from backend.core.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
 
 MODULE = ("workers.begin", "workers.models.serve")

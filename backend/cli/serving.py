@@ -11,7 +11,7 @@ import typer
 
 from backend.cli.connection import left_token
 from backend.cli.output import BAD_RESULT, console, fail
-from backend.client import Client
+from backend.core.api_client import Client
 from backend.settings import get_settings
 from backend.showcase import Story
 from backend.supervisor.children import ChildGaveUp

@@ -9,7 +9,7 @@ from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.starting import finish
-from backend.client import Client
+from backend.core.api_client import Client
 from backend.domain.training.steering import when_used
 
 Pairs = Annotated[

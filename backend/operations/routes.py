@@ -15,9 +15,9 @@ from starlette.responses import Response as HttpResponse
 
 from backend.operations.declaration import Operation, Progress
 from backend.web.dependencies import RequireRole, SessionDep
-from backend.web.forms import parse_form
+from backend.web.form_data import parse_form
 from backend.web.identity import Actor
-from backend.web.pages import see_other
+from backend.web.page import see_other
 
 PREFIX = "/api/v1"
 _FIELD = re.compile(r"{(\w+)}")

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from backend.client import Client
+from backend.core.api_client import Client
 
 FIRST, MOST = 12, 60
 """Items that are judged one by one: before clusters are judged at once, and in all."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from backend.client import Client
+from backend.core.api_client import Client
 
 POLL_SECONDS = 0.5
 TASKS = 400

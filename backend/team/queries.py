@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from backend.db.models import ApiToken, AuditEvent, Person, SignInLink, WebSession
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
+from backend.team.tables import ApiToken, AuditEvent, Person, SignInLink, WebSession
 from backend.web.identity import SESSION_IDLE
 from backend.web.paging import Key, Slice, slice_of
 

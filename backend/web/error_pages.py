@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
 from backend.web.addresses import page_above
-from backend.web.pages import page, wants_block
+from backend.web.page import page, wants_block
 from backend.web.refill import refill
 
 logger = logging.getLogger(__name__)

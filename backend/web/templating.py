@@ -8,8 +8,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web import svg
+from backend.web.form_data import form_fields
 from backend.web.formats import FILTERS
-from backend.web.forms import form_fields
 from backend.web.markdown import markdown
 from backend.web.static import static_url
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from backend.cli import checkpoints
-from backend.client import Client
+from backend.core.api_client import Client
 from backend.domain.vocabulary import Role
 from tests.checkpoints.conftest import TrainedRun
 from tests.web_fixtures import ClientFor

@@ -7,10 +7,10 @@ from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
 from backend.app import create_app
-from backend.db.models import Policy
 from backend.domain.vocabulary import PolicyKind, Role
 from backend.operations import operations_of
 from backend.operations.routes import form_router, json_router
+from backend.policies.tables import Policy
 from tests.operations import labels
 from tests.web_fixtures import *  # noqa: F403
 from tests.web_fixtures import make_person, requests_in, sign_in

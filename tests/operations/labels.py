@@ -7,10 +7,10 @@ from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Policy
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
 from backend.operations import Cli, Progress, Request, Response, operation, reference
+from backend.policies.tables import Policy
 from backend.web.identity import Actor
 from backend.web.paging import Page
 

@@ -6,8 +6,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Policy
 from backend.domain.vocabulary import Role
+from backend.policies.tables import Policy
+from backend.team.tables import AuditEvent
 from backend.web.routing import guarded_routes
 from tests.operations.conftest import make_token
 from tests.web_fixtures import ClientFor, browser

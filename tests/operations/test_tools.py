@@ -13,8 +13,9 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Policy
 from backend.domain.vocabulary import Role
+from backend.policies.tables import Policy
+from backend.team.tables import AuditEvent
 from tests.operations.conftest import make_token
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from backend.cli.connection import connect
 from backend.cli.names import short
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.training.choices import flatten
 from tests.factories import make_flag, make_rollouts, make_run

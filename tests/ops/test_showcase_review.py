@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from backend.client import Client
-from backend.db.models import Run, VerdictRecord
-from backend.db.session import transaction
+from backend.core.api_client import Client
+from backend.core.session import transaction
 from backend.domain.vocabulary import StopReason, Verdict
 from backend.environments.library import load_package
+from backend.review.tables import VerdictRecord
+from backend.runs.tables import Run
 from backend.showcase.hacked_reward import told_draft_score
 from backend.showcase.repair import OtherPackage, repaired
 from backend.showcase.review_queue import AGREED, ReviewQueue

@@ -16,10 +16,10 @@ import typer
 from cryptography import x509
 
 from backend.cli.connection import connect
-from backend.client import Client, Refused
+from backend.core.api_client import Client, Refused
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.certificates import write_self_signed
-from tests.exporting.conftest import RUNTIME, export
+from tests.environments.exporting.conftest import RUNTIME, export
 
 PROVIDERS = ("api.openai.com", "router.huggingface.co", "huggingface.co", "api.other.example")
 REPLY = b'{"id":"1","object":"chat.completion","created":0,"model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}'  # noqa: E501
