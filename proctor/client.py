@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-
-import httpx
-from rich.progress import Progress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from proctor.api import Operations
-from proctor.base import Job
 
-J = TypeVar("J", bound=Job)
+if TYPE_CHECKING:
+    import httpx
+
+    from proctor.base import Job
+
+J = TypeVar("J", bound="Job")
 
 TIMEOUT_SECONDS = 60.0
 UPLOAD_SECONDS = 600.0
@@ -43,6 +44,8 @@ class Client(Operations):
     """
 
     def __init__(self, url: str | None = None, token: str | None = None) -> None:
+        import httpx  # where it is used: programs that only offer a client start faster
+
         self.url = (url or os.environ.get("PROCTOR_URL") or "http://127.0.0.1:8000").rstrip("/")  # noqa: TID251
         secret = token or os.environ.get("PROCTOR_TOKEN")  # noqa: TID251
         if not secret:
@@ -63,11 +66,34 @@ class Client(Operations):
 
     def request(self, method: str, path: str, *, query: Mapping[str, object] | None = None, body: object = None) -> Any:
         """Send a request to `/api/v1{path}` and return the parsed JSON; None if the answer is empty."""
+        import httpx
+
         try:
             response = self._http.request(method, path, params=_parameters(query or {}), json=body)
         except httpx.TransportError as error:
             raise ProctorError(f"No Proctor server answers at {self.url} ({error}).") from error
         return self._read(response)
+
+    def get(self, path: str, **query: object) -> Any:
+        return self.request("GET", path, query=query)
+
+    def post(self, path: str, body: object = None) -> Any:
+        return self.request("POST", path, body={} if body is None else body)
+
+    def put(self, path: str, body: object) -> Any:
+        return self.request("PUT", path, body=body)
+
+    def delete(self, path: str) -> None:
+        self.request("DELETE", path)
+
+    def find(self, path: str) -> Any | None:
+        """Like `get`, but None if there is nothing at the address."""
+        try:
+            return self.request("GET", path)
+        except ProctorError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def pages(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, requesting further pages as they are needed; at most `limit` items."""
@@ -99,6 +125,8 @@ class Client(Operations):
 
     def download(self, path: str, target: Path, **query: object) -> int:
         """Store an answer as a file and return its size in bytes. A broken download leaves no file."""
+        import httpx
+
         partial = target.with_name(target.name + ".partial")
         try:
             with self._http.stream("GET", path, params=_parameters(query)) as response, partial.open("wb") as file:
@@ -115,6 +143,8 @@ class Client(Operations):
 
     def upload(self, path: str, file: Path, fields: Mapping[str, object]) -> Any:
         """Send a file together with form fields; return the parsed JSON."""
+        import httpx
+
         with file.open("rb") as opened:
             try:
                 response = self._http.post(
@@ -143,6 +173,8 @@ class Client(Operations):
 
 @contextmanager
 def _progress_bar(is_shown: bool) -> Iterator[Callable[[int, int | None, str], None]]:
+    from rich.progress import Progress
+
     with Progress(*Progress.get_default_columns(), disable=not is_shown) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, message: bar.update(task, completed=done, total=total, description=message)

@@ -53,7 +53,8 @@ class Input:
     @property
     def cli(self) -> Mapping[str, Json]:
         """What the declaration says about the command line: `argument`, `option`, `aliases`, `reads_file`."""
-        return self.schema.get("x-cli", {})
+        said: Mapping[str, Json] = self.schema.get("x-cli", {})
+        return said
 
     @property
     def is_argument(self) -> bool:
@@ -63,14 +64,13 @@ class Input:
         kind, is_list = _type_of(self.schema)
         default = [] if is_list else self.schema.get("default")
         optional = kind if self.is_required and not is_list else (list[kind] if is_list else kind | None)  # type: ignore[valid-type]
-        limits = {"min": self.schema.get("minimum"), "max": self.schema.get("maximum")} if kind in (int, float) else {}
         info = (
-            typer.Argument(metavar=self.name.upper(), help=self._help(), **limits)
+            typer.Argument(metavar=self.name.upper(), help=self._help())
             if self.is_argument
-            else typer.Option(
-                *self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False), **limits
-            )
+            else typer.Option(*self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False))
         )
+        if kind in (int, float):
+            info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
         return Parameter(
             self.name,
             Parameter.KEYWORD_ONLY,
@@ -220,7 +220,7 @@ def described(document: Json) -> Iterator[Described]:
                     Input(name, resolve(each), name in model.get("required", ()), False, each.get("description", ""))
                     for name, each in model.get("properties", {}).items()
                 ]
-            answer = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
+            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
             result = answer.get("content", {}).get("application/json", {}).get("schema", {})
             yield Described(
                 id=route["operationId"],

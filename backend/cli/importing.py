@@ -13,7 +13,7 @@ from backend.cli.connection import connect
 from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
-from backend.core.api_client import Client
+from proctor import Client
 
 OVER = {"completed", "failed", "stopped"}
 _SEEDS = {

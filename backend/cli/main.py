@@ -37,7 +37,7 @@ from backend.cli import (
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
-from backend.core.api_client import Refused
+from proctor import ProctorError
 
 app = typer.Typer(
     name="proctor",
@@ -106,6 +106,6 @@ def root(
 def main() -> None:
     try:
         app()
-    except Refused as refused:
+    except ProctorError as refused:
         write_error(str(refused))
         sys.exit(BAD_RESULT if refused.status >= 500 else WRONG_USAGE)

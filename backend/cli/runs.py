@@ -26,7 +26,7 @@ def runs(
 ) -> None:
     """List runs, newest first."""
     wanted = {"kind": kind, "status": status, "environment": environment, "text": text}
-    found = list(connect().all("/runs", limit=limit, **wanted))
+    found = list(connect().pages("/runs", limit=limit, **wanted))
     if as_json:
         write_json(found)
     else:

@@ -13,7 +13,7 @@ from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import fail, say, write_json
 from backend.cli.tables import write_run
 from backend.cli.watching import status_of, watch
-from backend.core.api_client import Client
+from proctor import Client
 
 
 def evaluate(

@@ -40,7 +40,7 @@ def create(
 @app.command("list")
 def list_tokens(as_json: AsJson = False) -> None:
     """List your tokens."""
-    found = list(connect().all("/tokens"))
+    found = list(connect().pages("/tokens"))
     if as_json:
         write_json(found)
         return

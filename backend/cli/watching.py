@@ -18,7 +18,7 @@ from rich.progress import (
 
 from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, OK, console
-from backend.core.api_client import Client
+from proctor import Client
 
 POLL_SECONDS = 0.5
 """Between looks at what is waited for."""

@@ -6,61 +6,24 @@ import inspect
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.web.audit import audit
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:
+    from backend.web.identity import Actor
 
 F = TypeVar("F", bound=Callable[..., object])
-R = TypeVar("R", bound="Response")
 Row = TypeVar("Row")
 
 _ROUTE = re.compile(r"(GET|POST|PUT|PATCH|DELETE) (/\S*)")
 _SEGMENT = re.compile(r"{(\w+)}")
-
-
-class Request(BaseModel):
-    """The input of an operation: the body of a POST or PUT, the query of a GET, the options of its command.
-
-    A field's description is its help everywhere; its title is the label of its form field.
-    """
-
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
-
-
-class Response(BaseModel):
-    """The result of an operation."""
-
-    model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
-
-    columns: ClassVar[tuple[str, ...]] = ()
-    """Fields that the command line shows in a table; empty: all of them."""
-
-    @classmethod
-    def of(cls: type[R], row: object) -> R:
-        """From a row or value with attributes of the same names."""
-        return cls.model_validate(row)
-
-
-class Progress(Response):
-    """The result of an operation that goes on after it has answered. Read it again until `is_finished`."""
-
-    is_finished: bool
-    is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
-    done: int = 0
-    total: int | None = None
-    """Null until it is known."""
-    message: str = ""
-    """The current state in a few words, or what went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +120,6 @@ def operations_of(module: ModuleType) -> list[Operation]:
     return [_DECLARED[each] for each in vars(module).values() if callable(each) and each in _DECLARED]
 
 
-@dataclass(frozen=True, slots=True)
-class Cli:
-    """How the command line spells a field of a request: `Annotated[str, Cli(argument=True)]`."""
-
-    argument: bool = False
-    """A positional argument instead of an option."""
-    option: str = ""
-    """Default: the field's name."""
-    aliases: tuple[str, ...] = ()
-    """Old spellings, which still work for one release."""
-    reads_file: bool = False
-    """`@FILE` reads the value from a file."""
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(schema) | {"x-cli": {name: value for name, value in asdict(self).items() if value}}
-
-
 def operation(
     route: str,
     *,
@@ -196,8 +142,8 @@ def operation(
     - `status`: of a successful answer. Default: 200, or 204 if the function returns None.
     - `tool`: offered to agents.
     - `poll`: of a result that is a `Progress`: the address that shows it again, filled from the result's fields.
-    - `page`: the same address without `/api/v1` takes the request as an HTML form, and then shows this page with `notice`;
-      both are filled from the result's fields.
+    - `page`: the same address without `/api/v1` takes the request as an HTML form, and then shows this page with
+      `notice`; both are filled from the result's fields.
     - `audited`: whether a call is recorded in the audit log. Default: unless it is a GET.
     """
     if not (parts := _ROUTE.fullmatch(route)):

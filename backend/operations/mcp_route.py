@@ -26,7 +26,7 @@ _CALL_SECONDS = 60.0
 
 
 class RequireToken(RequireRole):
-    """An API token of any role, also a read-only one: each tool call is checked again as the request that it becomes."""
+    """An API token of any role, also a read-only one: each call of a tool is checked again as an ordinary request."""
 
     async def __call__(self, request: Request, actor: Annotated[Actor, Depends(get_actor)]) -> Actor:
         if not actor.is_token:

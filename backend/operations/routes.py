@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel
 from starlette.responses import Response as HttpResponse
 
-from backend.operations.declaration import Operation, Progress
+from backend.operations.declaration import Operation
+from backend.operations.schemas import Progress
 from backend.web.dependencies import RequireRole, SessionDep
 from backend.web.form_data import parse_form
 from backend.web.identity import Actor

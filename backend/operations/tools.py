@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from mcp.server import Server
 from mcp.server.context import ServerRequestContext
@@ -47,8 +48,6 @@ class ToolOperation:
 
     def request(self, arguments: Mapping[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
         """The address, query and body of a call. Raises KeyError for a missing part of the address."""
-        from urllib.parse import quote
-
         path = self.path.format(**{name: quote(str(arguments[name]), safe="") for name in self.segments})
         rest = {name: value for name, value in arguments.items() if name not in self.segments}
         return (path, {}, rest) if self.sends_body else (path, rest, None)
@@ -75,7 +74,8 @@ def make_server(document: Document, send: Send, instructions: str, role_of: Call
             return _result(_explain(status, answer), is_error=True)
         text = "Done." if answer is None else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
         if len(text) > MAX_RESULT_CHARACTERS:
-            text = f"{text[:MAX_RESULT_CHARACTERS]}\n… cut after {MAX_RESULT_CHARACTERS:,} characters. Use a filter or a smaller limit."
+            advice = f"The result was cut after {MAX_RESULT_CHARACTERS:,} characters. Use a filter or a smaller limit."
+            text = f"{text[:MAX_RESULT_CHARACTERS]}\n{advice}"
         return _result(text)
 
     version = str(document["info"]["version"])

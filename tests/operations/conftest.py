@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.app import create_app
 from backend.domain.vocabulary import PolicyKind, Role
-from backend.operations import operations_of
+from backend.operations.declaration import operations_of
 from backend.operations.routes import form_router, json_router
 from backend.policies.tables import Policy
 from tests.operations import labels

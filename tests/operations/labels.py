@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
-from backend.operations import Cli, Progress, Request, Response, operation, reference
+from backend.operations.declaration import operation, reference
+from backend.operations.schemas import Cli, Progress, Request, Response
 from backend.policies.tables import Policy
 from backend.web.identity import Actor
 from backend.web.paging import Page

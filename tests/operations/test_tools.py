@@ -21,9 +21,11 @@ from tests.operations.conftest import make_token
 
 @asynccontextmanager
 async def connected(url: str, token: str) -> AsyncIterator[Client]:
-    async with httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http:
-        async with Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client:
-            yield client
+    async with (
+        httpx.AsyncClient(headers={"Authorization": f"Bearer {token}"}) as http,
+        Client(streamable_http_client(f"{url}/mcp", http_client=http)) as client,
+    ):
+        yield client
 
 
 def text_of(result: CallToolResult) -> str:
@@ -38,14 +40,17 @@ async def test_tools_are_the_operations_that_the_role_includes(
     async with connected(served, token) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     create = tools["labels_create"]
-    assert create.description is not None and create.description.startswith("Create a label.")
+    assert create.description is not None
+    assert create.description.startswith("Create a label.")
     assert create.input_schema["required"] == ["policy", "text"]
     assert create.input_schema["properties"]["weight"]["maximum"] == 2
-    assert create.annotations is not None and not create.annotations.read_only_hint
+    assert create.annotations is not None
+    assert not create.annotations.read_only_hint
     assert "labels_delete" not in tools
     async with connected(served, make_token(app, session, Role.VIEWER)) as client:
         visible = {tool.name for tool in (await client.list_tools()).tools}
-    assert "labels_list" in visible and "labels_create" not in visible
+    assert "labels_list" in visible
+    assert "labels_create" not in visible
 
 
 async def test_a_call_changes_what_the_same_request_would(
@@ -93,7 +98,8 @@ async def test_a_read_only_token_reads_but_changes_nothing(
     async with connected(served, token) as client:
         assert not (await client.call_tool("labels_list", {})).is_error
         result = await client.call_tool("labels_create", {"policy": "tidy", "text": "good"})
-    assert result.is_error and "read-only" in text_of(result)
+    assert result.is_error
+    assert "read-only" in text_of(result)
     assert policy.description == ""
 
 

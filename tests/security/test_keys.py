@@ -16,8 +16,8 @@ import typer
 from cryptography import x509
 
 from backend.cli.connection import connect
-from backend.core.api_client import Client, Refused
 from backend.settings import PROJECT_ROOT, get_settings
+from proctor import Client, ProctorError
 from tests.certificates import write_self_signed
 from tests.environments.exporting.conftest import RUNTIME, export
 
@@ -259,7 +259,7 @@ def test_the_command_line_follows_no_redirect_with_its_token(providers: Provider
     providers.location = providers.url.replace("127.0.0.1", "localhost") + "/elsewhere"
     for ask_it in (lambda: client.post("/runs"), lambda: client.download("/x", Path("never"))):
         providers.asked.clear()
-        with pytest.raises(Refused, match="redirects to http://localhost"):
+        with pytest.raises(ProctorError, match="redirects to http://localhost"):
             ask_it()
         assert len(providers.asked) == 1
     client.close()
