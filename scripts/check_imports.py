@@ -1,4 +1,4 @@
-"""Check imports by kind of file, where import-linter's contracts cannot name them; and that no modules import in a circle.
+"""Check imports by kind of file, which import-linter's contracts cannot name, and that no modules import in a circle.
 
 Packages of the backend may use each other's services and queries in both directions; single modules may not.
 """
@@ -39,7 +39,7 @@ def _forbidden(imports: dict[str, list[str]]) -> Iterator[str]:
 
 
 def circles(imports: dict[str, list[str]]) -> Iterator[list[str]]:
-    """The first circle, found among what remains once modules that import nothing are taken away one after the other."""
+    """The first circle among what remains once modules that import nothing are taken away one after the other."""
     left = {module: set(modules) for module, modules in imports.items()}
     while left:
         free = {module for module, modules in left.items() if not modules & left.keys()}
