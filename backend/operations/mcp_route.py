@@ -39,10 +39,13 @@ class ToolServer:
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app
-        self._starting = asyncio.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        """As before the first request."""
+        self._starting, self._stopping = asyncio.Lock(), asyncio.Event()
         self._manager: StreamableHTTPSessionManager | None = None
-        self._stopping = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     async def manager(self) -> "StreamableHTTPSessionManager":
         async with self._starting:
@@ -56,12 +59,12 @@ class ToolServer:
                     server, json_response=True, stateless=True, max_request_body_size=MAX_BODY_BYTES
                 )
                 started = asyncio.Event()
-                self._task = asyncio.create_task(self._keep_running(manager, started))
+                self._running = asyncio.create_task(self._run(manager, started))
                 await started.wait()
                 self._manager = manager
             return self._manager
 
-    async def _keep_running(self, manager: "StreamableHTTPSessionManager", started: asyncio.Event) -> None:
+    async def _run(self, manager: "StreamableHTTPSessionManager", started: asyncio.Event) -> None:
         """In one task from start to stop, as its task group needs."""
         async with manager.run():
             started.set()
@@ -69,8 +72,9 @@ class ToolServer:
 
     async def stop(self) -> None:
         self._stopping.set()
-        if self._task is not None:
-            await self._task
+        if self._running is not None:
+            await self._running
+        self._reset()
 
     async def _send(
         self, context: "Context", method: str, path: str, query: dict[str, Any], body: dict[str, Any] | None

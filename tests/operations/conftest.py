@@ -13,13 +13,14 @@ from backend.operations.routes import form_router, json_router
 from backend.policies.tables import Policy
 from tests.operations import labels
 from tests.web_fixtures import *  # noqa: F403
-from tests.web_fixtures import make_person, requests_in, sign_in
+from tests.web_fixtures import make_person, sign_in
 from tests.web_server import web_served
 
 
-@pytest.fixture
-def app(session: Session) -> FastAPI:
-    app = create_app(requests_in(session))
+@pytest.fixture(scope="session")
+def whole_app() -> FastAPI:
+    """Built once."""
+    app = create_app()
     declared = operations_of(labels)
     app.include_router(json_router(declared))
     app.include_router(form_router(declared))

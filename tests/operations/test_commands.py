@@ -1,6 +1,7 @@
 """Commands that come from the API's description, against a server."""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 import typer
@@ -14,13 +15,13 @@ from proctor import Client
 
 
 @pytest.fixture
-def program(served: str, token: str, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> typer.Typer:
-    client = Client(served, token)
-    monkeypatch.setattr(derived, "connect", lambda: client)
+def program(served: str, token: str, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[typer.Typer]:
     program, labels = typer.Typer(), typer.Typer()
     program.add_typer(labels, name="label")
     derived.add_commands(program, {"label": labels}, describe(app))
-    return program
+    with Client(served, token) as client:
+        monkeypatch.setattr(derived, "connect", lambda: client)
+        yield program
 
 
 def run(program: typer.Typer, *arguments: str) -> Result:
@@ -40,7 +41,11 @@ def test_json_is_the_answer_itself(program: typer.Typer, policy: Policy) -> None
 
 def test_a_list_is_a_table_of_the_columns_that_the_response_names(program: typer.Typer) -> None:
     done = run(program, "list", "--at-least", "1")
-    assert [line.split() for line in done.output.splitlines()] == [["name", "weight"], ["label2", "1"], ["label3", "1.5"]]
+    assert [line.split() for line in done.output.splitlines()] == [
+        ["name", "weight"],
+        ["label2", "1"],
+        ["label3", "1.5"],
+    ]
     assert len(json.loads(run(program, "list", "--limit", "2", "--json").output)) == 2
 
 
