@@ -47,7 +47,9 @@ from backend.graders.questions import run_operations as question_run_operations
 from backend.graders.questions import run_pages as question_run_pages
 from backend.notifications import operations as notifications_operations
 from backend.notifications import pages as notifications_pages
+from backend.operations.declaration import operations_of
 from backend.operations.mcp_route import add_mcp
+from backend.operations.routes import form_router, json_router
 from backend.overview import operations as overview_operations
 from backend.overview import pages as overview_pages
 from backend.overview import worker_pages
@@ -152,7 +154,6 @@ JSON = (
     onset_operations,
     effort_operations,
     notifications_operations,
-    team_operations,
     environments_operations,
     play_operations,
     trial_operations,
@@ -177,6 +178,8 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
+OPERATIONS = (team_operations,)
+"""Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
@@ -215,6 +218,9 @@ def _mount(app: FastAPI) -> None:
         app.include_router(module.router, include_in_schema=False)
     for module in JSON:
         app.include_router(module.router)
+    declared = [operation for module in OPERATIONS for operation in operations_of(module)]
+    app.include_router(json_router(declared))
+    app.include_router(form_router(declared))
 
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     def openapi(actor: Viewer) -> dict[str, Any]:

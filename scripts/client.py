@@ -41,7 +41,7 @@ def main() -> int:
         made = Path(folder)
         (made / "openapi.json").write_text(json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
         generate(
-            made / "openapi.json",
+            json.dumps(_responses_only(document)),
             input_file_type=InputFileType.OpenAPI,
             output=made / "models.py",
             output_model_type=DataModelType.PydanticV2BaseModel,
@@ -53,13 +53,22 @@ def main() -> int:
             use_field_description=True,
             use_standard_collections=True,
             use_union_operator=True,
+            use_single_line_docstring=True,
+            field_constraints=True,
+            set_default_enum_member=True,
+            formatters=[],
             custom_file_header=HEADER,
         )
         (made / "api.py").write_text(HEADER + _api(document))
-        subprocess.run(
-            [sys.executable, "-m", "ruff", "check", "--quiet", "--fix-only", "--unsafe-fixes", str(made)], check=False
-        )
-        subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(made)], check=True)
+        settings = [
+            "--config",
+            str(PACKAGE.parent / "pyproject.toml"),
+            "--config",
+            'lint.isort.known-first-party=["proctor"]',
+        ]
+        ruff = [sys.executable, "-m", "ruff"]
+        subprocess.run([*ruff, "check", "--quiet", "--fix-only", "--unsafe-fixes", *settings, str(made)], check=True)
+        subprocess.run([*ruff, "format", "--quiet", *settings, str(made)], check=True)
         stale = [file for file in made.iterdir() if _text(PACKAGE / file.name) != file.read_text()]
         if "--check" not in sys.argv:
             for file in stale:
@@ -84,18 +93,44 @@ def _operations_only(document: dict[str, Any]) -> dict[str, Any]:
     for methods in paths.values():
         for route in methods.values():
             route["responses"] = {status: answer for status, answer in route["responses"].items() if status < "300"}
-    schemas, reached, todo = document["components"]["schemas"], {}, [json.dumps(paths)]
-    while todo:
-        for name in re.findall(r'"#/components/schemas/([^"]+)"', todo.pop()):
-            if name not in reached:
-                reached[name] = schemas[name]
-                todo.append(json.dumps(schemas[name]))
     return {
         "openapi": document["openapi"],
         "info": document["info"],
         "paths": paths,
-        "components": {"schemas": reached},
+        "components": {"schemas": _untitled(_reached(paths, document["components"]["schemas"]))},
     }
+
+
+def _responses_only(document: dict[str, Any]) -> dict[str, Any]:
+    """Schemas that answers reach, without titles and pages: the client takes plain arguments and gives items."""
+    schemas = document["components"]["schemas"]
+    answers = [route["responses"] for methods in document["paths"].values() for route in methods.values()]
+    reached = {name: schema for name, schema in _reached(answers, schemas).items() if not name.startswith("Page_")}
+    return {
+        "openapi": document["openapi"],
+        "info": document["info"],
+        "paths": {},
+        "components": {"schemas": _untitled(reached)},
+    }
+
+
+def _untitled(value: Any) -> Any:
+    """Without the titles that pydantic derives from names."""
+    if isinstance(value, dict):
+        return {key: _untitled(each) for key, each in value.items() if key != "title" or not isinstance(each, str)}
+    return [_untitled(each) for each in value] if isinstance(value, list) else value
+
+
+def _reached(start: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """The schemas to which a part of the document refers, directly or not."""
+    reached: dict[str, Any] = {}
+    unread = [json.dumps(start)]
+    while unread:
+        for name in re.findall(r'"#/components/schemas/([^"]+)"', unread.pop()):
+            if name not in reached:
+                reached[name] = schemas[name]
+                unread.append(json.dumps(schemas[name]))
+    return reached
 
 
 def _jobs(document: dict[str, Any]) -> list[str]:
@@ -118,9 +153,9 @@ def _api(document: dict[str, Any]) -> str:
     imports = ", ".join(sorted(models))
     return f'''from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from proctor.namespace import Namespace, segment
@@ -160,7 +195,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
     given = [
         each
         for each in route.get("parameters", ())
-        if each["in"] == "query" and each["name"] not in {"after", "before"}
+        if each["in"] == "query" and each["name"] not in {"after", "before", "limit"}
     ]
     fields = [
         (each["name"], each["schema"], each.get("required", False), each.get("description", "")) for each in given
@@ -173,21 +208,20 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
             for name, each in model.get("properties", {}).items()
         ]
     for name, schema, required, text in sorted(fields, key=lambda field: not field[2]):
-        kind = _type(schema, models)
+        kind = _type(schema, models, schemas)
         options.append(f"{name}: {kind}" if required else f"{name}: {kind.removesuffix(' | None')} | None = None")
         lines.append((name, text))
     answer = next((each for status, each in route["responses"].items() if status.startswith("2")), {})
     result = answer.get("content", {}).get("application/json", {}).get("schema", {})
     target = result.get("$ref", "").rsplit("/", 1)[-1]
     is_list = target.startswith("Page_")
-    known = ", ".join(f"{name}={name}" for name, *_ in fields if not (is_list and name == "limit"))
+    known = ", ".join(f"{name}={name}" for name, *_ in fields)
     address = re.sub(r"{(\w+)}", r"{segment(\1)}", path.removeprefix("/api/v1"))
     prefix = "f" if segments else ""
     if is_list:
         item = _type(schemas[target]["properties"]["items"]["items"], models)
         returns = f"Iterator[{item}]"
-        if "limit" not in {name for name, *_ in fields}:
-            options.append("limit: int | None = None")
+        options.append("limit: int | None = None")
         statement = f"return self._list({item!r}, {prefix}{address!r}, limit, {known})"
     else:
         returns = _type(result, models) if result else "None"
@@ -211,20 +245,23 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
     return f'    def {name}({signature}) -> {returns}:\n        """{indented}"""\n        {statement}\n\n'
 
 
-def _type(schema: dict[str, Any], models: set[str]) -> str:
+def _type(schema: dict[str, Any], models: set[str], inputs: dict[str, Any] | None = None) -> str:
+    """Its Python type. `inputs`: the schemas, for the type of an argument, where plain values stand for models."""
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[-1]
+        if inputs is not None:
+            return _type(inputs[name], models, inputs) if "enum" in inputs[name] else "dict[str, Any]"
         models.add(name)
         return name
     if options := schema.get("anyOf") or schema.get("oneOf"):
-        return " | ".join(dict.fromkeys(_type(option, models) for option in options))
+        return " | ".join(dict.fromkeys(_type(option, models, inputs) for option in options))
     if "enum" in schema:
         return f"Literal[{', '.join(map(repr, schema['enum']))}]"
     match schema.get("type"):
         case "array":
-            return f"list[{_type(schema.get('items', {}), models)}]"
+            return f"Sequence[{_type(schema.get('items', {}), models, inputs)}]"
         case "object" if isinstance(schema.get("additionalProperties"), dict):
-            return f"dict[str, {_type(schema['additionalProperties'], models)}]"
+            return f"dict[str, {_type(schema['additionalProperties'], models, inputs)}]"
         case str() as kind:
             return FORMATS.get(schema.get("format", ""), TYPES[kind])
         case _:

@@ -135,7 +135,7 @@ class Described:
                 raise typer.Exit(BAD_RESULT)
 
         parameters = [each.parameter() for each in self.inputs]
-        if self.is_list and "limit" not in {each.name for each in self.inputs}:
+        if self.is_list:
             parameters.append(_LIMIT)
         if self.extension.get("waits"):
             parameters.append(_NO_WAIT)
@@ -211,7 +211,7 @@ def described(document: Json) -> Iterator[Described]:
                     each.get("description", ""),
                 )
                 for each in route.get("parameters", ())
-                if each["name"] not in {"after", "before"}
+                if each["name"] not in {"after", "before", "limit"}
             ]
             body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
             if body:

@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, Limit, RunName
 from backend.cli.output import fail, say, write_json, write_table
-from backend.cli.tables import write_rollouts, write_transcript
+from backend.cli.views import write_rollouts, write_transcript
 from proctor import Client
 
 

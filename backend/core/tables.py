@@ -8,15 +8,13 @@ import uuid
 from datetime import datetime
 from enum import StrEnum
 from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from sqlalchemy import DateTime, Enum, ForeignKey, Index, MetaData, String, Text, event, func
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, UUID
 from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column
 
-import backend
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import JobStatus, Queue
 
@@ -40,9 +38,8 @@ class Base(DeclarativeBase):
 
 def load_tables() -> MetaData:
     """Import the tables of every slice of the backend and return the whole schema."""
-    for slice_ in iter_modules(backend.__path__):
-        if slice_.ispkg and find_spec(f"backend.{slice_.name}.tables"):
-            import_module(f"backend.{slice_.name}.tables")
+    for file in sorted(Path(__file__).parent.parent.glob("*/tables.py")):
+        import_module(f"backend.{file.parent.name}.tables")
     return Base.metadata
 
 

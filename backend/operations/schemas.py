@@ -3,7 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
@@ -17,6 +17,13 @@ class Request(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ListRequest(Request):
+    """A request for one page of a list. The client and the command line page through the whole list."""
+
+    after: str | None = Field(None, max_length=500, description="The `next` of the page before.")
+    limit: int = Field(100, ge=1, le=500, description="Maximum number of items in this page.")
 
 
 class Response(BaseModel):

@@ -1,168 +1,120 @@
-"""JSON of the team: who am I, tokens, members, audit."""
+"""What members do with their own access, and administrators with the team."""
 
 import uuid
-from datetime import datetime
-from typing import Annotated, Any
 
-from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation, reference
 from backend.team import auth, queries, service
-from backend.team.schemas import Invitation, MemberChange, TokenRequest
+from backend.team.schemas import (
+    AuditEntry,
+    CreateToken,
+    InvitedMember,
+    InviteMember,
+    ListAudit,
+    Me,
+    Member,
+    NewToken,
+    RevokedAccess,
+    SignInSession,
+    Token,
+    UpdateMember,
+)
 from backend.team.tables import Person
-from backend.web.dependencies import Admin, SessionDep, Viewer
-from backend.web.paging import LIMIT, After, Limit, Page
-
-router = APIRouter(prefix="/api/v1", tags=["team"])
+from backend.web.identity import Actor
+from backend.web.paging import Page
 
 
-class Record(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
+@reference(Person, "Id or email address of a member.")
+def find_member(session: Session, text: str) -> Person:
+    return queries.find_member(session, text)
 
 
-class Me(BaseModel):
-    person_id: uuid.UUID
-    name: str
-    role: Role
-    is_token: bool
-
-
-class Member(Record):
-    id: uuid.UUID
-    email: str
-    name: str
-    role: Role
-    created_at: datetime
-    disabled_at: datetime | None
-
-
-class Invited(BaseModel):
-    member: Member
-    link: str
-    """One-time, shown only here."""
-
-
-class SessionRecord(Record):
-    id: uuid.UUID
-    device: Annotated[str, Field(description='Browser and system, for example "Firefox on Linux"')]
-    address: Annotated[str, Field(description="IP address at sign-in")]
-    created_at: datetime
-    seen_at: datetime
-    expires_at: datetime
-    is_current: Annotated[bool, Field(description="Whether this request was made in it")] = False
-
-
-class RevokedAccess(Record):
-    sessions: Annotated[int, Field(description="Number of sessions that ended")]
-    tokens: Annotated[int, Field(description="Number of API tokens that were revoked")]
-
-
-class Token(Record):
-    id: uuid.UUID
-    name: str
-    prefix: str
-    role: Role
-    is_read_only: bool
-    parent_id: Annotated[uuid.UUID | None, Field(description="The token that created this one")]
-    created_at: datetime
-    expires_at: datetime | None
-    used_at: datetime | None
-
-
-class NewToken(Token):
-    secret: str
-    """Shown only here."""
-
-
-class AuditRecord(Record):
-    id: uuid.UUID
-    at: datetime
-    person_id: Annotated[uuid.UUID | None, Field(description="null: Proctor itself")]
-    action: str
-    subject_kind: str
-    subject_id: str
-    detail: dict[str, Any]
-
-
-@router.get("/me")
-def me(actor: Viewer) -> Me:
+@operation("GET /me", role=Role.VIEWER, command="whoami")
+def get_me(session: Session, actor: Actor) -> Me:
+    """Show whose token or session this is."""
     return Me(person_id=actor.person_id, name=actor.name, role=actor.role, is_token=actor.is_token)
 
 
-@router.get("/sessions")
-def my_sessions(session: SessionDep, actor: Viewer) -> Page[SessionRecord]:
-    """Your sessions in browsers, the last used first."""
-    records = [SessionRecord.model_validate(each) for each in queries.sessions_of(session, actor.person_id)]
-    return Page(items=[record.model_copy(update={"is_current": record.id == actor.session_id}) for record in records])
+@operation("GET /sessions", role=Role.VIEWER, noun="sessions")
+def list_sessions(session: Session, actor: Actor) -> Page[SignInSession]:
+    """List your browser sessions, most recently used first."""
+    sessions = [SignInSession.of(each) for each in queries.sessions_of(session, actor.person_id)]
+    return Page(items=[each.model_copy(update={"is_current": each.id == actor.session_id}) for each in sessions])
 
 
-@router.delete("/sessions")
-def revoke_other_sessions(session: SessionDep, actor: Viewer) -> RevokedAccess:
-    """End all sessions but this one and revoke the tokens that were created in them. Needs a browser's session."""
+@operation("DELETE /sessions", role=Role.VIEWER, noun="sessions", status=200, audited=False)
+def revoke_other_sessions(session: Session, actor: Actor) -> RevokedAccess:
+    """End all sessions except this one and revoke the tokens created in them. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.model_validate(auth.revoke_other_sessions(session, actor))
+    return RevokedAccess.of(auth.revoke_other_sessions(session, actor))
 
 
-@router.delete("/sessions/{session_id}")
-def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> RevokedAccess:
-    """End a session and revoke the tokens that were created in it. Needs a browser's session."""
+@operation("DELETE /sessions/{session_id}", role=Role.VIEWER, noun="sessions", audited=False)
+def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedAccess:
+    """End a session and revoke the tokens created in it. Needs a browser session."""
     service.refuse_token_actor(actor)
-    return RevokedAccess.model_validate(auth.revoke_session(session, actor, session_id)[1])
+    return RevokedAccess.of(auth.revoke_session(session, actor, session_id)[1])
 
 
-@router.get("/tokens")
-def my_tokens(session: SessionDep, actor: Viewer) -> Page[Token]:
-    return Page(items=[Token.model_validate(token) for token in queries.tokens_of(session, actor.person_id)])
+@operation("GET /tokens", role=Role.VIEWER, noun="tokens", command="token list")
+def list_tokens(session: Session, actor: Actor) -> Page[Token]:
+    """List your API tokens."""
+    return Page(items=[Token.of(token) for token in queries.tokens_of(session, actor.person_id)])
 
 
-@router.post("/tokens", status_code=201)
-def create_token(session: SessionDep, actor: Viewer, form: TokenRequest) -> NewToken:
-    token, secret = service.create_token(session, actor, form)
+@operation("POST /tokens", role=Role.VIEWER, noun="tokens", command="token create", status=201, audited=False)
+def create_token(session: Session, actor: Actor, request: CreateToken) -> NewToken:
+    """Create an API token. Its secret is shown once."""
+    token, secret = service.create_token(session, actor, request)
     session.refresh(token)
-    return NewToken(**Token.model_validate(token).model_dump(), secret=secret)
+    return NewToken(**Token.of(token).model_dump(), secret=secret)
 
 
-@router.delete("/tokens/{token_id}", status_code=204)
-def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> None:
-    """Revoke a token and all tokens that were created with it."""
-    service.revoke_token(session, actor, token_id)
+@operation("DELETE /tokens/{token}", role=Role.VIEWER, noun="tokens", command="token revoke", audited=False)
+def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
+    """Revoke a token and all tokens created with it."""
+    service.revoke_token(session, actor, token)
 
 
-@router.get("/members")
-def members(session: SessionDep, actor: Viewer) -> Page[Member]:
-    return Page(items=[Member.model_validate(person) for person in queries.people(session)])
+@operation("GET /members", role=Role.VIEWER, noun="members", command="member list")
+def list_members(session: Session, actor: Actor) -> Page[Member]:
+    """List the members of the team."""
+    return Page(items=[Member.of(person) for person in queries.people(session)])
 
 
-@router.post("/members", status_code=201)
-def invite(session: SessionDep, actor: Admin, form: Invitation) -> Invited:
-    person, link = service.invite(session, actor, form)
-    return Invited(member=_member(session, person), link=link)
+@operation("POST /members", role=Role.ADMIN, noun="members", command="member invite", status=201, audited=False)
+def invite_member(session: Session, actor: Actor, request: InviteMember) -> InvitedMember:
+    """Invite a person by email address. The link in the answer works once."""
+    person, link = service.invite(session, actor, request)
+    return InvitedMember(member=_current(session, person), link=link)
 
 
-@router.patch("/members/{person_id}")
-def change_member(session: SessionDep, actor: Admin, person_id: uuid.UUID, form: MemberChange) -> Member:
-    if form.role is not None:
-        service.change_role(session, actor, person_id, form.role)
-    if form.disabled is not None:
-        change = service.disable if form.disabled else service.enable
-        change(session, actor, person_id)
-    return _member(session, queries.get_person(session, person_id))
+@operation("PATCH /members/{member}", role=Role.ADMIN, noun="members", command="member update", audited=False)
+def update_member(session: Session, actor: Actor, member: Person, request: UpdateMember) -> Member:
+    """Change a member's role, or disable or enable the member."""
+    if request.role is not None:
+        service.change_role(session, actor, member.id, request.role)
+    if request.disabled is not None:
+        (service.disable if request.disabled else service.enable)(session, actor, member.id)
+    return _current(session, member)
 
 
-@router.delete("/members/{person_id}/access")
-def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> RevokedAccess:
+@operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
+def revoke_member_access(session: Session, actor: Actor, member: Person) -> RevokedAccess:
     """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
-    return RevokedAccess.model_validate(service.revoke_access(session, actor, person_id)[1])
+    return RevokedAccess.of(service.revoke_access(session, actor, member.id)[1])
 
 
-def _member(session: SessionDep, person: Person) -> Member:
+@operation("GET /audit", role=Role.ADMIN, noun="audit", command="audit")
+def list_audit(session: Session, actor: Actor, request: ListAudit) -> Page[AuditEntry]:
+    """List changes and who made them, newest first."""
+    found = queries.audit_events(session, after=request.after, limit=request.limit, subject=request.subject)
+    return Page(items=[AuditEntry.of(event) for event in found.items], next=found.next)
+
+
+def _current(session: Session, person: Person) -> Member:
     session.flush()
     session.refresh(person)
-    return Member.model_validate(person)
-
-
-@router.get("/audit")
-def audit_log(session: SessionDep, actor: Admin, after: After = None, limit: Limit = LIMIT) -> Page[AuditRecord]:
-    found = queries.audit_events(session, after=after, limit=limit)
-    return Page(items=[AuditRecord.model_validate(event) for event in found.items], next=found.next)
+    return Member.of(person)

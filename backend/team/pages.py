@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
-from backend.team.schemas import Invitation, PasswordChange, RoleChange, SignIn, TokenRequest, Welcome
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
 from backend.team.tables import ApiToken, AuditEvent, Person, WebSession
 from backend.web.clients import client_of
 from backend.web.dependencies import Admin, SessionDep, Viewer
@@ -189,7 +189,7 @@ def create_token(
     request: Request,
     session: SessionDep,
     actor: Viewer,
-    form: Annotated[TokenRequest, Depends(read_form(TokenRequest))],
+    form: Annotated[CreateToken, Depends(read_form(CreateToken))],
 ) -> Response:
     _, secret = service.create_token(session, actor, form)
     return page(request, "team/account.html", _account(session, actor, secret), block="api_tokens")
@@ -209,7 +209,7 @@ def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
 
 @router.post("/team")
 def invite(
-    request: Request, session: SessionDep, actor: Admin, form: Annotated[Invitation, Depends(read_form(Invitation))]
+    request: Request, session: SessionDep, actor: Admin, form: Annotated[InviteMember, Depends(read_form(InviteMember))]
 ) -> Response:
     person, link = service.invite(session, actor, form)
     return _with_link(request, session, person, link)

@@ -14,7 +14,7 @@ from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound, NotSign
 from backend.team import attempt_limits, passwords, queries
 from backend.team.attempt_limits import Limit
 from backend.team.auth import Revoked, end_access, first_admin, first_admin_link, link_for, revoke_tokens
-from backend.team.schemas import Invitation, PasswordChange, TokenRequest
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange
 from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.audit import audit
 from backend.web.identity import TOKEN_PREFIX, Actor, hash_secret, new_secret
@@ -37,7 +37,7 @@ class WrongPassword(InvalidInput):
     keeps_changes = True
 
 
-def invite(session: Session, actor: Actor, form: Invitation) -> tuple[Person, str]:
+def invite(session: Session, actor: Actor, form: InviteMember) -> tuple[Person, str]:
     """A new member and the one-time link to hand over."""
     if queries.find_person_by_email(session, form.email):
         raise InvalidInput(fields={"email": "This address belongs to a member already."})
@@ -126,7 +126,7 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
     return revoked
 
 
-def create_token(session: Session, actor: Actor, form: TokenRequest) -> tuple[ApiToken, str]:
+def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[ApiToken, str]:
     """The token's row and its secret, which is shown once and stored only as a hash.
 
     A token that a token creates does not outlive it and cannot do more.
