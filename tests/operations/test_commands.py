@@ -18,7 +18,9 @@ from proctor import Client
 def program(served: str, token: str, app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> Iterator[typer.Typer]:
     program, labels = typer.Typer(), typer.Typer()
     program.add_typer(labels, name="label")
-    derived.add_commands(program, {"label": labels}, describe(app))
+    document = describe(app)
+    paths = {path: methods for path, methods in document["paths"].items() if "label" in path}
+    derived.add_commands(program, {"label": labels}, document | {"paths": paths})
     with Client(served, token) as client:
         monkeypatch.setattr(derived, "connect", lambda: client)
         yield program

@@ -282,7 +282,7 @@ def test_a_server_that_is_not_there_is_told(proctor: Command, monkeypatch: pytes
     refused = proctor("runs")
 
     assert refused.status == 2
-    assert "no Proctor answers at http://127.0.0.1:9" in refused.err
+    assert "No Proctor server answers at http://127.0.0.1:9" in refused.err
 
 
 @pytest.mark.slow
