@@ -12,7 +12,6 @@ from backend.domain.vocabulary import Verdict
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts import saved_views
 from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.ordering import sortable
 from backend.rollouts.table_columns import shown_columns, value_of
 from backend.runs import queries
 from backend.runs.requests import RolloutFilter
@@ -108,7 +107,7 @@ def get_filter_words(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> Filte
         )
         for field in scope.fields.values()
     ]
-    return FilterWordsAnswer(fields=fields, sorts=sortable(scope))
+    return FilterWordsAnswer(fields=fields, sorts=scope.sortable)
 
 
 @router.get("/rollouts/{rollout_id}", tags=["rollouts"])

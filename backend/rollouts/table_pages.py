@@ -1,9 +1,9 @@
 """/runs/{id}/rollouts: the table of a run's rollouts with its filter, its columns and the views that people keep."""
 
 import uuid
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -12,21 +12,19 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.domain.rollouts.filter_tokens import with_clause
-from backend.domain.rollouts.filter_tree import OPERATORS
+from backend.domain.rollouts.fields import Field
+from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput
-from backend.rollouts import queries as rollout_queries
 from backend.rollouts import saved_views as views
-from backend.rollouts.counts import Matching
-from backend.rollouts.filter_fields import FilterScope, scope_of
-from backend.rollouts.filter_shortcuts import Shortcut, shortcuts
-from backend.rollouts.queries import Listed, WrongFilter
-from backend.rollouts.table_columns import Column, all_columns, shown_columns, value_of
+from backend.rollouts.filters import WrongFilter, select_rollouts
+from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
+from backend.rollouts.schemas import FieldResponse
+from backend.rollouts.scope import scope_of
+from backend.rollouts.shortcuts import Shortcut, shortcuts
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
-from backend.web.cursors import Slice
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.error_pages import TookTooLong, is_timeout
 from backend.web.form_data import read_form
@@ -39,13 +37,13 @@ TEMPLATE = "rollouts/list.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """What is wrong with the filter, cut at the place."""
+class FilterMistake:
+    """What is wrong with a filter, and the expression cut at the place."""
 
     message: str
     before: str = ""
     at: str = ""
-    behind: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +52,30 @@ class RolloutsPage:
 
     head: RunHeader
     run: Run
-    found: Slice[Listed]
-    wanted: RolloutFilter
-    """Everything that is asked for stands in `where`."""
-    columns: Sequence[Column]
-    all_columns: Sequence[Column]
+    found: RolloutList
+    request: RolloutFilter
+    """All of its filter is in `where`."""
+    columns: Sequence[Field]
+    all_columns: Sequence[Field]
     shortcuts: Sequence[Shortcut]
-    words: Sequence[dict[str, Any]]
-    """Fields for the completion."""
+    fields: Sequence[FieldResponse]
+    """For completion in the filter box."""
     views: Sequence[views.ListedView]
-    matching: Matching
+    matching: MatchCount
     total: int
-    wrong: Wrong | None
+    mistake: FilterMistake | None
     seen: int
-    """Number of the run's newest rollout when the page was drawn."""
-    value_of: Callable[[Listed, str], Any] = value_of
+    """`seq` of the run's last rollout when the page was rendered."""
 
 
 @router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
-def list_rollouts(
+def show_rollouts(
     request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, wanted: Annotated[RolloutFilter, Query()]
 ) -> Response:
     if chosen := _choices(request, wanted):
         return see_other(f"{request.url.path}?{chosen.query()}")
     context = _context(session, actor, queries.get_run(session, run_id), wanted.as_expression())
-    status = 422 if context.wrong else 200
+    status = 422 if context.mistake else 200
     return page(request, TEMPLATE, context, block="rollout_table", status=status)
 
 
@@ -97,7 +94,7 @@ async def rollout_events(
                 request, TEMPLATE, "rollout_table", _context(session, actor, run, wanted)
             )
         else:
-            news = {"run": run, "wanted": wanted.as_expression(), "seen": seen}
+            news = {"run": run, "request": wanted.as_expression(), "seen": seen}
             blocks["rollout_news"] = render_block(request, TEMPLATE, "rollout_news", news)
         return blocks | ({END: ""} if head.is_settled else {})
 
@@ -113,7 +110,7 @@ def save_view(
     form: Annotated[views.ViewForm, Depends(read_form(views.ViewForm))],
 ) -> Response:
     run = queries.get_run(session, run_id)
-    rollout_queries.condition(scope_of(session, run), form.filter)
+    select_rollouts(scope_of(session, run), form.filter)
     view = views.save_view(session, actor, form)
     return _back(run_id, views.ListedView(view, actor.name, is_own=True).query, f"The view {view.name} is kept.")
 
@@ -159,53 +156,35 @@ def _choices(request: Request, wanted: RolloutFilter) -> RolloutFilter | None:
 
 
 def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) -> RolloutsPage:
+    """Mistakes in the filter are shown next to it, and so is a filter that takes too long."""
     scope = scope_of(session, run)
-    found, matching, wrong = _found(session, scope, wanted)
-    total = rollout_queries.total_of(session, scope)
+    found, mistake = RolloutList([], None), None
+    try:
+        with session.begin_nested():
+            found = list_rollouts(session, run, wanted, scope, counts=True)
+    except WrongFilter as error:
+        place = error.expression[error.start : error.end]
+        before, after = error.expression[: error.start], error.expression[error.end :]
+        mistake = FilterMistake(error.message, before, place or " ", after)
+    except InvalidInput as error:
+        mistake = FilterMistake(" ".join(error.fields.values()) or error.message)
+    except OperationalError as error:
+        if not is_timeout(error):
+            raise
+        mistake = FilterMistake(TookTooLong().message)
+    total = total_of(session, scope)
     return RolloutsPage(
         head=run_header(session, run),
         run=run,
         found=found,
-        wanted=wanted,
-        columns=shown_columns(scope, wanted.columns),
-        all_columns=all_columns(scope),
+        request=wanted,
+        columns=scope.shown_columns(wanted.columns),
+        all_columns=scope.columns,
         shortcuts=shortcuts(scope, wanted.expression),
-        words=_words(scope),
+        fields=[FieldResponse.of_field(field) for field in scope.fields.values()],
         views=views.views_for(session, actor),
-        matching=matching or Matching(total),
+        matching=found.matching or MatchCount(total),
         total=total,
-        wrong=wrong,
+        mistake=mistake,
         seen=run.next_seq - 1,
     )
-
-
-def _found(
-    session: Session, scope: FilterScope, wanted: RolloutFilter
-) -> tuple[Slice[Listed], Matching | None, Wrong | None]:
-    """The page and how many pass the filter. What is wrong with it is shown beside it, and so is that it takes long."""
-    try:
-        with session.begin_nested():
-            return *rollout_queries.counted_rollouts(session, scope.run, wanted, scope), None
-    except WrongFilter as error:
-        place = error.expression[error.start : error.end]
-        cut = (error.expression[: error.start], place or " ", error.expression[error.end :])
-        return Slice([], None), None, Wrong(error.message, *cut)
-    except InvalidInput as error:
-        return Slice([], None), None, Wrong(" ".join(error.fields.values()) or error.message)
-    except OperationalError as error:
-        if not is_timeout(error):
-            raise
-        return Slice([], None), None, Wrong(TookTooLong().message)
-
-
-def _words(scope: FilterScope) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": field.name,
-            "kind": str(field.kind),
-            "help": field.help,
-            "choices": list(field.choices),
-            "operators": list(OPERATORS[field.kind]),
-        }
-        for field in scope.fields.values()
-    ]

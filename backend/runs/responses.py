@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.policies.tables import Policy
 from backend.results.figures_responses import CoverageAnswer
-from backend.rollouts.queries import columns_of
+from backend.rollouts.listing import columns_of
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run as RunRow
 from backend.runs.tables import RunLogLine
