@@ -34,6 +34,7 @@ from backend.cli import (
     training,
     workers,
 )
+from backend.cli.migrating import migrate_data_command
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 app.command("up")(up_command)
 app.command("demo")(demo_command)
+app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
