@@ -21,9 +21,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.operations.ops import CreateForeignKeyOp, ExecuteSQLOp, MigrationScript
 
-from backend.db.models import Base
-from backend.db.session import make_engine
-from backend.embedded import Postgres
+from backend.core.embedded import Postgres
+from backend.core.session import make_engine
+from backend.core.tables import load_tables
 from backend.settings import PROJECT_ROOT, get_settings
 
 FOLDER = PROJECT_ROOT / "migrations"
@@ -105,7 +105,7 @@ def write_initial_revision() -> None:
         operations = scripts[0].upgrade_ops
         assert operations is not None
         extensions, others = handwritten()
-        keys = [key for table in Base.metadata.sorted_tables for key in table.foreign_key_constraints if key.use_alter]
+        keys = [key for table in load_tables().sorted_tables for key in table.foreign_key_constraints if key.use_alter]
         operations.ops = [
             *map(ExecuteSQLOp, extensions),
             *operations.ops,
@@ -143,7 +143,7 @@ def create_from_models(url: str) -> None:
     with engine.begin() as connection:
         for statement in extensions:
             connection.exec_driver_sql(statement)
-        Base.metadata.create_all(connection)
+        load_tables().create_all(connection)
         for statement in others:
             connection.exec_driver_sql(statement)
     engine.dispose()

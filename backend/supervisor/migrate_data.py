@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 
-from backend.embedded import EmbeddedServerFailed, Postgres
-from backend.preparation import conversion_steps, current_revision, explain_unknown_revision, revisions
+from backend.core.embedded import EmbeddedServerFailed, Postgres
 from backend.settings import Settings
 from backend.supervisor.data_folder import CannotStart, open_data_folder
+from backend.supervisor.preparation import conversion_steps, current_revision, explain_unknown_revision, revisions
 
 KEPT_TABLES = (
     *("people", "environments", "environment_versions", "policies", "runs", "rollouts", "verdicts"),

@@ -21,12 +21,12 @@ import httpx
 import psycopg
 import pytest
 
-from backend import preparation
-from backend.embedded import Postgres, socket_folder
-from backend.preparation import CannotPrepare, conversion_steps, migrate, revisions
+from backend.core.embedded import Postgres, socket_folder
 from backend.settings import get_settings
+from backend.supervisor import preparation
 from backend.supervisor.data_folder import open_data_folder
 from backend.supervisor.migrate_data import KEPT_TABLES, CannotMigrate, MigratedData, migrate_data
+from backend.supervisor.preparation import CannotPrepare, conversion_steps, migrate, revisions
 from scripts.migrations import INITIAL, describe_schema
 from tests.ops.proctor_process import EMBEDDED, proctor_up
 

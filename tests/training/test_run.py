@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.settings import get_settings
 from tests.training.conftest import (
