@@ -37,6 +37,7 @@ from backend.cli import (
 from backend.cli import (
     team as _team,  # noqa: F401  how results of operations are shown
 )
+from backend.cli.mcp import mcp
 from backend.cli.migrating import migrate_data_command
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
@@ -73,6 +74,7 @@ app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
+app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
