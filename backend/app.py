@@ -165,7 +165,6 @@ JSON = (
     question_run_operations,
     scan_operations,
     results_operations,
-    rollouts_operations,
     export_operations,
     steering_operations,
     example_operations,
@@ -178,7 +177,10 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-OPERATIONS = (team_operations,)
+OPERATIONS = (
+    team_operations,
+    rollouts_operations,
+)
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -5,14 +5,15 @@ Each subquery correlates only the rollout, because the statement around it may j
 """
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     Double,
+    FromClause,
     Select,
     Subquery,
     Text,
@@ -38,9 +39,12 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, Task
 from backend.rollouts.text_search import says
+from backend.web.cursors import read_cursor
 
 Condition = ColumnElement[bool]
 
+LAST_PAGE = "end"
+"""As a cursor: the last page."""
 TOLERANCE = 1e-6
 """Stored rewards are single precision, so 0.1 is not 0.1: numbers with fractions are compared to six digits."""
 SAME_REWARD = 1e-6
@@ -53,10 +57,8 @@ _UNINDEXED = frozenset({FIELDS["text"], FIELDS["group"]})
 class WrongFilter(InvalidInput):
     """A filter that cannot be parsed."""
 
-    def __init__(self, expression: str, error: FilterError) -> None:
-        super().__init__(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
-        self.expression = expression
-        self.start, self.end = error.start, error.end
+    place: slice
+    """The mistake within the expression."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class Selection:
     tree: Node | None
     sort: str
     sort_field: Field
+    backwards: bool = False
+    """Read from the end, or from `start`, towards the beginning."""
+    start: tuple[Any, ...] | None = None
+    """The key and `seq` of the rollout to start after."""
 
     @property
     def is_descending(self) -> bool:
@@ -113,22 +119,24 @@ class Selection:
             statement = statement.outerjoin(target, condition)
         return statement
 
-    def by(self, found: Subquery | None = None, *, backwards: bool = False) -> list[ColumnElement[Any]]:
+    def by(self, found: FromClause | None = None) -> list[ColumnElement[Any]]:
         """The ORDER BY, of rollouts or of the result `found` of `rows`."""
         key, seq = self._ends(found)
         ends = [seq] if self.sort_field.name == "seq" else [key, seq]
-        return [end.desc() if self.is_descending is not backwards else end.asc() for end in ends]
+        return [end.desc() if self.is_descending is not self.backwards else end.asc() for end in ends]
 
-    def past(self, start: Sequence[Any], found: Subquery | None = None, *, backwards: bool = False) -> Condition:
-        """Rollouts after the key and `seq` of `start`; before them when reading backwards."""
+    def past(self, found: FromClause | None = None) -> Condition:
+        """Rollouts after `start`; before it when reading backwards."""
+        if self.start is None:
+            return true()
         key, seq = self._ends(found)
-        falls = self.is_descending is not backwards
-        after_seq = seq < start[1] if falls else seq > start[1]
+        falls = self.is_descending is not self.backwards
+        after_seq: Condition = seq < self.start[1] if falls else seq > self.start[1]
         if self.sort_field.name == "seq":
             return after_seq
-        return or_(key < start[0] if falls else key > start[0], and_(key == start[0], after_seq))
+        return or_(key < self.start[0] if falls else key > self.start[0], and_(key == self.start[0], after_seq))
 
-    def _ends(self, found: Subquery | None) -> tuple[ColumnElement[Any], ColumnElement[int]]:
+    def _ends(self, found: FromClause | None) -> tuple[ColumnElement[Any], ColumnElement[int]]:
         return (self.key, Rollout.seq.expression) if found is None else (found.c.key, found.c.seq)
 
     @cached_property
@@ -163,22 +171,29 @@ class Selection:
                 return number_of(field, scope), ()
 
 
-def select_rollouts(scope: FilterScope, expression: str | None, sort: str = "-seq") -> Selection:
-    """Parse a filter and a sort order. Raises WrongFilter, or InvalidInput for an unknown order."""
-    field = scope.sort_field(sort.removeprefix("-"))
-    if field is None:
+def select_rollouts(
+    scope: FilterScope,
+    expression: str | None,
+    sort: str = "-seq",
+    *,
+    cursor: str | None = None,
+    backwards: bool = False,
+) -> Selection:
+    """Parse a filter, a sort order and where to start. Raises WrongFilter, or InvalidInput for the other two."""
+    field = FIELDS["seq"] if sort.removeprefix("-") == "seq" else scope.fields.get(sort.removeprefix("-"))
+    if field is None or not field.is_sortable:
         possible = ", ".join(scope.sortable[:60])
         raise InvalidInput(fields={"sort": f"Sort by one of {possible}. Put `-` in front for descending order."})
-    expression = (expression or "").strip()
-    return Selection(scope, expression, condition_tree(scope, expression), sort, field)
-
-
-def condition_tree(scope: FilterScope, expression: str) -> Node | None:
-    """Parse the expression; None for a blank one. Raises WrongFilter."""
     try:
-        return parse(expression, scope.fields)
+        tree = parse(expression or "", scope.fields)
     except FilterError as error:
-        raise WrongFilter(expression, error) from error
+        wrong = WrongFilter(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
+        wrong.place = slice(error.start, error.end)
+        raise wrong from error
+    selection = Selection(scope, (expression or "").strip(), tree, sort, field, backwards)
+    if not cursor or cursor == LAST_PAGE:
+        return selection
+    return replace(selection, start=tuple(read_cursor(cursor, (selection.key, Rollout.seq))))
 
 
 def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Condition:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, cast, func, select
@@ -87,21 +88,20 @@ class FinishedRunIndex:
         """Number of rollouts that pass the filter."""
         return int(self._passing().sum())
 
-    def page(self, limit: int, start: int | None, *, backwards: bool) -> list[int] | None:
-        """At most `limit` numbers after the rollout `start`, or from the beginning; backwards: before it, or from the
-        end towards the beginning. None where `start` is not in the list."""
+    def page(self, limit: int) -> list[int] | None:
+        """At most `limit` numbers from the selection's start on. None where the start is not in the list."""
         import numpy as np
 
         numbers = self._sorted()
         if self._selection.tree:
             numbers = numbers[self._passing()[numbers]]
         place = None
-        if start is not None:
-            places = np.flatnonzero(numbers == start)
+        if self._selection.start is not None:
+            places = np.flatnonzero(numbers == self._selection.start[1])
             if not len(places):
                 return None
             place = int(places[0])
-        if not backwards:
+        if not self._selection.backwards:
             first = 0 if place is None else place + 1
             return list(map(int, numbers[first : first + limit]))
         end = len(numbers) if place is None else place
@@ -139,8 +139,9 @@ class FinishedRunIndex:
     def _sorted(self) -> NDArray[np.int32]:
         """All rollouts of the run in the selection's order."""
         selection = self._selection
+        forwards = replace(selection, backwards=False)
         key = (*self._run, "order", selection.sort, self._revision([selection.sort_field]))
-        return _cache.get(key, lambda: self._read_numbers(selection.rows, *selection.by()))
+        return _cache.get(key, lambda: self._read_numbers(forwards.rows, *forwards.by()))
 
     def _read_numbers(self, statement: Select[Any], *order: Any) -> NDArray[np.int32]:
         """All `seq` of a statement as one value: an array of the driver costs more than finding the rollouts."""

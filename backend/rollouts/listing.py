@@ -4,7 +4,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -16,16 +16,14 @@ from backend.domain.rollouts.fields import FIELDS, Family, Field
 from backend.domain.vocabulary import RunKind, Verdict
 from backend.graders.tables import Judge, Judgement, Question, QuestionAnswer
 from backend.review.tables import VerdictRecord
-from backend.rollouts.filters import Selection, select_rollouts
+from backend.rollouts.filters import LAST_PAGE, Selection, select_rollouts
 from backend.rollouts.finished_run_index import index_of
 from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
-from backend.web.cursors import Slice, make_cursor, read_cursor
+from backend.web.cursors import Slice, make_cursor
 
-LAST_PAGE = "end"
-"""As `before`: the last page."""
 MAX_COUNTED_BY_TEXT = 5000
 """Counting stops here when it has to read conversations."""
 MAX_CACHED_COUNTS = 1000
@@ -124,17 +122,21 @@ def list_rollouts(
 
     `counts`: also how many pass the filter. Raises WrongFilter, or InvalidInput for an unknown order or cursor.
     """
-    selection = select_rollouts(scope or scope_of(session, run), request.expression, request.sort)
     backwards = request.before is not None
-    cursor = request.before if backwards else request.after
-    start = None if cursor in (None, "", LAST_PAGE) else read_cursor(str(cursor), (selection.key, Rollout.seq))
+    selection = select_rollouts(
+        scope or scope_of(session, run),
+        request.expression,
+        request.sort,
+        cursor=request.before if backwards else request.after,
+        backwards=backwards,
+    )
     counts = counts and selection.tree is not None
     matching: MatchCount | None = None
     found: Sequence[Row[Any]]
 
     # A finished run: cut the page out of its index.
     index = index_of(session, selection)
-    numbers = index.page(request.limit + 1, start and start[1], backwards=backwards) if index else None
+    numbers = index.page(request.limit + 1) if index else None
     if index and numbers is not None:
         by_seq = {row.seq: row for row in session.execute(selection.rows.where(Rollout.seq.in_(numbers)))}
         found = [by_seq[number] for number in numbers if number in by_seq]
@@ -147,17 +149,13 @@ def list_rollouts(
         if counts and not matching and selection.is_expensive and FIELDS["text"] not in selection.fields:
             passing = rows.cte("passing")
             whole = select(func.count()).select_from(passing).scalar_subquery()
-            page = select(passing, whole.label("matching"))
-            if start:
-                page = page.where(selection.past(start, passing, backwards=backwards))
-            page = page.order_by(*selection.by(passing, backwards=backwards))
+            page = select(passing, whole.label("matching")).where(selection.past(passing))
+            page = page.order_by(*selection.by(passing))
             found = session.execute(page.limit(request.limit + 1)).all()
             count = found[0].matching if found else count_rollouts(session, selection)
             matching = _cache_count(count_key, MatchCount(count))
         else:
-            if start:
-                rows = rows.where(selection.past(start, backwards=backwards))
-            rows = rows.order_by(*selection.by(backwards=backwards))
+            rows = rows.where(selection.past()).order_by(*selection.by())
             found = session.execute(rows.limit(request.limit + 1)).all()
             if counts and not matching:
                 matching = _cache_count(count_key, _count_matching(session, selection))
@@ -219,8 +217,8 @@ def neighbors(session: Session, rollout: Rollout, request: RolloutFilter, scope:
     here = session.execute(selection.rows.where(Rollout.id == rollout.id)).one()
     nearest: list[uuid.UUID | None] = []
     for backwards in (True, False):
-        past = selection.past((here.key, here.seq), backwards=backwards)
-        rows = selection.rows.where(*selection.conditions, past).order_by(*selection.by(backwards=backwards))
+        side = replace(selection, backwards=backwards, start=(here.key, here.seq))
+        rows = side.rows.where(*side.conditions, side.past()).order_by(*side.by())
         row = session.execute(rows.limit(1)).one_or_none()
         nearest.append(row.id if row else None)
     return Neighbors(*nearest)

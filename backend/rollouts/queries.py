@@ -19,7 +19,7 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 
 
-def matching(session: Session, run: Run, expression: str, *, for_learning: bool = False) -> Select[tuple[uuid.UUID]]:
+def matching(session: Session, run: Run, expression: str, *, for_learning: bool = False) -> Select[uuid.UUID]:
     """Select the ids of the run's rollouts that pass a filter (`has flag and win = 0`), for use in other statements."""
     own = select(Rollout.id).where(Rollout.run_id == run.id)
     if not expression.strip():

@@ -22,7 +22,6 @@ from backend.domain.graders.questions import (
 from backend.domain.rollouts.fields import (
     AFTER_REWARDS,
     BEFORE_REWARDS,
-    FIELDS,
     Family,
     Field,
     FieldKind,
@@ -102,10 +101,6 @@ class FilterScope:
     def sortable(self) -> list[str]:
         """Every name to sort by."""
         return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
-
-    def sort_field(self, name: str) -> Field | None:
-        field = FIELDS["seq"] if name == "seq" else self.fields.get(name)
-        return field if field and field.is_sortable else None
 
     def _answers(self) -> Iterator[Field]:
         for name, (_, configuration) in self.questions.items():

@@ -18,7 +18,7 @@ from backend.errors import InvalidInput
 from backend.rollouts import saved_views as views
 from backend.rollouts.filters import WrongFilter, select_rollouts
 from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
-from backend.rollouts.schemas import FieldResponse
+from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView
 from backend.rollouts.scope import scope_of
 from backend.rollouts.shortcuts import Shortcut, shortcuts
 from backend.runs import queries
@@ -53,7 +53,7 @@ class RolloutsPage:
     head: RunHeader
     run: Run
     found: RolloutList
-    request: RolloutFilter
+    filter: RolloutFilter
     """All of its filter is in `where`."""
     columns: Sequence[Field]
     all_columns: Sequence[Field]
@@ -70,18 +70,31 @@ class RolloutsPage:
 
 @router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
 def show_rollouts(
-    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, wanted: Annotated[RolloutFilter, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
 ) -> Response:
-    if chosen := _choices(request, wanted):
-        return see_other(f"{request.url.path}?{chosen.query()}")
-    context = _context(session, actor, queries.get_run(session, run_id), wanted.as_expression())
+    context = _context(session, actor, queries.get_run(session, run_id), filter.as_expression())
     status = 422 if context.mistake else 200
     return page(request, TEMPLATE, context, block="rollout_table", status=status)
 
 
+@router.get("/runs/{run_id}/rollouts/choose", response_class=HTMLResponse)
+def choose_rollouts(
+    request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
+) -> Response:
+    """Show the table with a shortcut or a choice of columns: `set=status:status = failed`, `show=task&show=reward`."""
+    expression = filter.expression
+    for choice in request.query_params.getlist("set"):
+        field, _, clause = choice.partition(":")
+        expression = with_clause(expression, field, clause)
+    columns = ",".join(request.query_params.getlist("show")) or filter.columns
+    changes = {"where": expression or None, "columns": columns, "after": None, "before": None}
+    chosen = filter.as_expression().model_copy(update=changes)
+    return see_other(f"/runs/{run_id}/rollouts?{chosen.query()}")
+
+
 @router.get("/runs/{run_id}/rollouts/events", response_class=EventSourceResponse)
 async def rollout_events(
-    request: Request, run_id: uuid.UUID, actor: Viewer, wanted: Annotated[RolloutFilter, Query()], seen: int = 0
+    request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()], seen: int = 0
 ) -> AsyncIterable[ServerSentEvent]:
     """The head, and how many rollouts came; where the newest are shown without a filter, the table itself."""
 
@@ -89,12 +102,12 @@ async def rollout_events(
         run = queries.get_run(session, run_id)
         head = run_header(session, run)
         blocks = head_blocks(request, head)
-        if wanted == RolloutFilter(columns=wanted.columns):
+        if filter == RolloutFilter(columns=filter.columns):
             blocks["rollout_table"] = render_block(
-                request, TEMPLATE, "rollout_table", _context(session, actor, run, wanted)
+                request, TEMPLATE, "rollout_table", _context(session, actor, run, filter)
             )
         else:
-            news = {"run": run, "request": wanted.as_expression(), "seen": seen}
+            news = {"run": run, "filter": filter.as_expression(), "seen": seen}
             blocks["rollout_news"] = render_block(request, TEMPLATE, "rollout_news", news)
         return blocks | ({END: ""} if head.is_settled else {})
 
@@ -107,12 +120,12 @@ def save_view(
     run_id: uuid.UUID,
     session: SessionDep,
     actor: Viewer,
-    form: Annotated[views.ViewForm, Depends(read_form(views.ViewForm))],
+    form: Annotated[SaveView, Depends(read_form(SaveView))],
 ) -> Response:
     run = queries.get_run(session, run_id)
     select_rollouts(scope_of(session, run), form.filter)
     view = views.save_view(session, actor, form)
-    return _back(run_id, views.ListedView(view, actor.name, is_own=True).query, f"The view {view.name} is kept.")
+    return _back(run_id, view.query, f"Saved the view {view.name}.")
 
 
 @router.post("/runs/{run_id}/rollouts/views/{view_id}", response_class=HTMLResponse)
@@ -121,11 +134,11 @@ def change_view(
     view_id: uuid.UUID,
     session: SessionDep,
     actor: Viewer,
-    change: Annotated[views.ViewChange, Depends(read_form(views.ViewChange))],
+    change: Annotated[UpdateView, Depends(read_form(UpdateView))],
     query: Annotated[str, Form()] = "",
 ) -> Response:
-    view = views.change_view(session, actor, view_id, change)
-    return _back(run_id, query, f"The view is named {view.name}{' and shared' if view.is_shared else ''} now.")
+    view = views.update_view(session, actor, view_id, change)
+    return _back(run_id, query, f"Updated the view {view.name}.")
 
 
 @router.post("/runs/{run_id}/rollouts/views/{view_id}/delete", response_class=HTMLResponse)
@@ -133,39 +146,23 @@ def delete_view(
     run_id: uuid.UUID, view_id: uuid.UUID, session: SessionDep, actor: Viewer, query: Annotated[str, Form()] = ""
 ) -> Response:
     view = views.delete_view(session, actor, view_id)
-    return _back(run_id, query, f"The view {view.name} is deleted. What it showed was: {view.filter or 'everything'}")
+    return _back(run_id, query, f"Deleted the view {view.name}. Its filter was: {view.filter or 'all rollouts'}")
 
 
 def _back(run_id: uuid.UUID, query: str, notice: str) -> Response:
     return see_other(f"/runs/{run_id}/rollouts" + (f"?{query}" if query else ""), notice)
 
 
-def _choices(request: Request, wanted: RolloutFilter) -> RolloutFilter | None:
-    """What a shortcut or the choice of columns changed: `set=status:status = failed`, `show=task&show=reward`."""
-    clauses, shown = request.query_params.getlist("set"), request.query_params.getlist("show")
-    if not clauses and not shown:
-        return None
-    expression = wanted.expression
-    for choice in clauses:
-        field, _, clause = choice.partition(":")
-        expression = with_clause(expression, field, clause)
-    columns = ",".join(shown) or wanted.columns
-    return wanted.as_expression().model_copy(
-        update={"where": expression or None, "columns": columns, "after": None, "before": None}
-    )
-
-
-def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) -> RolloutsPage:
+def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> RolloutsPage:
     """Mistakes in the filter are shown next to it, and so is a filter that takes too long."""
     scope = scope_of(session, run)
     found, mistake = RolloutList([], None), None
     try:
         with session.begin_nested():
-            found = list_rollouts(session, run, wanted, scope, counts=True)
+            found = list_rollouts(session, run, filter, scope, counts=True)
     except WrongFilter as error:
-        place = error.expression[error.start : error.end]
-        before, after = error.expression[: error.start], error.expression[error.end :]
-        mistake = FilterMistake(error.message, before, place or " ", after)
+        where, start, end = filter.expression, error.place.start, error.place.stop
+        mistake = FilterMistake(error.message, where[:start], where[start:end] or " ", where[end:])
     except InvalidInput as error:
         mistake = FilterMistake(" ".join(error.fields.values()) or error.message)
     except OperationalError as error:
@@ -177,10 +174,10 @@ def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) ->
         head=run_header(session, run),
         run=run,
         found=found,
-        request=wanted,
-        columns=scope.shown_columns(wanted.columns),
+        filter=filter,
+        columns=scope.shown_columns(filter.columns),
         all_columns=scope.columns,
-        shortcuts=shortcuts(scope, wanted.expression),
+        shortcuts=shortcuts(scope, filter.expression),
         fields=[FieldResponse.of_field(field) for field in scope.fields.values()],
         views=views.views_for(session, actor),
         matching=found.matching or MatchCount(total),

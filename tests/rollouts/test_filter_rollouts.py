@@ -376,7 +376,7 @@ def test_what_cannot_be_understood_is_refused_with_its_place(session: Session, r
     with pytest.raises(WrongFilter) as caught:
         matching(session, run, hostile)
     assert "at character" in caught.value.fields["where"]
-    assert caught.value.start < caught.value.end
+    assert caught.value.place.start < caught.value.place.stop
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_pages_say_how_many_pass(session: Session, run: Run, made: list[Rollout]
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    kept, asked = ArrayCache(most_bytes=250), list[str]()
+    kept, asked = ArrayCache(max_bytes=250), list[str]()
 
     def get(name: str) -> None:
         def read() -> np.ndarray[Any, Any]:

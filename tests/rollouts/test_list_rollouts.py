@@ -82,7 +82,7 @@ def test_flagged_ones_are_found(session: Session) -> None:
     made = make_rollouts(session, run, [[1, 1, 0]] * 3)
     make_flag(session, run, made[1])
     part = list_rollouts(session, run, RolloutFilter(flagged=True))
-    assert [(listed.rollout.id, listed.is_flagged) for listed in part.items] == [(made[1].id, True)]
+    assert [(listed.rollout.id, listed.flags) for listed in part.items] == [(made[1].id, ("repeated_text",))]
 
 
 def test_an_unknown_order_or_column_is_refused(session: Session) -> None:
