@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.disk import disk_use
+from backend.checkpoints.queries import disk_usage
 from backend.core import artifacts
 from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.runs.tables import Run
@@ -25,7 +25,7 @@ def test_it_shows_what_would_go_and_then_does_it(session: Session, trained: Trai
     session.refresh(saved["grpo 20"])
     assert saved["grpo 20"].pruned_at is not None
     assert "Nothing to prune" in client.get(f"/checkpoints/prune?run_id={run.id}").text
-    assert "figures kept" in client.get(f"/runs/{run.id}/checkpoints").text
+    assert "results kept" in client.get(f"/runs/{run.id}/checkpoints").text
 
 
 def test_another_rule_may_be_tried_first(trained: TrainedRun, client_for: ClientFor):
@@ -97,11 +97,11 @@ def test_little_room_is_told(session: Session, trained: TrainedRun, client_for: 
     assert space is not None
     saved["sft"].size_bytes = min(space[0] // 5, 2**31 - 1)
     session.flush()
-    use = disk_use(session)
+    use = disk_usage(session)
     is_little = space[0] < max(10 * saved["sft"].size_bytes, 0.05 * space[1])
     assert bool(use.warning) is is_little
     if is_little:
-        assert "of disk are left" in client_for(Role.VIEWER).get("/checkpoints").text
+        assert "of disk space is left" in client_for(Role.VIEWER).get("/checkpoints").text
 
 
 def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -110,7 +110,7 @@ def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Pa
     monkeypatch.setenv("PROCTOR_ARTIFACTS_URL", "memory://proctor")
     forget_settings()
     assert artifacts.free_space() is None
-    assert disk_use(session).warning == ""
+    assert disk_usage(session).warning == ""
 
 
 @pytest.mark.parametrize("door", ["page", "json"])
