@@ -101,7 +101,7 @@ def _fetch(client: Client, done: dict[str, Any], to: Path, *, unpack: bool) -> d
     """Download the zip, or its files into a folder of the same name."""
     to.mkdir(parents=True, exist_ok=True)
     target = to / f"proctor-export-{short(done['id'])}.zip"
-    size = client.download(f"/exports/{done['id']}/download", target)
+    size = client.download(f"/exports/{done['id']}/download", target).stat().st_size
     if not unpack:
         return {"file": str(target), "bytes": size}
     folder = target.with_suffix("")
