@@ -160,7 +160,6 @@ JSON = (
     import_operations,
     network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
@@ -178,7 +177,7 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-OPERATIONS = (team_operations,)
+OPERATIONS = (policies_operations, team_operations)
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 
