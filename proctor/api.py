@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         CheckpointTree,
         ConnectionTestResponse,
         DiskUsage,
+        EndpointPreset,
         ExportFormResponse,
         ExportResponse,
         InvitedMember,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
         SignInSession,
         Token,
         UploadPlan,
-        backend__policies__schemas__Preset,
     )
 
 
@@ -374,7 +374,7 @@ class PoliciesOperations(Namespace):
             kind=kind,
         )
 
-    def list_presets(self) -> Sequence[backend__policies__schemas__Preset]:
+    def list_presets(self) -> Sequence[EndpointPreset]:
         """List known kinds of endpoints with their usual base URLs."""
         return self._call(
             "",

@@ -41,7 +41,7 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
-class BackendPoliciesSchemasPreset(Model):
+class EndpointPreset(Model):
     """A known kind of endpoint."""
 
     key: str

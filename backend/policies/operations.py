@@ -12,8 +12,8 @@ from backend.policies.schemas import (
     ChooseModel,
     ConnectionTestResponse,
     CreatePolicy,
+    EndpointPreset,
     PolicyResponse,
-    Preset,
     UpdatePolicy,
 )
 from backend.policies.tables import Policy
@@ -42,7 +42,7 @@ def create_policy(session: Session, actor: Actor, request: CreatePolicy) -> Poli
 
 
 @operation("GET /policies/presets", role=Role.VIEWER)
-def list_presets(session: Session, actor: Actor) -> list[Preset]:
+def list_presets(session: Session, actor: Actor) -> list[EndpointPreset]:
     """List known kinds of endpoints with their usual base URLs."""
     return list(PRESETS)
 

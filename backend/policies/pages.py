@@ -15,7 +15,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.events import job_topic
 from backend.domain.vocabulary import PolicyKind
 from backend.policies import queries, service
-from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, Preset, UpdatePolicy
+from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, EndpointPreset, UpdatePolicy
 from backend.policies.service import SCRIPTED, ConnectionTest, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
 from backend.runs import queries as run_queries
@@ -47,8 +47,8 @@ class PolicyFormPage:
 
     kind: str
     scripts: dict[str, str]
-    presets: Sequence[Preset]
-    preset: Preset
+    presets: Sequence[EndpointPreset]
+    preset: EndpointPreset
     policy: Policy | None
     configuration: dict[str, Any]
     models: Sequence[str] = ()

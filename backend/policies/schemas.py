@@ -162,7 +162,7 @@ class ConnectionTestResponse(Progress):
     seconds: float | None
 
 
-class Preset(BaseModel):
+class EndpointPreset(BaseModel):
     """A known kind of endpoint."""
 
     model_config = ConfigDict(frozen=True)
@@ -177,7 +177,7 @@ class Preset(BaseModel):
 
 
 PRESETS = (
-    Preset(
+    EndpointPreset(
         key="vllm",
         label="vLLM",
         base_url="http://127.0.0.1:8000/v1",
@@ -185,21 +185,21 @@ PRESETS = (
         note="`vllm serve MODEL`. Supports seeds and log-probabilities.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="hugging_face",
         label="Hugging Face router",
         base_url="https://router.huggingface.co/v1",
         model="Qwen/Qwen3-4B:cheapest",
         note="The key is a Hub token with access to inference providers. `:provider` after the model selects one.",
     ),
-    Preset(
+    EndpointPreset(
         key="openai",
         label="OpenAI",
         base_url="https://api.openai.com/v1",
         model="gpt-4.1-mini",
         note="Reasoning models refuse a temperature other than 1.",
     ),
-    Preset(
+    EndpointPreset(
         key="llama_cpp",
         label="llama.cpp",
         base_url="http://127.0.0.1:8080/v1",
@@ -207,7 +207,7 @@ PRESETS = (
         note="`llama-server -m FILE.gguf --jinja`. `--jinja` enables tool calls.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="ollama",
         label="Ollama",
         base_url="http://127.0.0.1:11434/v1",
@@ -215,7 +215,7 @@ PRESETS = (
         note="`ollama serve`. Pull the model first.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="other",
         label="Other",
         base_url="",
