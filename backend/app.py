@@ -158,7 +158,6 @@ JSON = (
     import_operations,
     network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
@@ -176,6 +175,7 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    policies_operations,
     rollouts_operations,
     team_operations,
 )

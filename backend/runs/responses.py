@@ -6,35 +6,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
-from backend.policies.tables import Policy
+from backend.domain.vocabulary import RunKind, RunStatus
 from backend.results.figures_responses import CoverageAnswer
 from backend.runs.tables import Run as RunRow
 from backend.runs.tables import RunLogLine
-
-
-class PolicyAnswer(BaseModel):
-    """A policy. Its key, if it has one, is never told."""
-
-    id: uuid.UUID
-    name: str
-    kind: PolicyKind
-    description: str
-    configuration: dict[str, Any]
-    has_secret: bool
-    created_at: datetime
-
-    @classmethod
-    def of(cls, policy: Policy) -> "PolicyAnswer":
-        return cls(
-            id=policy.id,
-            name=policy.name,
-            kind=policy.kind,
-            description=policy.description,
-            configuration=policy.configuration,
-            has_secret=policy.secret is not None,
-            created_at=policy.created_at,
-        )
 
 
 class RunAnswer(BaseModel):
