@@ -70,7 +70,7 @@ from backend.training import (
 from backend.training import routes as training_routes
 from backend.training.lessons import api as lessons_api
 from backend.training.lessons import routes as lessons_routes
-from backend.web import error_pages, routing
+from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -106,6 +106,7 @@ PAGES = (
     rescoring_routes,
     draft_score_routes,
     history_routes,
+    docs_site,
 )
 """Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
 JSON = (
