@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.writers.html5 import HTML5Translator
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -37,5 +39,18 @@ def write_reference(*_: object) -> None:
     write_pages(HERE)
 
 
+class Translator(HTML5Translator):
+    """Wide tables scroll in a box instead of widening the page."""
+
+    def visit_table(self, node: nodes.table) -> None:
+        self.body.append('<div class="table">\n')
+        super().visit_table(node)
+
+    def depart_table(self, node: nodes.table) -> None:
+        super().depart_table(node)
+        self.body.append("</div>\n")
+
+
 def setup(app: Sphinx) -> None:
+    app.set_translator("html", Translator)
     app.connect("builder-inited", write_reference)

@@ -6,8 +6,9 @@
 import ast
 import subprocess
 import sys
-from itertools import groupby
 from pathlib import Path
+
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from backend.settings import PROJECT_ROOT, Settings
 
@@ -40,7 +41,9 @@ def settings() -> str:
     rows = []
     for name, field in Settings.model_fields.items():
         alias = field.validation_alias
-        variable = str(alias.choices[0]) if alias is not None and hasattr(alias, "choices") else f"PROCTOR_{name.upper()}"
+        variable = (
+            str(alias.choices[0]) if alias is not None and hasattr(alias, "choices") else f"PROCTOR_{name.upper()}"
+        )
         rows.append(f"| `{variable}` | {_default_of(name)} | {help_of.get(name, '')} |")
     return "\n".join((*SETTINGS_HEAD, *rows, ""))
 
@@ -68,23 +71,34 @@ def _default_of(name: str) -> str:
 def operations() -> str:
     """Return every operation of the JSON API by feature, with the role it needs."""
     from backend.app import create_app
-    from backend.web.api_description import describe
     from backend.web.routing import guarded_routes
 
     app = create_app()
-    role_of = {(path, method): role for path, methods, role in guarded_routes(app) for method in methods}
-    found = [
-        (operation.get("tags", ["other"])[0], path, method.upper(), operation)
-        for path, methods in describe(app)["paths"].items()
-        for method, operation in methods.items()
-    ]
+    roles = {(path, method): role for path, methods, role in guarded_routes(app) for method in methods}
+    rows: dict[str, list[str]] = {}
+    for context in iter_route_contexts(app.routes):
+        route, path = context.original_route, context.path or ""
+        if isinstance(route, APIRoute) and path.startswith("/api/v1/") and route.include_in_schema:
+            sentence = " ".join(
+                (route.description or route.summary or route.name.replace("_", " ").capitalize())
+                .split("\n\n")[0]
+                .split()
+            )
+            for method in sorted(route.methods):
+                operation = f"`{method} {path.removeprefix('/api/v1')}`"
+                row = f"| {operation} | {roles[path, method] or ''} | {sentence.replace('|', BAR)} |"
+                rows.setdefault(str((route.tags or ["other"])[0]), []).append(row)
     lines = ["# API operations", "", "Every operation of the JSON API and the lowest role that may call it.", ""]
-    for tag, group in groupby(sorted(found, key=lambda row: row[0]), key=lambda row: row[0]):
-        lines += [f"## {tag.replace('-', ' ').capitalize()}", "", "| operation | role | |", "|---|---|---|"]
-        for _, path, method, operation in group:
-            text = operation.get("description") or operation.get("summary", "")
-            sentence = " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
-            role = role_of.get((path, method))
-            lines.append(f"| `{method} {path.removeprefix('/api/v1')}` | {role or ''} | {sentence} |")
-        lines.append("")
+    for tag in sorted(rows):
+        lines += [
+            f"## {tag.replace('-', ' ').capitalize()}",
+            "",
+            "| operation | role | description |",
+            "|---|---|---|",
+            *rows[tag],
+            "",
+        ]
     return "\n".join(lines)
+
+
+BAR = r"\|"

@@ -12,7 +12,7 @@
   for (const box of document.querySelectorAll("article pre, .table")) {
     if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
-  const field = document.querySelector(".search input");
+  const field = document.querySelector(".finder input");
   field.value = new URLSearchParams(location.search).get("q") || "";
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.target.closest("input, textarea, select")) return;
