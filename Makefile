@@ -107,7 +107,7 @@ screenshots: setup ## photograph the pages of a running `make demo` for docs/scr
 	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 clean: ## remove caches and build output; data and virtual environments stay
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf build dist frontend/docs docs/cli.md docs/settings.md docs/api-operations.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
 
 $(SITE): $(DOCS) | $(STAMP)
