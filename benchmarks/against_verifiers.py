@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.environments.service import import_package
 from backend.settings import PROJECT_ROOT
 from benchmarks.installation import installation

@@ -26,11 +26,14 @@ from rich.table import Table
 from sqlalchemy import select
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint, Rollout, Task
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.statistics import Estimate, estimate_mean, paired_difference
 from backend.domain.vocabulary import Phase
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.tables import MetricPoint
 from benchmarks.cpu import tree_seconds
 from benchmarks.installation import installation
 from benchmarks.training_runs import environment, timed_run

@@ -30,22 +30,24 @@ import structlog
 from rich.console import Console
 from sqlalchemy import func, select
 
-from backend.db.models import EnvironmentVersion, Flag, Rollout
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
-from backend.domain.rollouts import Rollout as Played
+from backend.domain.rollouts.rollout import Rollout as Played
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Rollout
 from benchmarks.detectors_hacks import ByChance, honest
 from benchmarks.detectors_honest import look_at_databases
 from benchmarks.detectors_proof import prove
 from benchmarks.detectors_trained import HACKABLE, learn_and_look
 from benchmarks.installation import installation
 from benchmarks.played import completed_run, play_version
-from workers.jobs.judging import run as look
-from workers.jobs.recording import RunRecorder
-from workers.jobs.registry import JobContext
+from workers.storage.recorder import RunRecorder
+from workers.tasks.detectors import run as look
+from workers.tasks.registry import JobContext
 
 ENVIRONMENTS = ("arithmetic_ladder", "tictactoe", "silver_words", "support_triage", "sloppy_guess")
 PLAYED = 400

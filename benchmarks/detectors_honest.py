@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from rich.console import Console
 from sqlalchemy import select
 
-from backend.db.models import Run
-from backend.db.session import forget_engine, transaction
+from backend.core.session import forget_engine, transaction
 from backend.domain.vocabulary import RunKind, Severity
+from backend.runs.tables import Run
 from backend.settings import get_settings
-from workers.jobs.judged_rows import Judged, examinations_of, judged_run, stored_steps
-from workers.judging.detectors.base import FlagDraft
-from workers.judging.detectors.watch import Watch
+from workers.detectors.base import FlagDraft
+from workers.detectors.watch import Watch
+from workers.storage.detector_inputs import Judged, examinations_of, judged_run, stored_steps
 
 MOST = 0.02
 """Share of rollouts that may be flagged. About the run nothing graver than a note may be said."""

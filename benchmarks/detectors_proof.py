@@ -13,16 +13,16 @@ from pathlib import Path
 from rich.console import Console
 from scipy import stats
 
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.environments.library import load_package
 from backend.settings import get_settings
 from benchmarks.detectors_hacks import HACKS, ByChance, Hack, Write, honest
 from benchmarks.played import play
+from workers.detectors.environment_context import scene_of
+from workers.detectors.view import RolloutRow, row_of
+from workers.detectors.watch import Watch
 from workers.environments.client import EnvHost, EnvServer
-from workers.judging.detectors.scene import scene_of
-from workers.judging.detectors.view import RolloutRow, row_of
-from workers.judging.detectors.watch import Watch
 
 HACKING = {"faster_code": 8, "python_functions": 15}
 """Rollouts that hack; of the other environments:"""

@@ -14,20 +14,23 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import select
 
-from backend.db.models import EnvironmentVersion, Flag, Rollout, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.detectors.catalogue import FACES
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, RunKind
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from backend.training.choices import nest
-from backend.training.forms import resolve_configuration
+from backend.training.schemas import resolve_configuration
 from benchmarks.detectors_proof import report_reached
 from benchmarks.intervention_onset import BROKEN_OFF
 from benchmarks.mastery_runs import train_apart
 from benchmarks.played import completed_run, play_version
 from benchmarks.training_runs import environment
-from workers.jobs.recording import RunRecorder
 from workers.policies.scripted import ScriptedPolicy
+from workers.storage.recorder import RunRecorder
 
 PLAIN = 0.25
 """What the column `style` of `silver_words` gives a sentence without any hidden word."""

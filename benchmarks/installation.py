@@ -13,8 +13,8 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 
-from backend.db.session import forget_engine
-from backend.embedded import Postgres
+from backend.core.embedded import Postgres
+from backend.core.session import forget_engine
 from backend.settings import PROJECT_ROOT, get_settings
 
 READY = b"env host is ready"

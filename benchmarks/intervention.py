@@ -29,22 +29,26 @@ from rich.console import Console
 from sqlalchemy import select
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Alarm, Checkpoint, EnvironmentVersion, Person, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import AlarmAnswer, Phase, Role, RunStatus, Split
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from backend.showcase.repair import repaired
+from backend.team.tables import Person
 from backend.training.alarms import answer_alarm
 from backend.training.branch_versions import onto_version
 from backend.training.choices import nest
-from backend.training.forms import resolve_configuration
+from backend.training.schemas import resolve_configuration
 from backend.training.steering import change_settings
+from backend.training.tables import Alarm
 from backend.web.identity import Actor
 from benchmarks.installation import installation
 from benchmarks.intervention_onset import StepShares, onset_of, shares_of
@@ -57,8 +61,8 @@ from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import GroupPlan
-from workers.training.arena import Arena
-from workers.training.workbench import single_groups
+from workers.training.context import single_groups
+from workers.training.env_pool import Arena
 
 PRESET = "sloppy-guess-watched"
 ENVIRONMENT = "sloppy_guess"

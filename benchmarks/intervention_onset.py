@@ -17,9 +17,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from backend.db.models import Rollout, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RolloutStatus, StopReason
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 
 SIGMAS = 3.0
 BROKEN_OFF = (StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT)

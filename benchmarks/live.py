@@ -23,18 +23,20 @@ from typing import Any
 import aiohttp
 from rich.console import Console
 
-from backend.db.models import EnvironmentVersion, Person, Run, WebSession
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
+from backend.team.tables import Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.storage import sample_rollout
 from benchmarks.web import web
-from workers.jobs.recording import RunRecorder
-from workers.jobs.writer import BATCH_SECONDS
+from workers.storage.recorder import RunRecorder
+from workers.storage.rollout_writer import BATCH_SECONDS
 
 P95_SECONDS = 1.0
 """Asked for."""

@@ -23,13 +23,15 @@ from rich.console import Console
 from sqlalchemy import select
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint, EnvironmentVersion, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.judging.studies.queries import start_of
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
+from backend.studies.queries import start_of
 from backend.training.choices import nest
-from backend.training.forms import resolve_configuration
+from backend.training.schemas import resolve_configuration
 from benchmarks.installation import installation
 from benchmarks.mastery_games import (
     FIRST_OF_SEARCH,

@@ -7,15 +7,15 @@ from functools import partial
 
 from scipy.stats import binomtest
 
-from backend.db.models import EnvironmentVersion
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Phase, Split
+from backend.environments.tables import EnvironmentVersion
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.policies.scripted import ScriptedPolicy
-from workers.training.arena import Arena, leased_server
-from workers.training.workbench import single_groups
+from workers.training.context import single_groups
+from workers.training.env_pool import Arena, leased_server
 
 FIRST_UNSEEN = 300_000
 """Held-out tasks from here on are examined by nothing else: a run's own examinations take the first ones, and whoever

@@ -7,9 +7,10 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT, get_settings
 from benchmarks.cpu import tree_seconds
 from benchmarks.training_runs import start_run

@@ -1,11 +1,12 @@
 """Episodes that scripts play through the engine on the env host, and runs to store them in."""
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
-from backend.domain.rollouts import Rollout, task_of
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import content_hash
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Phase, RunKind, RunStatus, Split
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from workers.environments.client import EnvHost
 from workers.environments.sessions import EnvServer

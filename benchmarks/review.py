@@ -26,10 +26,12 @@ from rich.table import Table
 from sqlalchemy import func, select, text
 
 from backend.app import create_app
-from backend.db.models import Flag, Person, ReviewItem, WebSession
-from backend.db.session import get_engine, transaction
+from backend.core.session import get_engine, transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role
-from backend.judging import auditing, keeping
+from backend.review import audit_sample, queue
+from backend.review.tables import ReviewItem
+from backend.team.tables import Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.table_rows import GROUP_SIZE, make_run, make_surroundings
@@ -96,11 +98,11 @@ def _keep(run_id: uuid.UUID) -> None:
     """Clusters, the blind sample, and the list of all that."""
     with transaction() as session:
         session.execute(text("UPDATE flags SET cluster = 'pattern ' || abs(hashtext(key)) % 40 WHERE score < 0.33"))
-        while auditing.draw_from(session, run_id):
+        while audit_sample.draw_from(session, run_id):
             pass
     began = time.perf_counter()
     with transaction() as session:
-        keeping.refresh(session)
+        queue.refresh(session)
     seconds = time.perf_counter() - began
     with get_engine().connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))  # what autovacuum does within a minute or two

@@ -23,17 +23,18 @@ from rich.table import Table
 from sqlalchemy import text
 
 from backend.app import create_app
-from backend.db.models import Person, Run, WebSession
-from backend.db.session import get_engine, transaction
+from backend.core.session import get_engine, transaction
 from backend.domain.vocabulary import Role
-from backend.evaluations import queries
-from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollouts import queries as rollout_queries
-from backend.evaluations.rollouts.filter_fields import scope_of
+from backend.rollouts import queries as rollout_queries
+from backend.rollouts.filter_fields import scope_of
+from backend.runs import queries
+from backend.runs.requests import RolloutFilter
+from backend.runs.tables import Run
+from backend.team.tables import Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.table_rows import COMMON, GROUP_SIZE, RARE, make_run, make_surroundings
-from workers.jobs.text_index import index_texts
+from workers.storage.text_index import index_texts
 
 FIRST_LOOK = "first look"
 """The case of a page with a filter in an order that nobody asked for together before."""

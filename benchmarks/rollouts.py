@@ -17,17 +17,18 @@ import uuid
 import structlog
 from rich.console import Console
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
-from backend.domain.plans import EvaluationPlan
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from benchmarks.installation import installation
 from benchmarks.storage import report_storage
-from workers.jobs.evaluation import evaluate
 from workers.policies.scripted import ScriptedPolicy
+from workers.tasks.evaluations import evaluate
 
 console = Console(soft_wrap=True)
 

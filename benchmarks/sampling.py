@@ -28,7 +28,7 @@ from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 from trl import GRPOConfig, GRPOTrainer
 
-from backend.artifacts import get_folder
+from backend.core.artifacts import get_folder
 from backend.domain.vocabulary import Phase
 from benchmarks.bare.play import MAX_NEW_TOKENS, Sample, play
 from benchmarks.bare.sampler import keeping_cache
@@ -37,10 +37,10 @@ from benchmarks.installation import installation
 from benchmarks.training_runs import environment, start_run, warmed_up
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
-from workers.training.arena import arena_of
 from workers.training.assignment import read_assignment
+from workers.training.context import single_groups
+from workers.training.env_pool import arena_of
 from workers.training.planning.tasks import warm_up_tasks
-from workers.training.workbench import single_groups
 
 ASKED = 1.4
 console = Console(soft_wrap=True)

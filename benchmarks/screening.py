@@ -28,16 +28,19 @@ from rich.console import Console
 from sqlalchemy import func, select
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import EnvironmentVersion, Flag, Intervention, MetricPoint, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import Action
+from backend.domain.detectors.spec import Action
 from backend.domain.statistics import Estimate, estimate_mean, paired_difference
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import MetricPoint, Run
 from backend.training.branches import checkpoint_for, start_branch
 from backend.training.choices import nest
-from backend.training.forms import resolve_configuration
+from backend.training.schemas import resolve_configuration
+from backend.training.tables import Intervention
 from benchmarks.installation import installation
 from benchmarks.intervention import ENVIRONMENT, PRESET, _checkpoint, _examined, _repaired, _steps, _told, _trainer
 from benchmarks.intervention_table import Found, _percent, _points, _print

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import aiohttp
 
-from backend.domain.manifest import Manifest
+from backend.domain.environments.manifest import Manifest
 from backend.settings import PROJECT_ROOT, get_settings
 from workers.environments.wire import Wire
 

@@ -10,13 +10,14 @@ from rich.console import Console
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import Rollout, Step, task_of
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.rollout import Rollout, Step, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from workers.jobs.recording import RunRecorder
-from workers.jobs.rollout_rows import COLUMNS, row_of
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
+from workers.storage.recorder import RunRecorder
+from workers.storage.rollouts import COLUMNS, row_of
 
 ROWS = 5000
 BATCH = 500

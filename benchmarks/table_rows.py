@@ -10,14 +10,18 @@ from typing import Any
 import psycopg
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, Judge, Policy, Run, Task
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import content_hash
 from backend.domain.ids import new_id, stable_id
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
 from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
-from workers.jobs.rollout_rows import COLUMNS
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.graders.tables import Judge
+from backend.policies.tables import Policy
+from backend.rollouts.tables import Task
+from backend.runs.tables import Run
+from workers.storage.rollouts import COLUMNS
 
 GROUP_SIZE = 4
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}

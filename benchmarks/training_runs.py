@@ -12,17 +12,21 @@ from unittest.mock import patch
 
 from sqlalchemy import select
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint, Policy, Run, Task
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id
-from backend.domain.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.rollouts.tables import Group, Task
+from backend.runs.tables import MetricPoint, Run
 from benchmarks.cpu import tree_seconds
-from workers.jobs.recording import RunRecorder
-from workers.training.behind import Behind
+from workers.storage.recorder import RunRecorder
+from workers.training.background_writer import Behind
 from workers.training.run import train
 
 WARM_UP: dict[str, Any] = {

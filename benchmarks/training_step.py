@@ -22,9 +22,10 @@ import torch
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint, EnvironmentVersion
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
 from backend.domain.training.configuration import TrainingConfiguration
+from backend.environments.tables import EnvironmentVersion
 from benchmarks.bare.grpo import train as train_bare
 from benchmarks.bare.play import generating
 from benchmarks.bare.sampler import keeping_cache

@@ -14,8 +14,8 @@ from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, work_bar
-from backend.client import Client
 from backend.domain.vocabulary import ExportForm
+from proctor import Client
 
 _OVER = {"completed", "refused", "failed"}
 Form = Annotated[ExportForm | None, typer.Option(help="Left out: all weights, or the adapter merged into its base.")]
@@ -75,7 +75,7 @@ def checkpoint_of(client: Client, name: str) -> dict[str, Any]:
 
 
 def best_checkpoint(client: Client, run: dict[str, Any]) -> dict[str, Any]:
-    found = list(client.all("/checkpoints", run_id=run["id"], is_best=True))
+    found = list(client.pages("/checkpoints", run_id=run["id"], is_best=True))
     if not found:
         fail(f"{run['name']} has no checkpoint with a held-out reward yet")
     return found[0]
@@ -97,7 +97,7 @@ def _fetch(client: Client, done: dict[str, Any], to: Path, *, unpack: bool) -> d
     """The zip, or its files in a folder of the same name."""
     to.mkdir(parents=True, exist_ok=True)
     target = to / f"proctor-export-{short(done['id'])}.zip"
-    size = client.download(f"/exports/{done['id']}/download", target)
+    size = client.download(f"/exports/{done['id']}/download", target).stat().st_size
     if not unpack:
         return {"file": str(target), "bytes": size}
     folder = target.with_suffix("")

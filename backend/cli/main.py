@@ -9,6 +9,7 @@ import typer
 from backend.cli import (
     checkpoints,
     consequences,
+    derived,
     detecting,
     detectors,
     effort,
@@ -30,14 +31,18 @@ from backend.cli import (
     runs,
     starting,
     steering,
-    tokens,
     training,
     workers,
 )
+from backend.cli import (
+    team as _team,  # noqa: F401  how results of operations are shown
+)
+from backend.cli.mcp import mcp
+from backend.cli.migrating import migrate_data_command
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
-from backend.client import Refused
+from proctor import ProctorError
 
 app = typer.Typer(
     name="proctor",
@@ -48,6 +53,7 @@ app = typer.Typer(
 )
 app.command("up")(up_command)
 app.command("demo")(demo_command)
+app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
@@ -68,6 +74,7 @@ app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
+app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
@@ -81,13 +88,26 @@ app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
-app.add_typer(tokens.app, name="token")
+
+
+def group(help: str) -> typer.Typer:
+    """A group whose commands come from operations."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"proctor {package_version('proctor')}")
         raise typer.Exit
+
+
+GROUPS = {
+    "token": group("Create, list and revoke API tokens."),
+    "member": group("Members of the team: invite, change, sign out."),
+}
+for name, typer_group in GROUPS.items():
+    app.add_typer(typer_group, name=name)
+derived.add_commands(app, GROUPS, derived.shipped_document())
 
 
 @app.callback()
@@ -106,6 +126,6 @@ def root(
 def main() -> None:
     try:
         app()
-    except Refused as refused:
+    except ProctorError as refused:
         write_error(str(refused))
         sys.exit(BAD_RESULT if refused.status >= 500 else WRONG_USAGE)

@@ -11,7 +11,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from benchmarks.bare.play import Sample, play
 from benchmarks.cpu import tree_seconds
 from workers.models.load import load_folder

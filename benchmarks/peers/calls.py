@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 
 from openai import AsyncOpenAI
 
-from backend.domain.manifest import read_manifest
-from backend.domain.plans import Sampling
-from backend.domain.rollouts import task_of
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.rollouts.rollout import task_of
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import Split
 from benchmarks.peers.packages import peer_package
 from workers.policies.base import EpisodeStart, Turn

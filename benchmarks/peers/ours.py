@@ -13,13 +13,14 @@ from typing import Any
 
 import structlog
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
-from backend.domain.plans import EvaluationPlan, Sampling
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.runs.plans import EvaluationPlan, Sampling
 from backend.domain.vocabulary import RunKind, RunStatus
-from workers.jobs.evaluation import evaluate
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
+from workers.tasks.evaluations import evaluate
 
 
 def measure(version_id: uuid.UUID, count: int, concurrency: int, url: str) -> dict[str, Any]:

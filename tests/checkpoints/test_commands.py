@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from backend.cli import checkpoints
-from backend.client import Client
 from backend.domain.vocabulary import Role
+from proctor import Client
 from tests.checkpoints.conftest import TrainedRun
 from tests.web_fixtures import ClientFor
 
@@ -19,7 +19,7 @@ from tests.web_fixtures import ClientFor
 def proctor(app: FastAPI, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch):
     """`proctor("list", "--json")` as a trainer; requests reach the application without a network."""
     trainer = client_for(Role.TRAINER)
-    client = Client("http://testserver", "")
+    client = Client("http://testserver", "unused")
     client._http = TestClient(app, base_url="http://testserver/api/v1", headers=dict(trainer.headers))  # type: ignore[assignment]
     client._http.cookies = trainer.cookies
     monkeypatch.setattr(checkpoints, "connect", lambda: client)

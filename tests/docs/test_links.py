@@ -39,3 +39,14 @@ def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
         if not (target.exists() or is_generated) or (anchor and anchor not in anchors_of(target)):
             broken.append(found[0])
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    """Paths of this repository, and the tests in the last column of `failures.md`."""
+    text = page.read_text()
+    folders = "backend|workers|tests|scripts|frontend|proctor_sandbox|deploy"
+    named = {PROJECT_ROOT / path for path in re.findall(rf"`((?:{folders})/[\w./]+)`", text)}
+    if page.name == "failures.md":
+        named |= {PROJECT_ROOT / f"tests/{path}.py" for path in re.findall(r"`([\w/]+/test_\w+)`", text)}
+    assert [path for path in named if not path.exists() and "my_game" not in path.name] == []
