@@ -159,7 +159,6 @@ JSON = (
     import_operations,
     network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
@@ -178,6 +177,7 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    policies_operations,
     team_operations,
 )
 """Modules that declare operations."""
