@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field, RootModel
+from pydantic import AwareDatetime, ConfigDict, Field, RootModel
 
 from proctor.base import Job, Model
 
@@ -39,6 +39,112 @@ class RevokedAccess(Model):
     """Number of sessions that ended."""
     tokens: int
     """Number of API tokens that were revoked."""
+
+
+class ExampleFileResponse(Model):
+    """Uploaded conversations."""
+
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+
+
+class ExampleFileDetail(Model):
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+    examples: list[dict[str, Any]]
+    """The first three conversations."""
+
+
+class PresetResponse(Model):
+    """A tested training configuration."""
+
+    title: str
+    environment: str
+    """Environment that it was tested on; empty: any."""
+    about: str
+    suits: str
+    """What to use it for."""
+    takes: str
+    """How long it takes."""
+    seen: str
+    """Results so far."""
+    configuration: dict[str, Any]
+
+
+class ConfigurationFile(Model):
+    """What `proctor train --config FILE` reads. Every default is written out, so that it means the same later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    environment: str
+    content_hash: str
+    name: str | None = None
+    without_certificate: str | None = None
+    configuration: dict[str, Any]
+
+
+class PreflightStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+
+
+class FindingStatus(StrEnum):
+    ok = "ok"
+    warning = "warning"
+    problem = "problem"
+
+
+class PreflightFinding(Model):
+    """One thing that was looked at."""
+
+    name: str
+    status: FindingStatus
+    sentence: str
+    advice: str = ""
+    evidence: dict[str, Any] | None = None
+
+
+class TrainingSetting(Model):
+    """One setting of a training run."""
+
+    name: str
+    """Dotted name, as in `--set` and configuration files."""
+    section: str
+    """Title of its section on the launch page."""
+    default: str
+    """As text that `--set` reads; empty: none."""
+    one_of: list[str]
+    """Allowed values, if there are few."""
+    only: str
+    """
+    The settings with which it has an effect: `model.source=base|checkpoint`, alternatives separated by a semicolon;
+    empty: always.
+    """
+    help: str
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
 
 
 class Role(StrEnum):
@@ -77,6 +183,69 @@ class SignInSession(Model):
     expires_at: AwareDatetime
     is_current: bool = False
     """Whether this request was made in it."""
+
+
+class JsonValue(RootModel[Any]):
+    root: Any
+
+
+class RunKind(StrEnum):
+    evaluation = "evaluation"
+    training = "training"
+    check = "check"
+    play = "play"
+    rescore = "rescore"
+    replay = "replay"
+
+
+class CoverageAnswer(Model):
+    """How many of the rollouts that were to be played have a reward."""
+
+    completed: int
+    total: int
+
+
+class Action(StrEnum):
+    """
+    The consequence of a flag while a run trains.
+    """
+
+    note = "note"
+    pause = "pause"
+    screen = "screen"
+    stop_and_roll_back = "stop_and_roll_back"
+
+
+class AlarmAction(StrEnum):
+    """
+    What a training run does about an alarm by itself.
+    """
+
+    note = "note"
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+
+
+class AlarmAnswer(StrEnum):
+    """
+    What a person does about an alarm.
+    """
+
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+    save_memory = "save_memory"
+    dismiss = "dismiss"
+
+
+class AlarmAnswerOption(Model):
+    """An answer to an alarm that has an effect in the current state of the run."""
+
+    answer: AlarmAnswer
+    label: str
 
 
 class Status(StrEnum):
@@ -146,15 +315,6 @@ class KeepReason(StrEnum):
     branched = "branched"
     playing = "playing"
     resume = "resume"
-
-
-class RunStatus(StrEnum):
-    queued = "queued"
-    running = "running"
-    paused = "paused"
-    stopped = "stopped"
-    completed = "completed"
-    failed = "failed"
 
 
 class RunOrigin(Model):
@@ -266,6 +426,45 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class BranchResponse(Model):
+    """A training run that continues from a checkpoint of another run."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    source_run_id: UUID | None
+    branch_step: int | None
+    policy_id: UUID | None
+
+
+class RunAnswer(Model):
+    """A run."""
+
+    id: UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: UUID
+    policy: str | None
+    policy_id: UUID | None
+    checkpoint_id: UUID | None
+    source_run_id: UUID | None
+    branch_step: int | None
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, Any]
+    summary: dict[str, Any]
+    coverage: CoverageAnswer | None
+    reason: str | None
+    attempt: int
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
 class NewToken(Model):
     id: UUID
     name: str
@@ -281,6 +480,111 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
+class StartedTraining(Model):
+    """A training run that was queued."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    policy_id: UUID | None
+    configuration: dict[str, Any]
+
+
+class PreflightResponse(Job):
+    """Checks of a training run before it starts. Findings are added while a worker runs the remaining checks."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    version_id: UUID
+    environment: str
+    status: PreflightStatus
+    verdict: FindingStatus
+    """The most severe finding so far."""
+    findings: list[PreflightFinding]
+    progress: dict[str, Any]
+    reason: str | None
+    """Why the checks failed to run."""
+    arithmetic: str
+    configuration: dict[str, Any]
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class SettingChangeResponse(Model):
+    """A setting that was changed during training."""
+
+    id: UUID
+    name: str
+    before: JsonValue
+    after: JsonValue
+    step: int | None
+    """The first step that used it; null while the change is pending."""
+    alarm_id: UUID | None
+    asked_by: UUID | None
+    """Null: the run changed it because of an alarm."""
+    created_at: AwareDatetime
+
+
+class InterventionResponse(Model):
+    """What a detector did at one training step."""
+
+    id: UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    sentence: str
+    alarm_id: UUID | None
+    """The alarm, if the run was paused or stopped."""
+    created_at: AwareDatetime
+
+
+class DetectorActionResponse(Model):
+    """What happens when a detector flags a rollout of this run."""
+
+    wanted: str
+    """The run's own setting; `as_set`: the setting of the environment, else the default."""
+    action: Action
+    """The action in force."""
+    is_enabled: bool
+    thresholds: dict[str, float]
+    """Thresholds that the run sets itself."""
+
+
+class AlarmResponse(Model):
+    """A problem in a training run."""
+
+    id: UUID
+    name: str
+    title: str
+    step: int
+    sentence: str
+    """What was observed."""
+    cause: str
+    """The most common cause."""
+    advice: str
+    evidence: dict[str, Any]
+    action: AlarmAction
+    """What the run did automatically."""
+    answer: AlarmAnswer | None
+    """The answer of a team member."""
+    answered_by: UUID | None
+    answered_at: AwareDatetime | None
+    is_open: bool
+    """The condition still holds and nobody has answered."""
+    created_at: AwareDatetime
+    answers: list[AlarmAnswerOption]
+    """Possible answers; empty if it is already answered."""
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -294,6 +598,31 @@ class InvitedMember(Model):
     member: Member
     link: str
     """The sign-in link. It works once and is shown only here."""
+
+
+class AlarmList(Model):
+    items: list[AlarmResponse]
+    """Newest first."""
+    thresholds: dict[str, Any]
+    """The current alarm settings of the run."""
+
+
+class AnsweredAlarm(Model):
+    alarm: AlarmResponse
+    branch_run_id: UUID | None
+    """The branch that a roll back started."""
+
+
+class InterventionList(Model):
+    items: list[InterventionResponse]
+    """Newest first."""
+    actions: dict[str, DetectorActionResponse]
+
+
+class RunSettings(Model):
+    settings: dict[str, Any]
+    """Settings that can be changed during training, with their current values."""
+    changes: list[SettingChangeResponse]
 
 
 class CheckpointTree(Model):

@@ -14,11 +14,11 @@ from backend.cli import (
     detectors,
     effort,
     environments,
+    examples,
     exchange,
     exports,
     importing,
     judges,
-    lessons,
     network,
     notifications,
     onset,
@@ -71,7 +71,8 @@ effort.register(runs.app)
 detecting.register(runs.app)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
-exchange.data_app.add_typer(lessons.app, name="lessons")
+exchange.data_app.add_typer(examples.app, name="examples")
+exchange.data_app.add_typer(examples.app, name="lessons", hidden=True)  # the old spelling
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
 app.command("mcp")(mcp)
@@ -107,7 +108,9 @@ GROUPS = {
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
-derived.add_commands(app, GROUPS, derived.shipped_document())
+EXISTING = {"run": runs.app, "data examples": examples.app}
+"""Groups that also have commands of their own."""
+derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
 
 
 @app.callback()
