@@ -86,7 +86,7 @@ from backend.team import pages as team_pages
 from backend.training import example_operations, example_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
-from backend.web import error_pages, routing
+from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -138,6 +138,7 @@ PAGES = (
     regrading_pages,
     regrading_draft_pages,
     regrading_history_pages,
+    docs_site,
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
@@ -157,7 +158,6 @@ JSON = (
     import_operations,
     network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
@@ -174,6 +174,7 @@ JSON = (
 OPERATIONS = (
     checkpoints_operations,
     example_operations,
+    policies_operations,
     team_operations,
     training_operations,
 )

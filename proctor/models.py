@@ -41,6 +41,17 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
+class EndpointPreset(Model):
+    """A known kind of endpoint."""
+
+    key: str
+    label: str
+    base_url: str
+    model: str
+    note: str
+    needs_key: bool = True
+
+
 class ExampleFileResponse(Model):
     """Uploaded conversations."""
 
@@ -248,6 +259,30 @@ class AlarmAnswerOption(Model):
     label: str
 
 
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class BackendDomainPoliciesConnectionsFinding(Model):
+    """One thing that was tried."""
+
+    check: str
+    status: CheckStatus
+    sentence: str
+    advice: str = ""
+
+
+class PolicyKind(StrEnum):
+    local = "local"
+    openai_api = "openai_api"
+    scripted = "scripted"
+    human = "human"
+    external = "external"
+
+
 class Status(StrEnum):
     queued = "queued"
     running = "running"
@@ -424,6 +459,41 @@ class Member(Model):
     role: Role
     created_at: AwareDatetime
     disabled_at: AwareDatetime | None
+
+
+class PolicyResponse(Model):
+    """A policy. Its key is never shown."""
+
+    id: UUID
+    name: str
+    kind: PolicyKind
+    description: str
+    configuration: dict[str, Any]
+    has_secret: bool
+    created_at: AwareDatetime
+
+
+class ConnectionTestResponse(Job):
+    """What a worker found when it tried the endpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    requested_at: AwareDatetime
+    is_stale: bool
+    """The policy was changed since."""
+    status: CheckStatus | None
+    """The worst finding; null until the test has finished."""
+    findings: list[BackendDomainPoliciesConnectionsFinding]
+    models: list[str]
+    """Models that the endpoint lists."""
+    seconds: float | None
 
 
 class BranchResponse(Model):
