@@ -23,15 +23,11 @@ from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.detectors import scan_operations
 from backend.environments import (
-    continued_play_pages,
     editor_pages,
     import_operations,
     import_pages,
-    network_operations,
-    network_pages,
     play_operations,
     play_pages,
-    trial_operations,
     trial_pages,
     version_pages,
 )
@@ -117,9 +113,7 @@ PAGES = (
     trial_pages,
     version_pages,
     play_pages,
-    continued_play_pages,
     import_pages,
-    network_pages,
     policies_pages,
     evaluation_pages,
     list_pages,
@@ -154,11 +148,6 @@ JSON = (
     onset_operations,
     effort_operations,
     notifications_operations,
-    environments_operations,
-    play_operations,
-    trial_operations,
-    import_operations,
-    network_operations,
     runs_operations,
     policies_operations,
     judge_run_operations,
@@ -178,7 +167,7 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-OPERATIONS = (team_operations,)
+OPERATIONS = (team_operations, environments_operations, play_operations, import_operations)
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -7,9 +7,90 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field, RootModel
 
 from proctor.base import Model
+
+
+class DemonstrationResponse(Model):
+    rollout_id: UUID
+    is_wanted: bool
+    state: str
+    """`marked` or `no longer marked`."""
+
+
+class DraftFile(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft."""
+
+
+class FixtureResponse(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft that contains it."""
+
+
+class TrialResponse(Model):
+    """An episode on a draft. It is not stored as a rollout."""
+
+    task: dict[str, Any]
+    is_waiting: bool
+    """Whether a worker is still computing the answer. Read the trial again."""
+    draft_revision: int
+    """Revision of the draft that answered."""
+    replies: list[str]
+    answer: dict[str, Any]
+    """`opening`, `steps`, `messages`, `columns` [name, value, weight], `reward`, `status`, `error` and traceback."""
+
+
+class ExportedPackage(Model):
+    files: dict[str, str]
+    """Text by path."""
+    added: list[str]
+    """Paths that the version lacks or has in another form."""
+    content_hash: str
+    """Hash of the version."""
+
+
+class NetworkResponse(Model):
+    """The hosts that a manifest requests, and whether the version's servers may reach the network."""
+
+    hosts: list[str]
+    is_open: bool
+    is_granted: bool
+    granted_by: str | None
+    granted_at: AwareDatetime | None
+    is_closed: bool
+    words: str
+
+
+class ImportResponse(Model):
+    """An import with its report."""
+
+    id: UUID
+    name: str
+    kind: str
+    source: str
+    status: str
+    phase: str
+    report: dict[str, Any]
+    block: str
+    columns_from: str | None
+    problems: list[str]
+    """Problems of the current block."""
+    prompt: dict[str, str]
+    """`system` and `user`: the first prompt that a model would read."""
+    environment: str | None
+    """Name of the environment that was created from it."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class ImportLog(Model):
+    log: str
 
 
 class RevokedAccess(Model):
@@ -57,6 +138,70 @@ class SignInSession(Model):
     """Whether this request was made in it."""
 
 
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class Range(RootModel[tuple[float, float]]):
+    root: tuple[float, float] = Field(..., max_length=2, min_length=2)
+
+
+class RewardColumn(Model):
+    name: str
+    weight: float
+    over_episode: str
+    range: Range | None
+
+
+class Split(StrEnum):
+    train = "train"
+    heldout = "heldout"
+
+
+class RolloutStatus(StrEnum):
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+    playing = "playing"
+
+
+class StopReason(StrEnum):
+    done = "done"
+    max_turns = "max_turns"
+    token_limit = "token_limit"
+    unparsable = "unparsable"
+    episode_timeout = "episode_timeout"
+    abandoned = "abandoned"
+
+
+class DiffLineResponse(Model):
+    kind: str
+    """`same`, `added`, `removed` or `gap`."""
+    text: str
+    before: int | None
+    """Line number in the file before."""
+    after: int | None
+
+
+class PackageProblem(Model):
+    path: str
+    line: int
+    key: str
+    message: str
+
+
 class AuditEntry(Model):
     id: UUID
     at: AwareDatetime
@@ -66,6 +211,117 @@ class AuditEntry(Model):
     subject_kind: str
     subject_id: str
     detail: dict[str, Any]
+
+
+class ValidationResponse(Model):
+    is_publishable: bool
+    problems: list[PackageProblem]
+    columns: list[RewardColumn]
+    content_hash: str
+
+
+class DraftResponse(Model):
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+    files: dict[str, str]
+    """Text by path."""
+
+
+class DraftSaved(Model):
+    """The draft after a change, without its files."""
+
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+
+
+class PlayResponse(Model):
+    """A hand-played episode. `phase` is `yours` when it waits for your reply."""
+
+    run_id: UUID
+    rollout_id: UUID
+    environment: str
+    version: int
+    split: Split
+    index: int
+    level: int
+    seed: int
+    phase: str
+    message: str
+    divergence: str
+    revision: int
+    turns: int
+    max_turns: int
+    text: str
+    """The prompt that a model would read now."""
+    observation: dict[str, Any]
+    choices: list[str]
+    """Legal replies, if the manifest names them."""
+    action_schema: dict[str, Any]
+    steps: list[dict[str, Any]]
+    authors: list[str]
+    """Author of each reply: a policy's name, or empty for the person."""
+    columns: dict[str, float]
+    """Reward columns so far."""
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    reward: float | None
+    """Reward of the finished episode."""
+
+
+class VersionResponse(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+
+
+class VersionDetail(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+    manifest: dict[str, Any]
+    files: dict[str, str]
+    """Text by path."""
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+
+
+class CheckRunResponse(Model):
+    run_id: UUID
+    status: RunStatus
+    version: int
+    policy: str | None = None
+    """Policy that also attempts the tasks; null: scripted policies only."""
+    certificate: CheckStatus | None = None
 
 
 class Me(Model):
@@ -98,6 +354,40 @@ class NewToken(Model):
     used_at: AwareDatetime | None
     secret: str
     """Shown only here. Set it as PROCTOR_TOKEN."""
+
+
+class FileDiffResponse(Model):
+    path: str
+    change: str
+    """`added`, `removed` or `changed`."""
+    lines: list[DiffLineResponse]
+
+
+class EnvironmentResponse(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+
+
+class EnvironmentDetail(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+    draft_revision: int
+    draft_updated_at: AwareDatetime
+    is_draft_published: bool
+
+
+class DiffResponse(Model):
+    files: list[FileDiffResponse]
 
 
 class InvitedMember(Model):

@@ -22,7 +22,7 @@ class Namespace:
         kind = getattr(import_module("proctor.models"), model)
         return (kind.model_validate(item) for item in self._client.pages(path, limit=limit, **query))
 
-    def _call(self, model: str, method: str, path: str, how: str, *, poll: str = "", **values: object) -> Any:
+    def _call(self, model: str, method: str, path: str, how: str, /, *, poll: str = "", **values: object) -> Any:
         """`how`: whether the values are sent as the `query` or the `body`; those that are None are left out."""
         sent = {name: value for name, value in values.items() if value is not None}
         answer = self._client.request(method, path, **{how: sent} if how == "query" or sent else {"body": {}})

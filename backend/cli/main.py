@@ -107,7 +107,7 @@ GROUPS = {
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
-derived.add_commands(app, GROUPS, derived.shipped_document())
+derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
 
 
 @app.callback()

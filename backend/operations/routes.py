@@ -92,7 +92,10 @@ def _json_request(operation: Operation) -> list[Parameter]:
         return []
     if operation.uploads:
         return _form_request(operation)
-    source = Query() if operation.method in {"GET", "DELETE"} else Body()
+    if operation.method in {"GET", "DELETE"}:
+        return [_keyword("request", Annotated[operation.request, Query()])]
+    is_optional = not any(field.is_required() for field in operation.request.model_fields.values())
+    source = Body(default_factory=operation.request) if is_optional else Body()
     return [_keyword("request", Annotated[operation.request, source])]
 
 
