@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 from starlette.types import ASGIApp
 
-from backend.checkpoints import export_operations, export_pages
 from backend.checkpoints import operations as checkpoints_operations
 from backend.checkpoints import pages as checkpoints_pages
 from backend.core.events import Hub
@@ -126,7 +125,6 @@ PAGES = (
     compare_pages,
     leaderboard_pages,
     filter_help_pages,
-    export_pages,
     steering_pages,
     example_pages,
     launch_pages,
@@ -149,13 +147,11 @@ JSON = (
     effort_operations,
     notifications_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
     results_operations,
     rollouts_operations,
-    export_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -167,7 +163,15 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
+<<<<<<< HEAD
 OPERATIONS = (team_operations, environments_operations, play_operations, import_operations)
+=======
+OPERATIONS = (
+    checkpoints_operations,
+    policies_operations,
+    team_operations,
+)
+>>>>>>> main
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+<<<<<<< HEAD
 from pathlib import Path
+=======
+>>>>>>> main
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from proctor.client import Client
     from proctor.models import (
         AuditEntry,
+<<<<<<< HEAD
         CertificateResponse,
         CheckRunResponse,
         DemonstrationResponse,
@@ -40,6 +44,25 @@ if TYPE_CHECKING:
         ValidationResponse,
         VersionDetail,
         VersionResponse,
+=======
+        CheckpointResponse,
+        CheckpointTree,
+        ConnectionTestResponse,
+        DiskUsage,
+        EndpointPreset,
+        ExportFormResponse,
+        ExportResponse,
+        InvitedMember,
+        Me,
+        Member,
+        NewToken,
+        PolicyResponse,
+        PruneResult,
+        RevokedAccess,
+        SignInSession,
+        Token,
+        UploadPlan,
+>>>>>>> main
     )
 
 
@@ -51,6 +74,7 @@ class AuditOperations(Namespace):
         return self._list("AuditEntry", "/audit", limit, subject=subject)
 
 
+<<<<<<< HEAD
 class EnvironmentsOperations(Namespace):
     def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
         """List environments by name, each with its latest version.
@@ -643,22 +667,147 @@ class EnvironmentsOperations(Namespace):
             "NetworkResponse",
             "DELETE",
             f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+=======
+class CheckpointsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        policy_id: str | None = None,
+        environment: str | None = None,
+        is_best: bool | None = None,
+        has_weights: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointResponse]:
+        """List checkpoints, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `policy_id`: Policy: its name or id.
+        - `environment`: Environment that the run trained on.
+        - `is_best`: Whether it is the best checkpoint of its run.
+        - `has_weights`: Whether its weights are stored, or were pruned."""
+        return self._list(
+            "CheckpointResponse",
+            "/checkpoints",
+            limit,
+            run_id=run_id,
+            policy_id=policy_id,
+            environment=environment,
+            is_best=is_best,
+            has_weights=has_weights,
+        )
+
+    def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
+        """Show how much disk space weights use, in total or for one run, and how much is left.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`."""
+        return self._call("DiskUsage", "GET", "/checkpoints/disk", "query", run_id=run_id)
+
+    def prune(
+        self,
+        *,
+        checkpoint_ids: Sequence[UUID | str] | None = None,
+        run_id: UUID | str | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        dry_run: bool | None = None,
+    ) -> PruneResult:
+        """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
+
+        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `run_id`: Only checkpoints of this run. Default: of all runs.
+        - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
+        - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.
+        - `dry_run`: Only show what would be pruned."""
+        return self._call(
+            "PruneResult",
+            "POST",
+            "/checkpoints/prune",
+            "body",
+            checkpoint_ids=checkpoint_ids,
+            run_id=run_id,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            dry_run=dry_run,
+        )
+
+    def get_tree(
+        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+    ) -> CheckpointTree:
+        """Show checkpoints as a tree over runs, with the disk space that they use.
+
+        A run is listed below the checkpoint that it starts from. The newest run comes first.
+
+        - `environment`: Only runs that train on this environment.
+        - `policy_id`: Policy: its name or id.
+        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        return self._call(
+            "CheckpointTree",
+            "GET",
+            "/checkpoints/tree",
+            "query",
+            environment=environment,
+            policy_id=policy_id,
+            run_id=run_id,
+        )
+
+    def get(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Show a checkpoint: its held-out reward, its size and why its weights are kept.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "GET",
+            f"/checkpoints/{segment(checkpoint)}",
+            "query",
+        )
+
+    def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
+        """Mark a checkpoint to be kept. No retention rule and no team member can prune it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `release`: Remove the mark: the retention rule of the run decides again."""
+        return self._call(
+            "CheckpointResponse", "POST", f"/checkpoints/{segment(checkpoint)}/keep", "body", release=release
+        )
+
+    def release(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Remove the mark that keeps a checkpoint. The retention rule of its run decides again.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "POST",
+            f"/checkpoints/{segment(checkpoint)}/release",
+>>>>>>> main
             "query",
         )
 
 
+<<<<<<< HEAD
 class ImportsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[ImportResponse]:
         """List the latest imports, newest first."""
         return self._list(
             "ImportResponse",
             "/imports",
+=======
+class ExportsOperations(Namespace):
+    def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
+        """List all forms of export, each with the reason if it is not available for this checkpoint.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._list(
+            "ExportFormResponse",
+            f"/checkpoints/{segment(checkpoint)}/exports/forms",
+>>>>>>> main
             limit,
         )
 
     def start(
         self,
         *,
+<<<<<<< HEAD
         kind: Literal["zip", "git", "remote"] | None = None,
         archive: str | None = None,
         source: str | None = None,
@@ -732,6 +881,74 @@ class ImportsOperations(Namespace):
             "GET",
             f"/imports/{segment(import_id)}/log",
             "query",
+=======
+        checkpoint_id: UUID | str,
+        form: Literal["full", "adapter", "merged", "merged_dequantised", "gguf"] | None = None,
+        licence: str | None = None,
+        gguf_type: str | None = None,
+        is_stored: bool | None = None,
+    ) -> ExportResponse:
+        """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete.
+
+        - `checkpoint_id`: Checkpoint to export.
+        - `form`: Default: all weights, or an adapter merged into its original base model.
+        - `licence`: License as model hubs spell it, such as apache-2.0.
+        - `gguf_type`: Precision of a GGUF file.
+        - `is_stored`: Also keep the unpacked files in the artifact store."""
+        return self._call(
+            "ExportResponse",
+            "POST",
+            "/exports",
+            "body",
+            "/exports/{id}",
+            form=form,
+            licence=licence,
+            gguf_type=gguf_type,
+            is_stored=is_stored,
+            checkpoint_id=checkpoint_id,
+        )
+
+    def list(
+        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+    ) -> Iterator[ExportResponse]:
+        """List exports, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `checkpoint_id`: Only exports of this checkpoint."""
+        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+
+    def get(self, export: str | UUID) -> ExportResponse:
+        """Show an export: its progress, then its passport and model card.
+
+        - `export`: Id of an export."""
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", "/exports/{id}")
+
+    def upload(
+        self,
+        export: str | UUID,
+        *,
+        repository: str,
+        is_private: bool | None = None,
+        token: str | None = None,
+        dry_run: bool | None = None,
+    ) -> UploadPlan:
+        """Upload a verified export to the Hugging Face Hub. With `dry_run`, only show what would be uploaded.
+
+        - `export`: Id of an export.
+        - `repository`: Repository on the Hub: owner/name.
+        - `is_private`: Make a new repository private.
+        - `token`: Hub token with write access. It is encrypted, used once and deleted. Default: the worker's token.
+        - `dry_run`: Only show what would be uploaded."""
+        return self._call(
+            "UploadPlan",
+            "POST",
+            f"/exports/{segment(export)}/hub",
+            "body",
+            repository=repository,
+            is_private=is_private,
+            token=token,
+            dry_run=dry_run,
+>>>>>>> main
         )
 
 
@@ -775,6 +992,238 @@ class MembersOperations(Namespace):
             "RevokedAccess",
             "DELETE",
             f"/members/{segment(member)}/access",
+            "query",
+        )
+
+
+class PoliciesOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name."""
+        return self._list(
+            "PolicyResponse",
+            "/policies",
+            limit,
+        )
+
+    def create_policy(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        kind: Literal["openai_api", "scripted"] | None = None,
+    ) -> PolicyResponse:
+        """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`).
+
+        - `name`: Display name. Names are unique.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `kind`: Default: scripted if `script` is given, else openai_api."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            "/policies",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            kind=kind,
+        )
+
+    def list_presets(self) -> Sequence[EndpointPreset]:
+        """List known kinds of endpoints with their usual base URLs."""
+        return self._call(
+            "",
+            "GET",
+            "/policies/presets",
+            "query",
+        )
+
+    def get_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Show a policy and its configuration. Its key is never shown.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "GET",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def update_policy(
+        self,
+        policy: str | UUID,
+        *,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        name: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> PolicyResponse:
+        """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given.
+
+        - `policy`: Name or id of a policy.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `name`: New name.
+        - `forget_secret`: Remove the stored key."""
+        return self._call(
+            "PolicyResponse",
+            "PATCH",
+            f"/policies/{segment(policy)}",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            forget_secret=forget_secret,
+        )
+
+    def delete_policy(self, policy: str | UUID) -> None:
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
+        """Use another model of the same endpoint.
+
+        - `policy`: Name or id of a policy."""
+        return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse", "POST", f"/policies/{segment(policy)}/test", "query", f"/policies/{policy}/test"
+        )
+
+    def get_connection_test(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Show the latest connection test, with the models that the endpoint lists.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse",
+            "GET",
+            f"/policies/{segment(policy)}/test",
             "query",
         )
 
@@ -860,9 +1309,15 @@ class Operations:
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
+<<<<<<< HEAD
         self.environments = EnvironmentsOperations(client)
         self.imports = ImportsOperations(client)
+=======
+        self.checkpoints = CheckpointsOperations(client)
+        self.exports = ExportsOperations(client)
+>>>>>>> main
         self.members = MembersOperations(client)
+        self.policies = PoliciesOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)

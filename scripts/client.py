@@ -56,6 +56,7 @@ def main() -> int:
             use_single_line_docstring=True,
             field_constraints=True,
             set_default_enum_member=True,
+            strict_nullable=True,
             formatters=[],
             custom_file_header=HEADER,
         )
@@ -231,7 +232,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
             lambda name: name[0] if name[1] in segments else "{{" + name[1] + "}}",
             route["x-proctor"].get("poll", ""),
         )
-        values = ", ".join(part for part in (f"poll=f{poll!r}" if poll else "", known) if part)
+        values = ", ".join(part for part in (f"f{poll!r}" if poll else "", known) if part)
         how = "body" if body else "query"
         files = route["x-proctor"].get("uploads", [])
         statement = f"return self._call({target!r}, {method.upper()!r}, {prefix}{address!r}, {how!r}, {values})"

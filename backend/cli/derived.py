@@ -28,6 +28,8 @@ Renderer = Callable[[Json], None]
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
 _FIELD = re.compile(r"{(\w+)}")
+_PAGING = {"after", "before", "limit"}
+"""Of lists. A result that has its own form may take a `limit` as an ordinary option."""
 _RENDERERS: dict[str, Renderer] = {}
 
 
@@ -70,6 +72,7 @@ class Input:
             if self.is_argument
             else typer.Option(*self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False))
         )
+        info.envvar = self.cli.get("envvar")
         if kind in (int, float):
             info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
         return Parameter(
@@ -80,8 +83,8 @@ class Input:
         )
 
     def _flags(self, kind: type) -> list[str]:
-        named = self.cli.get("option", f"--{self.name.replace('_', '-')}")
-        if kind is bool and self.schema.get("default") is True:
+        named: str = self.cli.get("option", f"--{self.name.replace('_', '-')}")
+        if kind is bool and self.schema.get("default") is not False and "/" not in named:
             named = f"{named}/--no-{named.removeprefix('--')}"
         return [named, *self.cli.get("aliases", ())]
 
@@ -119,7 +122,8 @@ class Described:
         path = self.path.format(
             **{each.name: quote(str(values.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
         )
-        sent = {name: value for name, value in values.items() if value is not None}
+        defaults = {each.name: each.schema.get("default") for each in self.inputs}
+        sent = {name: value for name, value in values.items() if value not in (None, [], defaults[name])}
         if self.extension.get("downloads"):
             file = client.download(path, given["out"], **sent)
             return {"file": str(file), "bytes": file.stat().st_size}
@@ -214,6 +218,9 @@ def described(document: Json) -> Iterator[Described]:
             extension = route.get("x-proctor", {})
             if "command" not in extension:
                 continue
+            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
+            result = answer.get("content", {}).get("application/json", {}).get("schema", {})
+            is_list = "Page_" in result.get("$ref", "")
             inputs = [
                 Input(
                     each["name"],
@@ -223,7 +230,7 @@ def described(document: Json) -> Iterator[Described]:
                     each.get("description", ""),
                 )
                 for each in route.get("parameters", ())
-                if each["name"] not in {"after", "before", "limit"}
+                if each["name"] not in _PAGING - (set() if is_list else {"limit"})
             ]
             contents = route.get("requestBody", {}).get("content", {})
             body = next((content["schema"] for content in contents.values()), None)
@@ -233,15 +240,13 @@ def described(document: Json) -> Iterator[Described]:
                     Input(name, resolve(each), name in model.get("required", ()), False, each.get("description", ""))
                     for name, each in model.get("properties", {}).items()
                 ]
-            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
-            result = answer.get("content", {}).get("application/json", {}).get("schema", {})
             yield Described(
                 id=route["operationId"],
                 method=method.upper(),
                 path=path.removeprefix("/api/v1"),
                 summary=route.get("description", ""),
                 inputs=tuple(inputs),
-                is_list="Page_" in result.get("$ref", ""),
+                is_list=is_list,
                 sends_body=body is not None,
                 extension=extension,
             )

@@ -57,7 +57,6 @@ app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
-app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
@@ -86,7 +85,6 @@ app.add_typer(detectors.app, name="detectors")
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
-app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 
 
@@ -102,12 +100,19 @@ def _tell_version(wanted: bool) -> None:
 
 
 GROUPS = {
+    "checkpoints": checkpoints.app,
+    "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
+<<<<<<< HEAD
 derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
+=======
+GROUPS["policy"].command("models")(policies.list_models)
+derived.add_commands(app, GROUPS, derived.shipped_document())
+>>>>>>> main
 
 
 @app.callback()

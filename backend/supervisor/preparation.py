@@ -108,7 +108,7 @@ def furnish(*, is_local: bool) -> dict[str, str | None]:
     """Everything that the services want to be there; each is idempotent."""
     from backend.core.session import transaction
     from backend.environments.service import import_builtins
-    from backend.runs.service import ensure_scripted_policies
+    from backend.policies.service import ensure_scripted_policies
     from backend.team.service import first_admin_link, issue_local_token
 
     with transaction() as session:

@@ -14,13 +14,13 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.hub_tokens import message_of, token_of
+from backend.checkpoints.hub import message_of, token_of
 from backend.checkpoints.tables import Export
 from backend.core.artifacts import open_file
 from backend.core.events import announce
+from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.checkpoints.exports import ExportOptions, HubUpload
-from backend.policies.secrets import SecretUnreadable
 from workers.storage.digests import digest_of
 from workers.tasks.registry import JobContext
 
