@@ -163,15 +163,14 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-<<<<<<< HEAD
-OPERATIONS = (team_operations, environments_operations, play_operations, import_operations)
-=======
 OPERATIONS = (
     checkpoints_operations,
     policies_operations,
     team_operations,
+    environments_operations,
+    play_operations,
+    import_operations,
 )
->>>>>>> main
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -171,8 +171,6 @@ class SignInSession(Model):
     """Whether this request was made in it."""
 
 
-<<<<<<< HEAD
-=======
 class CheckStatus(StrEnum):
     passed = "passed"
     warned = "warned"
@@ -236,37 +234,6 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
-class ExportFormResponse(Model):
-    """A form of export for a checkpoint."""
-
-    form: ExportForm
-    title: str
-    help: str
-    refusal: str | None
-    """Why it is not available; null if it is."""
-    is_default: bool
-
-
-class KeepReason(StrEnum):
-    """
-    Why the weights of a checkpoint are kept.
-    """
-
-    untrained = "untrained"
-    warm_up = "warm_up"
-    best = "best"
-    last = "last"
-    every = "every"
-    marked = "marked"
-    exported = "exported"
-    evaluated = "evaluated"
-    studied = "studied"
-    branched = "branched"
-    playing = "playing"
-    resume = "resume"
-
-
->>>>>>> main
 class RunStatus(StrEnum):
     queued = "queued"
     running = "running"
@@ -274,14 +241,6 @@ class RunStatus(StrEnum):
     stopped = "stopped"
     completed = "completed"
     failed = "failed"
-
-
-<<<<<<< HEAD
-class CheckStatus(StrEnum):
-    passed = "passed"
-    warned = "warned"
-    failed = "failed"
-    skipped = "skipped"
 
 
 class Range(RootModel[tuple[float, float]]):
@@ -330,7 +289,38 @@ class PackageProblem(Model):
     line: int
     key: str
     message: str
-=======
+
+
+class ExportFormResponse(Model):
+    """A form of export for a checkpoint."""
+
+    form: ExportForm
+    title: str
+    help: str
+    refusal: str | None
+    """Why it is not available; null if it is."""
+    is_default: bool
+
+
+class KeepReason(StrEnum):
+    """
+    Why the weights of a checkpoint are kept.
+    """
+
+    untrained = "untrained"
+    warm_up = "warm_up"
+    best = "best"
+    last = "last"
+    every = "every"
+    marked = "marked"
+    exported = "exported"
+    evaluated = "evaluated"
+    studied = "studied"
+    branched = "branched"
+    playing = "playing"
+    resume = "resume"
+
+
 class RunOrigin(Model):
     """The checkpoint that a run starts from."""
 
@@ -338,7 +328,6 @@ class RunOrigin(Model):
     run: str
     stage: str
     step: int
->>>>>>> main
 
 
 class AuditEntry(Model):
@@ -352,7 +341,32 @@ class AuditEntry(Model):
     detail: dict[str, Any]
 
 
-<<<<<<< HEAD
+class CheckpointResponse(Model):
+    """Saved weights of a policy at a training step."""
+
+    id: UUID
+    policy_id: UUID
+    policy: str
+    run_id: UUID | None
+    stage: str
+    step: int
+    heldout_reward: float | None
+    heldout: dict[str, Any]
+    heldout_interval: HeldoutInterval | None
+    """95% confidence interval of the held-out reward."""
+    is_best: bool
+    adapter: dict[str, Any] | None
+    """Base model and settings of a LoRA adapter; null if all weights are stored."""
+    size_bytes: int
+    is_kept: bool
+    """Whether a team member marked it to be kept."""
+    kept_by: list[KeepReason]
+    """Why its weights are kept; empty if the retention rule of its run may delete them."""
+    pruned_at: AwareDatetime | None
+    """When its weights were deleted. Its results stay."""
+    created_at: AwareDatetime
+
+
 class ValidationResponse(Model):
     is_publishable: bool
     problems: list[PackageProblem]
@@ -462,31 +476,6 @@ class CheckRunResponse(Model):
     policy: str | None = None
     """Policy that also attempts the tasks; null: scripted policies only."""
     certificate: CheckStatus | None = None
-=======
-class CheckpointResponse(Model):
-    """Saved weights of a policy at a training step."""
-
-    id: UUID
-    policy_id: UUID
-    policy: str
-    run_id: UUID | None
-    stage: str
-    step: int
-    heldout_reward: float | None
-    heldout: dict[str, Any]
-    heldout_interval: HeldoutInterval | None
-    """95% confidence interval of the held-out reward."""
-    is_best: bool
-    adapter: dict[str, Any] | None
-    """Base model and settings of a LoRA adapter; null if all weights are stored."""
-    size_bytes: int
-    is_kept: bool
-    """Whether a team member marked it to be kept."""
-    kept_by: list[KeepReason]
-    """Why its weights are kept; empty if the retention rule of its run may delete them."""
-    pruned_at: AwareDatetime | None
-    """When its weights were deleted. Its results stay."""
-    created_at: AwareDatetime
 
 
 class ExportResponse(Job):
@@ -533,7 +522,6 @@ class UploadPlan(Model):
     bytes: int
     upload: HubUpload | None = None
     """The upload that was queued; null for a dry run."""
->>>>>>> main
 
 
 class Me(Model):
@@ -603,7 +591,6 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
-<<<<<<< HEAD
 class FileDiffResponse(Model):
     path: str
     change: str
@@ -621,6 +608,15 @@ class EnvironmentResponse(Model):
     latest: VersionResponse | None
 
 
+class PruneResult(Model):
+    dry_run: bool
+    freed_bytes: int
+    pruned: list[CheckpointResponse]
+    refused: list[CheckpointResponse]
+    """Selected checkpoints that are in use; `kept_by` lists the reasons."""
+    run_id: UUID | None = None
+
+
 class EnvironmentDetail(Model):
     name: str
     description: str
@@ -636,15 +632,6 @@ class EnvironmentDetail(Model):
 
 class DiffResponse(Model):
     files: list[FileDiffResponse]
-=======
-class PruneResult(Model):
-    dry_run: bool
-    freed_bytes: int
-    pruned: list[CheckpointResponse]
-    refused: list[CheckpointResponse]
-    """Selected checkpoints that are in use; `kept_by` lists the reasons."""
-    run_id: UUID | None = None
->>>>>>> main
 
 
 class InvitedMember(Model):

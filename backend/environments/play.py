@@ -20,7 +20,7 @@ from backend.environments.drafts import locked_draft, write_draft
 from backend.environments.play_queries import add_rollout, human_policy, replies_of, rollout_of_play, task_of_play
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.policies.options import chosen_mover
+from backend.policies.queries import get_policy_option
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.audit import audit
@@ -237,7 +237,7 @@ def let_policy_play(
 ) -> None:
     """The policy plays the next `moves` turns, or to the end; the person may go on by hand after them."""
     state = state_in_hand(session, actor, run, revision)
-    mover = chosen_mover(session, key)
+    mover = get_policy_option(session, key)
     wanted = state.total if moves is None else max(1, min(moves, state.total))
     replies = replies_of(session, run)
     audit(session, actor, "play.let_policy_play", "run", run.id, policy=mover["name"], moves=wanted)

@@ -17,15 +17,10 @@ from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode, weig
 from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunKind, RunStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
 from backend.environments.tables import Environment, EnvironmentVersion
-<<<<<<< HEAD:backend/environments/play_queries.py
 from backend.errors import NotFound
-from backend.policies.options import Mover, movers
+from backend.policies.queries import PolicyOption, policy_options
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
-=======
-from backend.policies.queries import PolicyOption, policy_options
-from backend.rollouts.tables import Rollout, Task
->>>>>>> main:backend/environments/play_view.py
 from backend.runs.tables import Run
 from backend.web.transcripts import Entry, transcript_of
 

@@ -18,12 +18,7 @@ from backend.environments.export import complete_package
 from backend.environments.network_grants import NetworkState, network_state
 from backend.environments.queries import DRAFT, CheckRun
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
-<<<<<<< HEAD
-from backend.policies.options import Mover, movers
-=======
-from backend.errors import NotFound
 from backend.policies.queries import PolicyOption, policy_options
->>>>>>> main
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page

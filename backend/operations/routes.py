@@ -94,15 +94,9 @@ def _json_request(operation: Operation) -> list[Parameter]:
         return _form_request(operation)
     if operation.method in {"GET", "DELETE"}:
         return [_keyword("request", Annotated[operation.request, Query()])]
-<<<<<<< HEAD
-    is_optional = not any(field.is_required() for field in operation.request.model_fields.values())
-    source = Body(default_factory=operation.request) if is_optional else Body()
-    return [_keyword("request", Annotated[operation.request, source])]
-=======
     may_be_empty = not any(field.is_required() for field in operation.request.model_fields.values())
     default = Body(default_factory=operation.request) if may_be_empty else Body()
     return [_keyword("request", Annotated[operation.request, default])]
->>>>>>> main
 
 
 def _form_request(operation: Operation) -> list[Parameter]:
