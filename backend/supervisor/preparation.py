@@ -80,7 +80,7 @@ def explain_unknown_revision(revision: str) -> str:
         return (
             f"this database was written by Proctor 0.1 (schema revision {revision}), and {this} cannot open it before "
             "it is converted. Nothing was changed. Run `proctor migrate-data` with the same --data and settings: it "
-            "makes a backup, then converts the database. See docs/operate/upgrade.md"
+            "makes a backup, then converts the database. See docs/upgrade.md"
         )
     return (
         f"this database has schema revision {revision}, which {this} does not know: it was written by a newer "
