@@ -1,9 +1,11 @@
 """Imports: a foreign package is taken in, looked at by a job, and becomes an environment when its author says so."""
 
+from __future__ import annotations
+
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
@@ -24,7 +26,9 @@ from backend.environments.import_sources import checked_url
 from backend.environments.tables import Environment, EnvironmentImport
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:  # workers read packages too, and never load the web
+    from backend.web.identity import Actor
 
 GIT, REMOTE = "git", "remote"
 """Kinds of imports whose files are not there yet, and of servers that somebody else runs."""
