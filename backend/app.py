@@ -152,7 +152,6 @@ JSON = (
     question_run_operations,
     scan_operations,
     results_operations,
-    rollouts_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -167,6 +166,7 @@ JSON = (
 OPERATIONS = (
     checkpoints_operations,
     policies_operations,
+    rollouts_operations,
     team_operations,
     environments_operations,
     play_operations,
