@@ -31,10 +31,12 @@ if TYPE_CHECKING:
         ExportedPackage,
         ExportFormResponse,
         ExportResponse,
+        FilterFields,
         FixtureResponse,
         ImportLog,
         ImportResponse,
         InvitedMember,
+        ListedRolloutResponse,
         Me,
         Member,
         NetworkResponse,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
         PolicyResponse,
         PruneResult,
         RevokedAccess,
+        RolloutCount,
         SignInSession,
         Token,
         TrialResponse,
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
         ValidationResponse,
         VersionDetail,
         VersionResponse,
+        View,
+        WholeRolloutResponse,
     )
 
 
@@ -1222,6 +1227,126 @@ class PoliciesOperations(Namespace):
         )
 
 
+class RolloutsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ListedRolloutResponse]:
+        """List a run's rollouts. `where` filters (`has flag and win = 0`), `sort` orders, `columns` picks.
+
+        `GET /runs/{run}/filter-words` lists the fields that they can use.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._list(
+            "ListedRolloutResponse",
+            "/rollouts",
+            limit,
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def count(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+    ) -> RolloutCount:
+        """Count a run's rollouts that pass a filter, and all of them.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._call(
+            "RolloutCount",
+            "GET",
+            "/rollouts/count",
+            "query",
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def get(self, rollout: str | UUID) -> WholeRolloutResponse:
+        """Read one rollout with its steps, messages and tokens.
+
+        - `rollout`: Id of a rollout."""
+        return self._call(
+            "WholeRolloutResponse",
+            "GET",
+            f"/rollouts/{segment(rollout)}",
+            "query",
+        )
+
+    def list_filter_fields(self, run: str | UUID) -> FilterFields:
+        """List the fields that filters and sort orders of a run's rollouts can use.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "FilterFields",
+            "GET",
+            f"/runs/{segment(run)}/filter-words",
+            "query",
+        )
+
+
 class SessionsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[SignInSession]:
         """List your browser sessions, most recently used first."""
@@ -1298,6 +1423,42 @@ class TokensOperations(Namespace):
         )
 
 
+class ViewsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[View]:
+        """List your saved views, then those that others share."""
+        return self._list(
+            "View",
+            "/views",
+            limit,
+        )
+
+    def save(
+        self, *, name: str, filter: str | None = None, sort: str | None = None, is_shared: bool | None = None
+    ) -> View:
+        """Save a filter and a sort order under a name. It replaces your view of the same name.
+
+        - `name`: Name.
+        - `filter`: Filter. Default: all rollouts.
+        - `sort`: Sort order, such as `-reward`.
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "POST", "/views", "body", name=name, filter=filter, sort=sort, is_shared=is_shared)
+
+    def update(self, view: str | UUID, *, name: str | None = None, is_shared: bool | None = None) -> View:
+        """Rename a view, or share it or stop sharing it.
+
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
+
+    def delete(self, view: str | UUID) -> None:
+        """Delete a view. Its rollouts stay."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/views/{segment(view)}",
+            "query",
+        )
+
+
 class Operations:
     """All operations by noun."""
 
@@ -1309,6 +1470,8 @@ class Operations:
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.policies = PoliciesOperations(client)
+        self.rollouts = RolloutsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
+        self.views = ViewsOperations(client)

@@ -133,6 +133,27 @@ class EndpointPreset(Model):
     needs_key: bool = True
 
 
+class RolloutCount(Model):
+    """Number of a run's rollouts that pass a filter."""
+
+    matching: int
+    total: int
+
+
+class View(Model):
+    """A saved view."""
+
+    id: UUID
+    name: str
+    filter: str
+    sort: str
+    is_shared: bool
+    is_own: bool
+    owner: str
+    """Name of the member who saved it."""
+    created_at: AwareDatetime
+
+
 class Role(StrEnum):
     """
     What a member may do. Each role may do all that the roles before it may.
@@ -169,6 +190,70 @@ class SignInSession(Model):
     expires_at: AwareDatetime
     is_current: bool = False
     """Whether this request was made in it."""
+
+
+class FieldResponse(Model):
+    """A field that filters can use."""
+
+    name: str
+    kind: str
+    help: str
+    choices: list[str]
+    operators: list[str]
+
+
+class Split(StrEnum):
+    train = "train"
+    heldout = "heldout"
+
+
+class Phase(StrEnum):
+    """
+    Why a rollout was played.
+    """
+
+    evaluation = "evaluation"
+    check = "check"
+    play = "play"
+    warm_up = "warm_up"
+    train = "train"
+    heldout = "heldout"
+    canary = "canary"
+
+
+class RolloutStatus(StrEnum):
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+    playing = "playing"
+
+
+class StopReason(StrEnum):
+    done = "done"
+    max_turns = "max_turns"
+    token_limit = "token_limit"
+    unparsable = "unparsable"
+    episode_timeout = "episode_timeout"
+    abandoned = "abandoned"
+
+
+class ErrorKind(StrEnum):
+    """
+    At which boundary a failed rollout broke.
+    """
+
+    policy = "policy"
+    environment = "environment"
+    sandbox = "sandbox"
+    judge = "judge"
+    limit = "limit"
+
+
+class Verdict(StrEnum):
+    honest = "honest"
+    hack = "hack"
+    broken_reward = "broken_reward"
+    unsure = "unsure"
 
 
 class CheckStatus(StrEnum):
@@ -252,27 +337,6 @@ class RewardColumn(Model):
     weight: float
     over_episode: str
     range: Range | None
-
-
-class Split(StrEnum):
-    train = "train"
-    heldout = "heldout"
-
-
-class RolloutStatus(StrEnum):
-    completed = "completed"
-    failed = "failed"
-    cancelled = "cancelled"
-    playing = "playing"
-
-
-class StopReason(StrEnum):
-    done = "done"
-    max_turns = "max_turns"
-    token_limit = "token_limit"
-    unparsable = "unparsable"
-    episode_timeout = "episode_timeout"
-    abandoned = "abandoned"
 
 
 class DiffLineResponse(Model):
@@ -576,6 +640,60 @@ class ConnectionTestResponse(Job):
     seconds: float | None
 
 
+class WholeRolloutResponse(Model):
+    """A rollout with its conversation."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    opening: dict[str, Any]
+    """Observation of the reset."""
+    steps: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+    tokens: dict[str, Any] | None
+    """Token ids or texts with their log-probabilities, where the policy reports them."""
+
+
+class FilterFields(Model):
+    """Names that filters and sort orders of one run can use."""
+
+    fields: list[FieldResponse]
+    sorts: list[str]
+
+
 class NewToken(Model):
     id: UUID
     name: str
@@ -589,6 +707,57 @@ class NewToken(Model):
     used_at: AwareDatetime | None
     secret: str
     """Shown only here. Set it as PROCTOR_TOKEN."""
+
+
+class ListedRolloutResponse(Model):
+    """A rollout in a list."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    flags: list[str]
+    """Detectors that flagged it."""
+    verdict: Verdict | None
+    """The latest verdict."""
+    judges: dict[str, float | None]
+    """Scores by judge."""
+    questions: dict[str, str | None]
+    """Answers by question."""
+    values: dict[str, Any] | None = None
+    """Values of the requested `columns`."""
 
 
 class FileDiffResponse(Model):
