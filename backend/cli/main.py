@@ -109,7 +109,7 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(policies.list_models)
-EXISTING = {"run": runs.app, "data examples": examples.app}
+EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
 """Groups that also have commands of their own."""
 derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
 
