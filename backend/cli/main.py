@@ -8,15 +8,15 @@ import typer
 
 from backend.cli import (
     checkpoints,
-    consequences,
     derived,
-    detecting,
     detectors,
+    draft_score,
     effort,
     environments,
     exchange,
     exports,
     importing,
+    interventions,
     judges,
     lessons,
     network,
@@ -68,7 +68,7 @@ runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
 onset.register(runs.app)
 effort.register(runs.app)
-detecting.register(runs.app)
+runs.app.command("interventions")(interventions.interventions)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
@@ -81,7 +81,7 @@ app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
 app.add_typer(review.app, name="review")
-consequences.register(review.app, runs.app, environments.app)
+environments.app.command("score-draft")(draft_score.score_draft)
 app.add_typer(detectors.app, name="detectors")
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
