@@ -3,15 +3,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from proctor.namespace import Namespace, segment
 
 if TYPE_CHECKING:
     from proctor.client import Client
-    from proctor.models import AuditEntry, InvitedMember, Me, Member, NewToken, RevokedAccess, SignInSession, Token
+    from proctor.models import (
+        AssignedItems,
+        AuditEntry,
+        CheckpointResponse,
+        CheckpointTree,
+        ClusterReviewed,
+        DetectorDetail,
+        DetectorResponse,
+        DetectorScan,
+        DetectorSettingsResponse,
+        DiskUsage,
+        ExportFormResponse,
+        ExportResponse,
+        FixtureResponse,
+        FlagResponse,
+        InvitedMember,
+        Me,
+        Member,
+        NewToken,
+        PruneResult,
+        ReviewItemDetail,
+        ReviewItemResponse,
+        ReviewStats,
+        RevokedAccess,
+        Safeguards,
+        SignInSession,
+        TeamReview,
+        Token,
+        UploadPlan,
+        VerdictResponse,
+    )
 
 
 class AuditOperations(Namespace):
@@ -20,6 +50,381 @@ class AuditOperations(Namespace):
 
         - `subject`: Only changes of this kind of subject, such as `run`."""
         return self._list("AuditEntry", "/audit", limit, subject=subject)
+
+
+class CheckpointsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        policy_id: str | None = None,
+        environment: str | None = None,
+        is_best: bool | None = None,
+        has_weights: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointResponse]:
+        """List checkpoints, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `policy_id`: Policy: its name or id.
+        - `environment`: Environment that the run trained on.
+        - `is_best`: Whether it is the best checkpoint of its run.
+        - `has_weights`: Whether its weights are stored, or were pruned."""
+        return self._list(
+            "CheckpointResponse",
+            "/checkpoints",
+            limit,
+            run_id=run_id,
+            policy_id=policy_id,
+            environment=environment,
+            is_best=is_best,
+            has_weights=has_weights,
+        )
+
+    def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
+        """Show how much disk space weights use, in total or for one run, and how much is left.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`."""
+        return self._call("DiskUsage", "GET", "/checkpoints/disk", "query", run_id=run_id)
+
+    def prune(
+        self,
+        *,
+        checkpoint_ids: Sequence[UUID | str] | None = None,
+        run_id: UUID | str | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        dry_run: bool | None = None,
+    ) -> PruneResult:
+        """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
+
+        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `run_id`: Only checkpoints of this run. Default: of all runs.
+        - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
+        - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.
+        - `dry_run`: Only show what would be pruned."""
+        return self._call(
+            "PruneResult",
+            "POST",
+            "/checkpoints/prune",
+            "body",
+            checkpoint_ids=checkpoint_ids,
+            run_id=run_id,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            dry_run=dry_run,
+        )
+
+    def get_tree(
+        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+    ) -> CheckpointTree:
+        """Show checkpoints as a tree over runs, with the disk space that they use.
+
+        A run is listed below the checkpoint that it starts from. The newest run comes first.
+
+        - `environment`: Only runs that train on this environment.
+        - `policy_id`: Policy: its name or id.
+        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        return self._call(
+            "CheckpointTree",
+            "GET",
+            "/checkpoints/tree",
+            "query",
+            environment=environment,
+            policy_id=policy_id,
+            run_id=run_id,
+        )
+
+    def get(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Show a checkpoint: its held-out reward, its size and why its weights are kept.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "GET",
+            f"/checkpoints/{segment(checkpoint)}",
+            "query",
+        )
+
+    def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
+        """Mark a checkpoint to be kept. No retention rule and no team member can prune it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `release`: Remove the mark: the retention rule of the run decides again."""
+        return self._call(
+            "CheckpointResponse", "POST", f"/checkpoints/{segment(checkpoint)}/keep", "body", release=release
+        )
+
+    def release(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Remove the mark that keeps a checkpoint. The retention rule of its run decides again.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "POST",
+            f"/checkpoints/{segment(checkpoint)}/release",
+            "query",
+        )
+
+
+class DetectorsOperations(Namespace):
+    def list(self, *, environment: str | None = None, limit: int | None = None) -> Iterator[DetectorResponse]:
+        """List built-in detectors and graders that raise flags, with their precision. Most flags first.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
+        """Show a detector: its method, thresholds, record by environment and suggested cut-off.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._call("DetectorDetail", "GET", f"/detectors/{segment(detector)}", "query", environment=environment)
+
+    def replace_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Replace the settings of a detector for an environment. An empty request restores the defaults."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PUT",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def change_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float | None] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Change settings of a detector for an environment. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PATCH",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def start_scan(
+        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+    ) -> DetectorScan:
+        """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
+
+        Returns the current scan if one is queued or running.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. May be given several times. Default: the settings of the run and its environment."""
+        return self._call(
+            "DetectorScan",
+            "POST",
+            f"/runs/{segment(run)}/detection",
+            "body",
+            poll="/runs/{run_id}/detection",
+            altered=altered,
+            thresholds=thresholds,
+        )
+
+    def get_scan(self, run: str | UUID) -> DetectorScan | None:
+        """Show the newest scan of a run, its progress and its new flags. Null if there is none.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "",
+            "GET",
+            f"/runs/{segment(run)}/detection",
+            "query",
+        )
+
+
+class ExportsOperations(Namespace):
+    def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
+        """List all forms of export, each with the reason if it is not available for this checkpoint.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._list(
+            "ExportFormResponse",
+            f"/checkpoints/{segment(checkpoint)}/exports/forms",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        checkpoint_id: UUID | str,
+        form: Literal["full", "adapter", "merged", "merged_dequantised", "gguf"] | None = None,
+        licence: str | None = None,
+        gguf_type: str | None = None,
+        is_stored: bool | None = None,
+    ) -> ExportResponse:
+        """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete.
+
+        - `checkpoint_id`: Checkpoint to export.
+        - `form`: Default: all weights, or an adapter merged into its original base model.
+        - `licence`: License as model hubs spell it, such as apache-2.0.
+        - `gguf_type`: Precision of a GGUF file.
+        - `is_stored`: Also keep the unpacked files in the artifact store."""
+        return self._call(
+            "ExportResponse",
+            "POST",
+            "/exports",
+            "body",
+            poll="/exports/{id}",
+            form=form,
+            licence=licence,
+            gguf_type=gguf_type,
+            is_stored=is_stored,
+            checkpoint_id=checkpoint_id,
+        )
+
+    def list(
+        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+    ) -> Iterator[ExportResponse]:
+        """List exports, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `checkpoint_id`: Only exports of this checkpoint."""
+        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+
+    def get(self, export: str | UUID) -> ExportResponse:
+        """Show an export: its progress, then its passport and model card.
+
+        - `export`: Id of an export."""
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+
+    def upload(
+        self,
+        export: str | UUID,
+        *,
+        repository: str,
+        is_private: bool | None = None,
+        token: str | None = None,
+        dry_run: bool | None = None,
+    ) -> UploadPlan:
+        """Upload a verified export to the Hugging Face Hub. With `dry_run`, only show what would be uploaded.
+
+        - `export`: Id of an export.
+        - `repository`: Repository on the Hub: owner/name.
+        - `is_private`: Make a new repository private.
+        - `token`: Hub token with write access. It is encrypted, used once and deleted. Default: the worker's token.
+        - `dry_run`: Only show what would be uploaded."""
+        return self._call(
+            "UploadPlan",
+            "POST",
+            f"/exports/{segment(export)}/hub",
+            "body",
+            repository=repository,
+            is_private=is_private,
+            token=token,
+            dry_run=dry_run,
+        )
+
+
+class FixturesOperations(Namespace):
+    def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[FixtureResponse]:
+        """List the reviewed episodes that certificates replay, then withdrawn ones."""
+        return self._list(
+            "FixtureResponse",
+            f"/environments/{segment(name)}/judged-fixtures",
+            limit,
+        )
+
+    def update(self, fixture: str | UUID, *, bound: float) -> FixtureResponse:
+        """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture.
+
+        - `fixture`: Id of a fixture.
+        - `bound`: Highest reward of a hack, or lowest of an honest episode."""
+        return self._call("FixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound)
+
+    def withdraw(self, fixture: str | UUID) -> FixtureResponse:
+        """Withdraw a fixture: certificates no longer replay it. It stays in the history.
+
+        - `fixture`: Id of a fixture."""
+        return self._call(
+            "FixtureResponse",
+            "DELETE",
+            f"/fixtures/{segment(fixture)}",
+            "query",
+        )
+
+    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> FixtureResponse:
+        """Have all future certificates replay a rollout that was judged a hack or honest.
+
+        - `bound`: Highest reward of a hack, or lowest of an honest episode. Needs the role author. Default: the version's floor for a hack, the stored reward for an honest episode."""
+        return self._call("FixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+
+
+class FlagsOperations(Namespace):
+    def list(
+        self,
+        *,
+        shown: Literal["unreviewed", "reviewed", "all"] | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[FlagResponse]:
+        """List flags, newest first.
+
+        - `shown`: Flags to list.
+        - `detector`: Flags of this detector only.
+        - `environment`: Flags of this environment only.
+        - `run`: Flags of this run only: its id, the end of it, or `last`."""
+        return self._list(
+            "FlagResponse", "/flags", limit, shown=shown, detector=detector, environment=environment, run=run
+        )
+
+    def get(self, flag: str | UUID) -> FlagResponse:
+        """Show a flag with its evidence.
+
+        - `flag`: Id of a flag."""
+        return self._call(
+            "FlagResponse",
+            "GET",
+            f"/flags/{segment(flag)}",
+            "query",
+        )
+
+    def list_verdicts(self, flag: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on a flag and its rollout, newest first.
+
+        - `flag`: Id of a flag."""
+        return self._list(
+            "VerdictResponse",
+            f"/flags/{segment(flag)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        flag: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on what was flagged. It counts for every flag on the same rollout.
+
+        - `flag`: Id of a flag.
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
+        )
 
 
 class MembersOperations(Namespace):
@@ -66,6 +471,284 @@ class MembersOperations(Namespace):
         )
 
 
+class ReviewOperations(Namespace):
+    def assign_items(
+        self,
+        *,
+        person: str,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        item: str | None = None,
+        count: int | None = None,
+    ) -> AssignedItems:
+        """Assign a reviewer to an item, or to the first unassigned items of the queue.
+
+        Several people may be assigned to the same item.
+
+        - `person`: `me`, or the email address or id of a member.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `item`: An item. Default: the first unassigned items of the queue.
+        - `count`: Number of unassigned items to take."""
+        return self._call(
+            "AssignedItems",
+            "POST",
+            "/review/assignments",
+            "body",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            person=person,
+            item=item,
+            count=count,
+        )
+
+    def list_items(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ReviewItemResponse]:
+        """List the review queue in its order.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._list(
+            "ReviewItemResponse",
+            "/review/items",
+            limit,
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def show_item(
+        self,
+        item: str | UUID,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            f"/review/items/{segment(item)}",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def assign_item(self, item: str | UUID, *, person: UUID | str) -> AssignedItems:
+        """Assign a reviewer to an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `person`: Id of the reviewer."""
+        return self._call("AssignedItems", "POST", f"/review/items/{segment(item)}/assignments", "body", person=person)
+
+    def unassign_item(self, item: str | UUID, person_id: str | UUID) -> None:
+        """Remove a reviewer from an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/review/items/{segment(item)}/assignments/{segment(person_id)}",
+            "query",
+        )
+
+    def judge_cluster(
+        self, item: str | UUID, *, verdict: Literal["honest", "hack", "broken_reward", "unsure"]
+    ) -> ClusterReviewed:
+        """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `verdict`: The verdict that reviewers agreed on, or `unsure` to take it back."""
+        return self._call("ClusterReviewed", "POST", f"/review/items/{segment(item)}/cluster", "body", verdict=verdict)
+
+    def list_verdicts(self, item: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on an item, newest first.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        item: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        evidence: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
+
+        One record is stored per flag on the rollout.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `comment`: Reason for the verdict.
+        - `evidence`: You saw the evidence before you decided."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+            verdict=verdict,
+            comment=comment,
+            evidence=evidence,
+        )
+
+    def next_item(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show the next item to review with its conversation.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            "/review/next",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def get_stats(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+    ) -> ReviewStats:
+        """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._call(
+            "ReviewStats",
+            "GET",
+            "/review/stats",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def set_target(self, *, per_day: int) -> ReviewStats:
+        """Set how many items you intend to review per day.
+
+        - `per_day`: Number of items that you intend to review per day."""
+        return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
+
+    def undo_verdict(self, *, verdict: UUID | str | None = None, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
+
+        The verdict stays in the history.
+
+        - `verdict`: Id of your verdict. Default: your latest one in force."""
+        return self._list("VerdictResponse", "/review/undo", limit, verdict=verdict)
+
+    def give_rollout_verdict(
+        self,
+        rollout_id: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on a rollout, flagged or not.
+
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/rollouts/{segment(rollout_id)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+    def get_safeguards(self, run: str | UUID) -> Safeguards:
+        """Report the safeguards of a run's reward: certificate, detectors, verdicts, audit sample, fixtures.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "Safeguards",
+            "GET",
+            f"/runs/{segment(run)}/safeguards",
+            "query",
+        )
+
+
 class SessionsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[SignInSession]:
         """List your browser sessions, most recently used first."""
@@ -101,6 +784,15 @@ class TeamOperations(Namespace):
             "Me",
             "GET",
             "/me",
+            "query",
+        )
+
+    def get_review(self) -> TeamReview:
+        """Report what waits for review and since when, who reviews how much, and how far reviewers agree."""
+        return self._call(
+            "TeamReview",
+            "GET",
+            "/team/review",
             "query",
         )
 
@@ -147,7 +839,13 @@ class Operations:
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
+        self.checkpoints = CheckpointsOperations(client)
+        self.detectors = DetectorsOperations(client)
+        self.exports = ExportsOperations(client)
+        self.fixtures = FixturesOperations(client)
+        self.flags = FlagsOperations(client)
         self.members = MembersOperations(client)
+        self.review = ReviewOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)

@@ -7,9 +7,49 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field, RootModel
 
-from proctor.base import Model
+from proctor.base import Job, Model
+
+
+class DiskUsage(Model):
+    """Disk space used by weights in the artifact store."""
+
+    checkpoints: int
+    """Number of checkpoints with weights."""
+    stored_bytes: int
+    pruned: int
+    """Number of pruned checkpoints."""
+    freed_bytes: int
+    """Space that pruning has freed so far."""
+    free_bytes: int | None
+    """Free disk space; null if the store has no limit."""
+    total_bytes: int | None
+    warning: str
+    """What to do if little space is left; empty otherwise."""
+
+
+class HeldoutInterval(RootModel[tuple[float, float]]):
+    root: tuple[float, float] = Field(..., max_length=2, min_length=2)
+    """95% confidence interval of the held-out reward."""
+
+
+class FixtureResponse(Model):
+    """A reviewed episode that every certificate replays."""
+
+    id: UUID
+    name: str
+    environment_id: UUID
+    rollout_id: UUID | None
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+    created_by: UUID | None
+    created_at: AwareDatetime
+    withdrawn_by: UUID | None
+    withdrawn_at: AwareDatetime | None
+    withdrawn_because: str
 
 
 class RevokedAccess(Model):
@@ -17,6 +57,33 @@ class RevokedAccess(Model):
     """Number of sessions that ended."""
     tokens: int
     """Number of API tokens that were revoked."""
+
+
+class AssignedItems(Model):
+    items: list[UUID]
+
+
+class ClusterReviewed(Model):
+    count: int
+
+
+class ReviewStats(Model):
+    matching: int
+    """Items that match the filter. All other figures depend only on `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items by detector. An item with flags of several detectors counts for each."""
+    by_environment: dict[str, int]
+    waiting: int
+    """Items without a verdict."""
+    mine: int
+    """Items assigned to you."""
+    today: int
+    per_day: int
+    judged_twice: int
+    """Rollouts that a second person reviewed without knowing the first verdict."""
+    agreeing: int
+    kappa: float | None
+    """Cohen's kappa of both verdicts."""
 
 
 class Role(StrEnum):
@@ -44,6 +111,20 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
+class OpenTold(Model):
+    environment: str
+    open: int
+    oldest: AwareDatetime
+
+
+class ReviewerTold(Model):
+    """Items that somebody looked at, one by one."""
+
+    name: str
+    judged: int
+    by_day: list[int]
+
+
 class SignInSession(Model):
     id: UUID
     device: str
@@ -53,8 +134,348 @@ class SignInSession(Model):
     created_at: AwareDatetime
     seen_at: AwareDatetime
     expires_at: AwareDatetime
-    is_current: bool | None = False
+    is_current: bool = False
     """Whether this request was made in it."""
+
+
+class RunKind(StrEnum):
+    evaluation = "evaluation"
+    training = "training"
+    check = "check"
+    play = "play"
+    rescore = "rescore"
+    replay = "replay"
+
+
+class DetectorTold(Model):
+    id: str
+    title: str
+    flags: int
+    open: int
+    confirmed: int
+    honest: int
+    precision_low: float
+    precision_high: float
+    recall_at_least: float | None
+
+
+class AuditTold(Model):
+    """The blind sample of this run."""
+
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    rate_low: float
+    rate_high: float
+
+
+class RewardTold(Model):
+    """At the newest step with rollouts; of an evaluation, all of it."""
+
+    step: int
+    trained: float
+    judged: float
+    low: float | None
+    high: float | None
+
+
+class Change(Model):
+    """A setting that was changed while the run trained, or where it branched off."""
+
+    step: int | None
+    name: str
+    before: Any
+    after: Any
+    by: str
+
+
+class BestTold(Model):
+    stage: str
+    step: int
+    heldout_reward: float | None
+    judged_reward: float | None
+
+
+class EffortMeasure(StrEnum):
+    """
+    What a graded answer is worth.
+    """
+
+    success = "success"
+    reward = "reward"
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
+
+
+class EffortOutcome(StrEnum):
+    """
+    What the comparison with the base says.
+    """
+
+    suspicious = "suspicious"
+    unremarkable = "unremarkable"
+    unknown = "unknown"
+
+
+class AlarmAction(StrEnum):
+    """
+    What a training run does about an alarm by itself.
+    """
+
+    note = "note"
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+
+
+class Action(StrEnum):
+    """
+    The consequence of a flag while a run trains.
+    """
+
+    note = "note"
+    pause = "pause"
+    screen = "screen"
+    stop_and_roll_back = "stop_and_roll_back"
+
+
+class AlarmAnswer(StrEnum):
+    """
+    What a person does about an alarm.
+    """
+
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+    save_memory = "save_memory"
+    dismiss = "dismiss"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class JobStatus(StrEnum):
+    queued = "queued"
+    leased = "leased"
+    done = "done"
+    failed = "failed"
+
+
+class Verdict(StrEnum):
+    honest = "honest"
+    hack = "hack"
+    broken_reward = "broken_reward"
+    unsure = "unsure"
+
+
+class ItemFlag(Model):
+    """A flag on an item under review."""
+
+    id: UUID
+    detector: str
+    severity: str
+    score: float
+    sentence: str
+    cluster: str | None
+    evidence: dict[str, Any]
+
+
+class ReviewItemResponse(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+
+
+class VerdictResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    flag_id: UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: UUID | None
+    created_at: AwareDatetime
+    taken_back_at: AwareDatetime | None
+    """Set once the reviewer took the verdict back: it has no effect any more."""
+
+
+class Severity(StrEnum):
+    note = "note"
+    warning = "warning"
+    alert = "alert"
+
+
+class Status(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+
+
+class HubUpload(Model):
+    """An upload of an export to the Hugging Face Hub, and its result."""
+
+    repository: str
+    is_private: bool = True
+    status: Status = Status.queued
+    reason: str | None = None
+    url: str | None = None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
+
+
+class ExportForm(StrEnum):
+    """
+    What is handed out of a checkpoint.
+    """
+
+    full = "full"
+    adapter = "adapter"
+    merged = "merged"
+    merged_dequantised = "merged_dequantised"
+    gguf = "gguf"
+
+
+class ExportStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    refused = "refused"
+    failed = "failed"
+
+
+class Subject(StrEnum):
+    rollout = "rollout"
+    run = "run"
+
+
+class Need(StrEnum):
+    """
+    Input that a detector requires. Without it the detector raises no flags.
+    """
+
+    columns = "columns"
+    tokens = "tokens"
+    steps = "steps"
+    code = "code"
+    base = "base"
+    evaluation = "evaluation"
+    heldout = "heldout"
+    ceiling = "ceiling"
+    ranges = "ranges"
+    grader_text = "grader_text"
+    protected_files = "protected_files"
+    hidden_tests = "hidden_tests"
+    grader_metrics = "grader_metrics"
+    traps = "traps"
+    second_verifier = "second_verifier"
+    replay = "replay"
+
+
+class GraderQuestionResponse(Model):
+    """A grader that raises the flags of a detector."""
+
+    id: UUID
+    name: str
+    policy: str
+    flags: str
+    """What raises a flag, in words."""
+    is_deleted: bool
+
+
+class AuditResponse(Model):
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    missed_at_most: float
+
+
+class CutOffResponse(Model):
+    score: float
+    caught: int
+    cost: int
+    """Honest rollouts flagged."""
+
+
+class ShareResponse(Model):
+    """A share with Wilson's 95% confidence interval."""
+
+    value: float | None
+    low: float
+    high: float
+    found: int
+    looked_at: int
+
+
+class ExportFormResponse(Model):
+    """A form of export for a checkpoint."""
+
+    form: ExportForm
+    title: str
+    help: str
+    refusal: str | None
+    """Why it is not available; null if it is."""
+    is_default: bool
+
+
+class KeepReason(StrEnum):
+    """
+    Why the weights of a checkpoint are kept.
+    """
+
+    untrained = "untrained"
+    warm_up = "warm_up"
+    best = "best"
+    last = "last"
+    every = "every"
+    marked = "marked"
+    exported = "exported"
+    evaluated = "evaluated"
+    studied = "studied"
+    branched = "branched"
+    playing = "playing"
+    resume = "resume"
+
+
+class RunOrigin(Model):
+    """The checkpoint that a run starts from."""
+
+    run_id: UUID
+    run: str
+    stage: str
+    step: int
 
 
 class AuditEntry(Model):
@@ -66,6 +487,104 @@ class AuditEntry(Model):
     subject_kind: str
     subject_id: str
     detail: dict[str, Any]
+
+
+class CheckpointResponse(Model):
+    """Saved weights of a policy at a training step."""
+
+    id: UUID
+    policy_id: UUID
+    policy: str
+    run_id: UUID | None
+    stage: str
+    step: int
+    heldout_reward: float | None
+    heldout: dict[str, Any]
+    heldout_interval: HeldoutInterval | None
+    """95% confidence interval of the held-out reward."""
+    is_best: bool
+    adapter: dict[str, Any] | None
+    """Base model and settings of a LoRA adapter; null if all weights are stored."""
+    size_bytes: int
+    is_kept: bool
+    """Whether a team member marked it to be kept."""
+    kept_by: list[KeepReason]
+    """Why its weights are kept; empty if the retention rule of its run may delete them."""
+    pruned_at: AwareDatetime | None
+    """When its weights were deleted. Its results stay."""
+    created_at: AwareDatetime
+
+
+class DetectorSettingsResponse(Model):
+    """The settings of a detector that apply in an environment, including defaults."""
+
+    enabled: bool
+    thresholds: dict[str, float]
+    action: Action
+
+
+class ExportResponse(Job):
+    """An export. It is complete when the reloaded files were verified against the checkpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    checkpoint_id: UUID
+    run_id: UUID
+    form: ExportForm
+    status: ExportStatus
+    reason: str | None
+    """Why it failed or was refused."""
+    progress: dict[str, Any]
+    passport: dict[str, Any]
+    """Results of the verification."""
+    card: str
+    """Model card in Markdown."""
+    licence: str
+    stored: str | None
+    """Key of the unpacked files in the artifact store, if they are kept."""
+    upload: HubUpload | None
+    """The latest upload to the Hugging Face Hub."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class UploadPlan(Model):
+    """What an upload sends."""
+
+    repository: str
+    is_private: bool
+    message: str
+    """Commit message."""
+    files: dict[str, int]
+    """Size in bytes by file name."""
+    bytes: int
+    upload: HubUpload | None = None
+    """The upload that was queued; null for a dry run."""
+
+
+class FlagResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    """Null: the flag is about the run."""
+    detector: str
+    severity: Severity
+    score: float
+    sentence: str
+    evidence: dict[str, Any]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same cluster."""
+    training_step: int | None
+    created_at: AwareDatetime
+    verdict: Verdict | None = None
+    """The newest verdict; null until the flag is reviewed."""
 
 
 class Me(Model):
@@ -85,6 +604,74 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class ReviewItemDetail(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+    messages: list[dict[str, Any]]
+    siblings: list[UUID]
+    """Other rollouts of its group."""
+    base: list[UUID]
+    """Rollouts of the same task before training."""
+
+
+class DetectorScan(Job):
+    """A scan of a stored run with all detectors."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    run_id: UUID
+    status: JobStatus
+    altered: int
+    new_flags: int | None
+    """Null until the scan has finished."""
+    by_detector: dict[str, int]
+    """New flags so far."""
+    thresholds: list[str]
+    """Thresholds of this scan."""
+    error: str | None
+    is_early: bool
+    """The evaluation was still running."""
+    asked_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
+class TeamReview(Model):
+    open: int
+    oldest: AwareDatetime | None
+    by_environment: list[OpenTold]
+    judged: int
+    days: int
+    reviewers: list[ReviewerTold]
+    judged_twice: int
+    agreeing: int
+    kappa: float | None
+
+
 class NewToken(Model):
     id: UUID
     name: str
@@ -100,7 +687,223 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
+
+
+class Intervened(Model):
+    """An alarm or a detector that screened, and what came of it."""
+
+    step: int
+    name: str
+    sentence: str
+    action: AlarmAction | Action
+    answer: AlarmAnswer | None
+    answered_by: str | None
+
+
+class OnsetTold(Model):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    remarks: list[str]
+
+
+class EffortTold(Model):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    found: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    tasks: int | None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class RecordResponse(Model):
+    """Flags of a detector and the verdicts on them."""
+
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+
+
+class EnvironmentRecord(Model):
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+    recall_at_least: float | None
+    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+
+
+class DetectorResponse(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in the runs that they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+
+
+class PruneResult(Model):
+    dry_run: bool
+    freed_bytes: int
+    pruned: list[CheckpointResponse]
+    refused: list[CheckpointResponse]
+    """Selected checkpoints that are in use; `kept_by` lists the reasons."""
+    run_id: UUID | None = None
+
+
+class DetectorDetail(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in the runs that they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+    by_environment: dict[str, EnvironmentRecord]
+    audit: AuditResponse
+    cut_offs: list[CutOffResponse]
+    suggested: CutOffResponse | None
+    """
+    The lowest suspicion with a precision of 0.8 over the reviewed flags. Null if there are too few, or if an answer
+    raises flags and not a suspicion.
+    """
+    settings: dict[str, DetectorSettingsResponse]
+    """By environment, where anything is set."""
+
+
 class InvitedMember(Model):
     member: Member
     link: str
     """The sign-in link. It works once and is shown only here."""
+
+
+class Safeguards(Model):
+    """All of the report."""
+
+    run_id: UUID
+    run: str
+    kind: RunKind
+    environment: str
+    version: int
+    content_hash: str
+    certificate: CertificateTold | None
+    without_certificate: str
+    fixtures_hack: int
+    fixtures_honest: int
+    rollouts: int
+    watching: list[str]
+    switched_off: list[str]
+    detectors: list[DetectorTold]
+    audit: AuditTold
+    verdicts: dict[str, int]
+    reviewers: int
+    given_in_bulk: int
+    reward: RewardTold | None
+    interventions: list[Intervened]
+    changes: list[Change]
+    onsets: list[OnsetTold]
+    efforts: list[EffortTold]
+    best: BestTold | None
+
+
+class CheckpointTree(Model):
+    trees: list[TreeRun]
+    disk: DiskUsage
+    next: str | None
+    """Pass it as `after` for the next page; null on the last page."""
+
+
+class TreeRun(Model):
+    """A training run with its checkpoints."""
+
+    run_id: UUID
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    policy: str
+    origin: RunOrigin | None
+    stored_bytes: int
+    prunable_bytes: int
+    """Size of the weights that its retention rule does not keep."""
+    rule: str
+    checkpoints: list[TreeCheckpoint]
+
+
+class TreeCheckpoint(Model):
+    """A checkpoint in the tree."""
+
+    id: UUID
+    policy_id: UUID
+    policy: str
+    run_id: UUID | None
+    stage: str
+    step: int
+    heldout_reward: float | None
+    heldout: dict[str, Any]
+    heldout_interval: HeldoutInterval | None
+    """95% confidence interval of the held-out reward."""
+    is_best: bool
+    adapter: dict[str, Any] | None
+    """Base model and settings of a LoRA adapter; null if all weights are stored."""
+    size_bytes: int
+    is_kept: bool
+    """Whether a team member marked it to be kept."""
+    kept_by: list[KeepReason]
+    """Why its weights are kept; empty if the retention rule of its run may delete them."""
+    pruned_at: AwareDatetime | None
+    """When its weights were deleted. Its results stay."""
+    created_at: AwareDatetime
+    why_best: str
+    """For the best checkpoint of a run: the comparison that made it the best."""
+    branches: list[TreeRun]
+    """Runs that start from it."""
+
+
+CheckpointTree.model_rebuild()
+TreeRun.model_rebuild()

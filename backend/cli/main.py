@@ -56,12 +56,10 @@ app.command("demo")(demo_command)
 app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
-app.add_typer(environments.app, name="env")
 app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
-app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
@@ -80,13 +78,10 @@ app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
-app.add_typer(review.app, name="review")
 environments.app.command("score-draft")(draft_score.score_draft)
-app.add_typer(detectors.app, name="detectors")
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
-app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 
 
@@ -102,6 +97,11 @@ def _tell_version(wanted: bool) -> None:
 
 
 GROUPS = {
+    "checkpoints": checkpoints.app,
+    "detectors": detectors.app,
+    "env": environments.app,
+    "review": review.app,
+    "run": runs.app,
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }

@@ -105,7 +105,7 @@ class DetectorResponse(Response):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in the runs that they graded."""
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
@@ -150,8 +150,8 @@ class StartScan(Request):
     )
     thresholds: Annotated[Thresholds, Cli(option="--threshold")] = Field(
         [],
-        description="Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. May be given several"
-        " times. Default: the settings of the run and its environment.",
+        description="Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for several."
+        " Default: the settings of the run and its environment.",
     )
 
     @classmethod

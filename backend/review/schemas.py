@@ -249,8 +249,7 @@ Bound = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
 class KeepFixture(Request):
     bound: Bound | None = Field(
         None,
-        description="Highest reward of a hack, or lowest of an honest episode. Needs the role author. Default: the"
-        " version's floor for a hack, the stored reward for an honest episode.",
+        description="Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward.",
     )
 
 

@@ -53,7 +53,7 @@ def test_it_says_how_many_flags_are_new_and_none_the_second_time(stored: uuid.UU
         first = newest_scan(session, stored)
         flagged = session.scalars(select(Flag.detector).where(Flag.run_id == stored)).all()
     assert first is not None
-    assert first.is_over
+    assert first.is_finished
     assert (first.done, first.total) == (23, 23)
     assert first.by_detector["repeated_text"] == flagged.count("repeated_text") == 3
     assert first.new_flags == len(flagged)
