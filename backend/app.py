@@ -78,7 +78,7 @@ from backend.team import pages as team_pages
 from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
 from backend.training.examples import operations as example_operations
 from backend.training.examples import pages as example_pages
-from backend.web import error_pages, routing
+from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -129,6 +129,7 @@ PAGES = (
     regrading_pages,
     regrading_draft_pages,
     regrading_history_pages,
+    docs_site,
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
@@ -143,7 +144,6 @@ JSON = (
     import_operations,
     network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     results_operations,
@@ -163,6 +163,7 @@ OPERATIONS = (
     checkpoints_operations,
     detectors_operations,
     review_operations,
+    policies_operations,
     team_operations,
 )
 """Modules that declare operations."""

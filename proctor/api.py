@@ -17,11 +17,13 @@ if TYPE_CHECKING:
         CheckpointResponse,
         CheckpointTree,
         ClusterReviewed,
+        ConnectionTestResponse,
         DetectorDetail,
         DetectorResponse,
         DetectorScan,
         DetectorSettingsResponse,
         DiskUsage,
+        EndpointPreset,
         ExportFormResponse,
         ExportResponse,
         FixtureResponse,
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
         Me,
         Member,
         NewToken,
+        PolicyResponse,
         PruneResult,
         ReviewItemDetail,
         ReviewItemResponse,
@@ -229,13 +232,13 @@ class DetectorsOperations(Namespace):
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run.
         - `altered`: Number of successful rollouts whose altered replies are replayed as well.
-        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. May be given several times. Default: the settings of the run and its environment."""
+        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for several. Default: the settings of the run and its environment."""
         return self._call(
             "DetectorScan",
             "POST",
             f"/runs/{segment(run)}/detection",
             "body",
-            poll="/runs/{run_id}/detection",
+            "/runs/{run_id}/detection",
             altered=altered,
             thresholds=thresholds,
         )
@@ -284,7 +287,7 @@ class ExportsOperations(Namespace):
             "POST",
             "/exports",
             "body",
-            poll="/exports/{id}",
+            "/exports/{id}",
             form=form,
             licence=licence,
             gguf_type=gguf_type,
@@ -305,7 +308,7 @@ class ExportsOperations(Namespace):
         """Show an export: its progress, then its passport and model card.
 
         - `export`: Id of an export."""
-        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", "/exports/{id}")
 
     def upload(
         self,
@@ -365,7 +368,7 @@ class FixturesOperations(Namespace):
     def keep(self, rollout: str | UUID, *, bound: float | None = None) -> FixtureResponse:
         """Have all future certificates replay a rollout that was judged a hack or honest.
 
-        - `bound`: Highest reward of a hack, or lowest of an honest episode. Needs the role author. Default: the version's floor for a hack, the stored reward for an honest episode."""
+        - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
         return self._call("FixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
 
 
@@ -467,6 +470,238 @@ class MembersOperations(Namespace):
             "RevokedAccess",
             "DELETE",
             f"/members/{segment(member)}/access",
+            "query",
+        )
+
+
+class PoliciesOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name."""
+        return self._list(
+            "PolicyResponse",
+            "/policies",
+            limit,
+        )
+
+    def create_policy(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        kind: Literal["openai_api", "scripted"] | None = None,
+    ) -> PolicyResponse:
+        """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`).
+
+        - `name`: Display name. Names are unique.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `kind`: Default: scripted if `script` is given, else openai_api."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            "/policies",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            kind=kind,
+        )
+
+    def list_presets(self) -> Sequence[EndpointPreset]:
+        """List known kinds of endpoints with their usual base URLs."""
+        return self._call(
+            "",
+            "GET",
+            "/policies/presets",
+            "query",
+        )
+
+    def get_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Show a policy and its configuration. Its key is never shown.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "GET",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def update_policy(
+        self,
+        policy: str | UUID,
+        *,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        name: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> PolicyResponse:
+        """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given.
+
+        - `policy`: Name or id of a policy.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `name`: New name.
+        - `forget_secret`: Remove the stored key."""
+        return self._call(
+            "PolicyResponse",
+            "PATCH",
+            f"/policies/{segment(policy)}",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            forget_secret=forget_secret,
+        )
+
+    def delete_policy(self, policy: str | UUID) -> None:
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
+        """Use another model of the same endpoint.
+
+        - `policy`: Name or id of a policy."""
+        return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse", "POST", f"/policies/{segment(policy)}/test", "query", f"/policies/{policy}/test"
+        )
+
+    def get_connection_test(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Show the latest connection test, with the models that the endpoint lists.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse",
+            "GET",
+            f"/policies/{segment(policy)}/test",
             "query",
         )
 
@@ -845,6 +1080,7 @@ class Operations:
         self.fixtures = FixturesOperations(client)
         self.flags = FlagsOperations(client)
         self.members = MembersOperations(client)
+        self.policies = PoliciesOperations(client)
         self.review = ReviewOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)

@@ -59,6 +59,17 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
+class EndpointPreset(Model):
+    """A known kind of endpoint."""
+
+    key: str
+    label: str
+    base_url: str
+    model: str
+    note: str
+    needs_key: bool = True
+
+
 class AssignedItems(Model):
     items: list[UUID]
 
@@ -315,6 +326,23 @@ class ReviewItemResponse(Model):
     cluster: str | None = None
     created_at: AwareDatetime
     """When the rollout was stored, or when the run was flagged."""
+
+
+class BackendDomainPoliciesConnectionsFinding(Model):
+    """One thing that was tried."""
+
+    check: str
+    status: CheckStatus
+    sentence: str
+    advice: str = ""
+
+
+class PolicyKind(StrEnum):
+    local = "local"
+    openai_api = "openai_api"
+    scripted = "scripted"
+    human = "human"
+    external = "external"
 
 
 class VerdictResponse(Model):
@@ -604,6 +632,41 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class PolicyResponse(Model):
+    """A policy. Its key is never shown."""
+
+    id: UUID
+    name: str
+    kind: PolicyKind
+    description: str
+    configuration: dict[str, Any]
+    has_secret: bool
+    created_at: AwareDatetime
+
+
+class ConnectionTestResponse(Job):
+    """What a worker found when it tried the endpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    requested_at: AwareDatetime
+    is_stale: bool
+    """The policy was changed since."""
+    status: CheckStatus | None
+    """The worst finding; null until the test has finished."""
+    findings: list[BackendDomainPoliciesConnectionsFinding]
+    models: list[str]
+    """Models that the endpoint lists."""
+    seconds: float | None
+
+
 class ReviewItemDetail(Model):
     id: UUID
     """Id of the rollout, or of the flag if the flag is about a run."""
@@ -773,7 +836,7 @@ class DetectorResponse(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in the runs that they graded."""
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
@@ -801,7 +864,7 @@ class DetectorDetail(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in the runs that they graded."""
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
     by_environment: dict[str, EnvironmentRecord]

@@ -232,7 +232,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
             lambda name: name[0] if name[1] in segments else "{{" + name[1] + "}}",
             route["x-proctor"].get("poll", ""),
         )
-        values = ", ".join(part for part in (f"poll=f{poll!r}" if poll else "", known) if part)
+        values = ", ".join(part for part in (f"f{poll!r}" if poll else "", known) if part)
         how = "body" if body else "query"
         files = route["x-proctor"].get("uploads", [])
         statement = f"return self._call({target!r}, {method.upper()!r}, {prefix}{address!r}, {how!r}, {values})"

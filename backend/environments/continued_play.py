@@ -15,7 +15,7 @@ from backend.environments.play import ask, start_play, state_in_hand
 from backend.environments.play_rows import replies_of
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotFound
-from backend.policies.options import chosen_mover
+from backend.policies.queries import get_policy_option
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.web.audit import audit
@@ -36,7 +36,7 @@ class TaskIsHeldOut(Conflict):
 def let_play(session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None) -> None:
     """The policy plays the next `moves` turns, or to the end; the person may go on by hand after them."""
     state = state_in_hand(session, actor, run, revision)
-    mover = chosen_mover(session, key)
+    mover = get_policy_option(session, key)
     wanted = state.total if moves is None else max(1, min(moves, state.total))
     replies = replies_of(session, run)
     audit(session, actor, "play.let_play", "run", run.id, policy=mover["name"], moves=wanted)

@@ -14,7 +14,7 @@ from backend.domain.vocabulary import RunStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
 from backend.environments.play_rows import get_play, rollout_of_play, task_of_play
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.policies.options import Mover, movers
+from backend.policies.queries import PolicyOption, policy_options
 from backend.rollouts.tables import Rollout, Task
 from backend.runs.tables import Run
 from backend.web.transcripts import Entry, transcript_of
@@ -45,7 +45,7 @@ class PlayView:
     choices: Sequence[Choice]
     pending: str | None
     """A reply that the environment has not answered."""
-    movers: Sequence[Mover]
+    policies: Sequence[PolicyOption]
     """Policies that may play on."""
 
     @property
@@ -103,7 +103,7 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
         reward=weighted_reward(manifest.columns, columns),
         fields=action_fields(spec, run.configuration.get("action_schema") or {}, {**rollout.opening, **observation}),
         choices=legal_choices(spec, observation),
-        movers=movers(session, manifest) if run.status is RunStatus.RUNNING else (),
+        policies=policy_options(session, manifest) if run.status is RunStatus.RUNNING else (),
         pending=state.replies[-1] if len(state.replies) > len(played) else None,
     )
 

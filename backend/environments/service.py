@@ -22,7 +22,7 @@ from backend.environments.queries import find_environment, find_open_check, find
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
-from backend.policies.options import chosen_mover
+from backend.policies.queries import get_policy_option
 from backend.runs.tables import Run
 from backend.web.audit import audit
 
@@ -175,10 +175,10 @@ def start_check(
 ) -> Run:
     """Queue the checks of a version; asked for again while they run, the same run comes back.
 
-    `policy`: a stored policy that the tasks are measured with too (`movers.chosen_mover`); empty: scripts only.
+    `policy`: a stored policy that the tasks are measured with too (`get_policy_option`); empty: scripts only.
     """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
-    reference = chosen_mover(session, policy) if policy else {}
+    reference = get_policy_option(session, policy) if policy else {}
     if run := find_open_check(session, version):
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning

@@ -19,7 +19,7 @@ from backend.environments.network_grants import NetworkState, network_state
 from backend.environments.queries import CheckRun
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.errors import NotFound
-from backend.policies.options import Mover, movers
+from backend.policies.queries import PolicyOption, policy_options
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
@@ -44,7 +44,7 @@ class VersionPage:
     failed_check: Run | None
     """The newest check, when it ended without a certificate."""
     checks: Sequence[CheckRun]
-    movers: Sequence[Mover]
+    policies: Sequence[PolicyOption]
     """Policies that the tasks may be measured with; none while checks run."""
 
     @property
@@ -137,5 +137,5 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
         open_check=open_check,
         failed_check=newest.run if newest and newest.run.status.is_over and newest.status is None else None,
         checks=checks,
-        movers=() if open_check else movers(session, manifest),
+        policies=() if open_check else policy_options(session, manifest),
     )

@@ -6,37 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus, Split, StopReason
-from backend.policies.tables import Policy
+from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.results.figures_responses import CoverageAnswer
 from backend.rollouts.queries import columns_of
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run as RunRow
 from backend.runs.tables import RunLogLine
-
-
-class PolicyAnswer(BaseModel):
-    """A policy. Its key, if it has one, is never told."""
-
-    id: uuid.UUID
-    name: str
-    kind: PolicyKind
-    description: str
-    configuration: dict[str, Any]
-    has_secret: bool
-    created_at: datetime
-
-    @classmethod
-    def of(cls, policy: Policy) -> "PolicyAnswer":
-        return cls(
-            id=policy.id,
-            name=policy.name,
-            kind=policy.kind,
-            description=policy.description,
-            configuration=policy.configuration,
-            has_secret=policy.secret is not None,
-            created_at=policy.created_at,
-        )
 
 
 class RunAnswer(BaseModel):
