@@ -64,7 +64,7 @@ class DetectorReport:
 
 
 class GraderHasNoSettings(Conflict):
-    """Flags of graders have no settings here: a grader runs when somebody starts it, and a person reviews its flags."""
+    """A grader has no settings here: it runs when somebody starts it, and a reviewer decides on its flags."""
 
 
 def get_spec(detector: str) -> DetectorSpec:

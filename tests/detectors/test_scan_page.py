@@ -52,7 +52,7 @@ def test_who_may_and_what_is_refused(session: Session, client_for: ClientFor) ->
     empty = make_run(session, run.version, kind=RunKind.TRAINING)
     make_rollouts(session, empty, [[0.0, 1.0, 0.0]], phase=Phase.WARM_UP)
     played = make_run(session, run.version, kind=RunKind.PLAY)
-    for each, why in ((check, "cheat on purpose"), (played, "Hand plays"), (empty, "this run has none")):
+    for each, why in ((check, "cheat on purpose"), (played, "Hand plays"), (empty, "no completed rollouts")):
         answer = author.post(f"/api/v1/runs/{each.id}/detection", json={})
         assert answer.status_code == 409
         assert why in answer.text
