@@ -21,15 +21,11 @@ from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transacti
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.environments import (
-    continued_play_pages,
     editor_pages,
     import_operations,
     import_pages,
-    network_operations,
-    network_pages,
     play_operations,
     play_pages,
-    trial_operations,
     trial_pages,
     version_pages,
 )
@@ -106,9 +102,7 @@ PAGES = (
     trial_pages,
     version_pages,
     play_pages,
-    continued_play_pages,
     import_pages,
-    network_pages,
     policies_pages,
     evaluation_pages,
     list_pages,
@@ -138,16 +132,10 @@ JSON = (
     onset_operations,
     effort_operations,
     notifications_operations,
-    environments_operations,
-    play_operations,
-    trial_operations,
-    import_operations,
-    network_operations,
     runs_operations,
     judge_run_operations,
     question_run_operations,
     results_operations,
-    rollouts_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -164,7 +152,11 @@ OPERATIONS = (
     detectors_operations,
     review_operations,
     policies_operations,
+    rollouts_operations,
     team_operations,
+    environments_operations,
+    play_operations,
+    import_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -108,7 +108,7 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(policies.list_models)
-derived.add_commands(app, GROUPS, derived.shipped_document())
+derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
 
 
 @app.callback()

@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from backend.domain.rollouts.filter_tokens import clauses_of, subject_of
+from backend.domain.rollouts.fields import GROUP_KINDS
+from backend.domain.rollouts.filters import clauses_of, subject_of
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, StopReason, Verdict
-from backend.rollouts.filter_fields import GROUP_KINDS, FilterScope
+from backend.rollouts.scope import FilterScope
 
 
 @dataclass(frozen=True, slots=True)
