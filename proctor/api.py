@@ -38,10 +38,12 @@ if TYPE_CHECKING:
         ExportFormResponse,
         ExportResponse,
         FilterFields,
+        FixtureResponse,
         FlagResponse,
         ImportLog,
         ImportResponse,
         InvitedMember,
+        JudgedFixtureResponse,
         ListedRolloutResponse,
         Me,
         Member,
@@ -67,8 +69,6 @@ if TYPE_CHECKING:
         VersionResponse,
         View,
         WholeRolloutResponse,
-        backend__environments__schemas__FixtureResponse,
-        backend__review__schemas__FixtureResponse,
     )
 
 
@@ -435,7 +435,7 @@ class EnvironmentsOperations(Namespace):
         name: str,
         note: str | None = None,
         kind: Literal["scored", "gold", "hack"] | None = None,
-    ) -> backend__environments__schemas__FixtureResponse:
+    ) -> FixtureResponse:
         """Save a finished episode in the draft as a fixture.
 
         - `environment`: Name or id of an environment.
@@ -444,7 +444,7 @@ class EnvironmentsOperations(Namespace):
         - `note`: Why the episode matters.
         - `kind`: What the fixture proves about the reward."""
         return self._call(
-            "backend__environments__schemas__FixtureResponse",
+            "FixtureResponse",
             "POST",
             f"/environments/{segment(environment)}/fixtures",
             "body",
@@ -964,47 +964,37 @@ class ExportsOperations(Namespace):
 
 
 class FixturesOperations(Namespace):
-    def list(
-        self, name: str | UUID, *, limit: int | None = None
-    ) -> Iterator[backend__review__schemas__FixtureResponse]:
+    def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[JudgedFixtureResponse]:
         """List the reviewed episodes that certificates replay, then withdrawn ones."""
         return self._list(
-            "backend__review__schemas__FixtureResponse",
+            "JudgedFixtureResponse",
             f"/environments/{segment(name)}/judged-fixtures",
             limit,
         )
 
-    def update(self, fixture: str | UUID, *, bound: float) -> backend__review__schemas__FixtureResponse:
+    def update(self, fixture: str | UUID, *, bound: float) -> JudgedFixtureResponse:
         """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture.
 
         - `fixture`: Id of a fixture.
         - `bound`: Highest reward of a hack, or lowest of an honest episode."""
-        return self._call(
-            "backend__review__schemas__FixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound
-        )
+        return self._call("JudgedFixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound)
 
-    def withdraw(self, fixture: str | UUID) -> backend__review__schemas__FixtureResponse:
+    def withdraw(self, fixture: str | UUID) -> JudgedFixtureResponse:
         """Withdraw a fixture: certificates no longer replay it. It stays in the history.
 
         - `fixture`: Id of a fixture."""
         return self._call(
-            "backend__review__schemas__FixtureResponse",
+            "JudgedFixtureResponse",
             "DELETE",
             f"/fixtures/{segment(fixture)}",
             "query",
         )
 
-    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> backend__review__schemas__FixtureResponse:
+    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
         """Have all future certificates replay a rollout that was judged a hack or honest.
 
         - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
-        return self._call(
-            "backend__review__schemas__FixtureResponse",
-            "POST",
-            f"/rollouts/{segment(rollout)}/fixture",
-            "body",
-            bound=bound,
-        )
+        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
 
 
 class FlagsOperations(Namespace):

@@ -48,7 +48,7 @@ class DraftFile(Model):
     """Revision of the draft."""
 
 
-class BackendEnvironmentsSchemasFixtureResponse(Model):
+class FixtureResponse(Model):
     path: str
     text: str
     revision: int
@@ -89,7 +89,7 @@ class NetworkResponse(Model):
     words: str
 
 
-class BackendReviewSchemasFixtureResponse(Model):
+class JudgedFixtureResponse(Model):
     """A reviewed episode that every certificate replays."""
 
     id: UUID

@@ -22,9 +22,9 @@ from backend.review.schemas import (
     ChangeBound,
     ClusterReviewed,
     ClusterVerdict,
-    FixtureResponse,
     FlagResponse,
     ItemFlag,
+    JudgedFixtureResponse,
     KeepFixture,
     ListFlags,
     ListReviewItems,
@@ -271,10 +271,10 @@ def give_rollout_verdict(
 
 
 @operation("GET /environments/{name}/judged-fixtures", role=Role.VIEWER, noun="fixtures", command="env judged")
-def list_fixtures(session: Session, actor: Actor, name: str) -> Page[FixtureResponse]:
+def list_fixtures(session: Session, actor: Actor, name: str) -> Page[JudgedFixtureResponse]:
     """List the reviewed episodes that certificates replay, then withdrawn ones."""
     found = fixtures.fixtures_of(session, get_environment(session, name).id)
-    return Page(items=[FixtureResponse.of(fixture) for fixture in found])
+    return Page(items=[JudgedFixtureResponse.of(fixture) for fixture in found])
 
 
 @operation(
@@ -285,15 +285,15 @@ def list_fixtures(session: Session, actor: Actor, name: str) -> Page[FixtureResp
     status=201,
     audited=False,
 )
-def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: KeepFixture) -> FixtureResponse:
+def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: KeepFixture) -> JudgedFixtureResponse:
     """Have all future certificates replay a rollout that was judged a hack or honest."""
-    return FixtureResponse.of(fixtures.keep(session, actor, rollout, request.bound))
+    return JudgedFixtureResponse.of(fixtures.keep(session, actor, rollout, request.bound))
 
 
 @operation("PATCH /fixtures/{fixture}", role=Role.AUTHOR, noun="fixtures", audited=False)
-def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: ChangeBound) -> FixtureResponse:
+def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: ChangeBound) -> JudgedFixtureResponse:
     """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture."""
-    return FixtureResponse.of(fixtures.change_bound(session, actor, fixture, request.bound))
+    return JudgedFixtureResponse.of(fixtures.change_bound(session, actor, fixture, request.bound))
 
 
 @operation(
@@ -305,10 +305,10 @@ def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: Ch
     notice="taken back",
     audited=False,
 )
-def withdraw_fixture(session: Session, actor: Actor, fixture: Fixture) -> FixtureResponse:
+def withdraw_fixture(session: Session, actor: Actor, fixture: Fixture) -> JudgedFixtureResponse:
     """Withdraw a fixture: certificates no longer replay it. It stays in the history."""
     fixtures.withdraw(session, actor, fixture)
-    return FixtureResponse.of(fixture)
+    return JudgedFixtureResponse.of(fixture)
 
 
 @operation("GET /runs/{run}/safeguards", role=Role.VIEWER, command="run safeguards", tool=True)

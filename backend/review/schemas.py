@@ -261,7 +261,7 @@ class WithdrawForm(BaseModel):
     because: Annotated[str, Field(max_length=500)] = ""
 
 
-class FixtureResponse(Response):
+class JudgedFixtureResponse(Response):
     """A reviewed episode that every certificate replays."""
 
     id: uuid.UUID
