@@ -20,7 +20,6 @@ from backend.core.events import Hub
 from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
-from backend.detectors import scan_operations
 from backend.environments import (
     editor_pages,
     import_operations,
@@ -52,13 +51,6 @@ from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
 from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
-from backend.review import (
-    consequence_operations,
-    consequence_pages,
-    report_operations,
-    report_pages,
-    verdict_operations,
-)
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
 from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
@@ -100,9 +92,7 @@ PAGES = (
     review_pages,
     judge_pages,
     question_pages,
-    consequence_pages,
     detectors_pages,
-    report_pages,
     onset_pages,
     effort_pages,
     notifications_pages,
@@ -136,20 +126,14 @@ PAGES = (
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    verdict_operations,
-    review_operations,
     judge_operations,
     question_operations,
-    consequence_operations,
-    detectors_operations,
-    report_operations,
     onset_operations,
     effort_operations,
     notifications_operations,
     runs_operations,
     judge_run_operations,
     question_run_operations,
-    scan_operations,
     results_operations,
     overview_operations,
     checkpoints_operations,
@@ -161,6 +145,8 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    detectors_operations,
+    review_operations,
     example_operations,
     policies_operations,
     rollouts_operations,

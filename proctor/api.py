@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from proctor.models import (
         AlarmList,
         AnsweredAlarm,
+        AssignedItems,
         AuditEntry,
         BranchResponse,
         CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
         CheckRunResponse,
+        ClusterReviewed,
         ConfigurationFile,
         ConnectionTestResponse,
         DemonstrationResponse,
+        DetectorDetail,
+        DetectorResponse,
+        DetectorScan,
+        DetectorSettingsResponse,
         DiffResponse,
         DiskUsage,
         DraftFile,
@@ -39,10 +45,12 @@ if TYPE_CHECKING:
         ExportResponse,
         FilterFields,
         FixtureResponse,
+        FlagResponse,
         ImportLog,
         ImportResponse,
         InterventionList,
         InvitedMember,
+        JudgedFixtureResponse,
         ListedRolloutResponse,
         Me,
         Member,
@@ -53,18 +61,24 @@ if TYPE_CHECKING:
         PreflightResponse,
         PresetResponse,
         PruneResult,
+        ReviewItemDetail,
+        ReviewItemResponse,
+        ReviewStats,
         RevokedAccess,
         RolloutCount,
         RunAnswer,
         RunSettings,
+        Safeguards,
         SettingChangeResponse,
         SignInSession,
         StartedTraining,
+        TeamReview,
         Token,
         TrainingSetting,
         TrialResponse,
         UploadPlan,
         ValidationResponse,
+        VerdictResponse,
         VersionDetail,
         VersionResponse,
         View,
@@ -191,6 +205,92 @@ class CheckpointsOperations(Namespace):
             "CheckpointResponse",
             "POST",
             f"/checkpoints/{segment(checkpoint)}/release",
+            "query",
+        )
+
+
+class DetectorsOperations(Namespace):
+    def list(self, *, environment: str | None = None, limit: int | None = None) -> Iterator[DetectorResponse]:
+        """List built-in detectors and graders that raise flags, with their precision. Most flags first.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
+        """Show a detector: its method, thresholds, record by environment and suggested cut-off.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._call("DetectorDetail", "GET", f"/detectors/{segment(detector)}", "query", environment=environment)
+
+    def replace_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Replace the settings of a detector for an environment. An empty request restores the defaults."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PUT",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def change_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float | None] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Change settings of a detector for an environment. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PATCH",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def start_scan(
+        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+    ) -> DetectorScan:
+        """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
+
+        Returns the current scan if one is queued or running.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for
+          several. Default: the settings of the run and its environment."""
+        return self._call(
+            "DetectorScan",
+            "POST",
+            f"/runs/{segment(run)}/detection",
+            "body",
+            "/runs/{run_id}/detection",
+            altered=altered,
+            thresholds=thresholds,
+        )
+
+    def get_scan(self, run: str | UUID) -> DetectorScan | None:
+        """Show the newest scan of a run, its progress and its new flags. Null if there is none.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "",
+            "GET",
+            f"/runs/{segment(run)}/detection",
             "query",
         )
 
@@ -976,6 +1076,98 @@ class ExportsOperations(Namespace):
         )
 
 
+class FixturesOperations(Namespace):
+    def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[JudgedFixtureResponse]:
+        """List the reviewed episodes that certificates replay, then withdrawn ones."""
+        return self._list(
+            "JudgedFixtureResponse",
+            f"/environments/{segment(name)}/judged-fixtures",
+            limit,
+        )
+
+    def update(self, fixture: str | UUID, *, bound: float) -> JudgedFixtureResponse:
+        """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture.
+
+        - `fixture`: Id of a fixture.
+        - `bound`: Highest reward of a hack, or lowest of an honest episode."""
+        return self._call("JudgedFixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound)
+
+    def withdraw(self, fixture: str | UUID) -> JudgedFixtureResponse:
+        """Withdraw a fixture: certificates no longer replay it. It stays in the history.
+
+        - `fixture`: Id of a fixture."""
+        return self._call(
+            "JudgedFixtureResponse",
+            "DELETE",
+            f"/fixtures/{segment(fixture)}",
+            "query",
+        )
+
+    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
+        """Have all future certificates replay a rollout that was judged a hack or honest.
+
+        - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
+        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+
+
+class FlagsOperations(Namespace):
+    def list(
+        self,
+        *,
+        shown: Literal["unreviewed", "reviewed", "all"] | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[FlagResponse]:
+        """List flags, newest first.
+
+        - `shown`: Flags to list.
+        - `detector`: Flags of this detector only.
+        - `environment`: Flags of this environment only.
+        - `run`: Flags of this run only: its id, the end of it, or `last`."""
+        return self._list(
+            "FlagResponse", "/flags", limit, shown=shown, detector=detector, environment=environment, run=run
+        )
+
+    def get(self, flag: str | UUID) -> FlagResponse:
+        """Show a flag with its evidence.
+
+        - `flag`: Id of a flag."""
+        return self._call(
+            "FlagResponse",
+            "GET",
+            f"/flags/{segment(flag)}",
+            "query",
+        )
+
+    def list_verdicts(self, flag: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on a flag and its rollout, newest first.
+
+        - `flag`: Id of a flag."""
+        return self._list(
+            "VerdictResponse",
+            f"/flags/{segment(flag)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        flag: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on what was flagged. It counts for every flag on the same rollout.
+
+        - `flag`: Id of a flag.
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+
 class ImportsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[ImportResponse]:
         """List the latest imports, newest first."""
@@ -1340,6 +1532,284 @@ class PoliciesOperations(Namespace):
         )
 
 
+class ReviewOperations(Namespace):
+    def assign_items(
+        self,
+        *,
+        person: str,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        item: str | None = None,
+        count: int | None = None,
+    ) -> AssignedItems:
+        """Assign a reviewer to an item, or to the first unassigned items of the queue.
+
+        Several people may be assigned to the same item.
+
+        - `person`: `me`, or the email address or id of a member.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `item`: An item. Default: the first unassigned items of the queue.
+        - `count`: Number of unassigned items to take."""
+        return self._call(
+            "AssignedItems",
+            "POST",
+            "/review/assignments",
+            "body",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            person=person,
+            item=item,
+            count=count,
+        )
+
+    def list_items(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ReviewItemResponse]:
+        """List the review queue in its order.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._list(
+            "ReviewItemResponse",
+            "/review/items",
+            limit,
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def show_item(
+        self,
+        item: str | UUID,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            f"/review/items/{segment(item)}",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def assign_item(self, item: str | UUID, *, person: UUID | str) -> AssignedItems:
+        """Assign a reviewer to an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `person`: Id of the reviewer."""
+        return self._call("AssignedItems", "POST", f"/review/items/{segment(item)}/assignments", "body", person=person)
+
+    def unassign_item(self, item: str | UUID, person_id: str | UUID) -> None:
+        """Remove a reviewer from an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/review/items/{segment(item)}/assignments/{segment(person_id)}",
+            "query",
+        )
+
+    def judge_cluster(
+        self, item: str | UUID, *, verdict: Literal["honest", "hack", "broken_reward", "unsure"]
+    ) -> ClusterReviewed:
+        """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `verdict`: The verdict that reviewers agreed on, or `unsure` to take it back."""
+        return self._call("ClusterReviewed", "POST", f"/review/items/{segment(item)}/cluster", "body", verdict=verdict)
+
+    def list_verdicts(self, item: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on an item, newest first.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        item: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        evidence: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
+
+        One record is stored per flag on the rollout.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `comment`: Reason for the verdict.
+        - `evidence`: You saw the evidence before you decided."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+            verdict=verdict,
+            comment=comment,
+            evidence=evidence,
+        )
+
+    def next_item(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show the next item to review with its conversation.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            "/review/next",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def get_stats(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+    ) -> ReviewStats:
+        """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._call(
+            "ReviewStats",
+            "GET",
+            "/review/stats",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def set_target(self, *, per_day: int) -> ReviewStats:
+        """Set how many items you intend to review per day.
+
+        - `per_day`: Number of items that you intend to review per day."""
+        return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
+
+    def undo_verdict(self, *, verdict: UUID | str | None = None, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
+
+        The verdict stays in the history.
+
+        - `verdict`: Id of your verdict. Default: your latest one in force."""
+        return self._list("VerdictResponse", "/review/undo", limit, verdict=verdict)
+
+    def give_rollout_verdict(
+        self,
+        rollout_id: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on a rollout, flagged or not.
+
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/rollouts/{segment(rollout_id)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+    def get_safeguards(self, run: str | UUID) -> Safeguards:
+        """Report the safeguards of a run's reward: certificate, detectors, verdicts, audit sample, fixtures.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "Safeguards",
+            "GET",
+            f"/runs/{segment(run)}/safeguards",
+            "query",
+        )
+
+
 class RolloutsOperations(Namespace):
     def list(
         self,
@@ -1495,6 +1965,15 @@ class TeamOperations(Namespace):
             "Me",
             "GET",
             "/me",
+            "query",
+        )
+
+    def get_review(self) -> TeamReview:
+        """Report what waits for review and since when, who reviews how much, and how far reviewers agree."""
+        return self._call(
+            "TeamReview",
+            "GET",
+            "/team/review",
             "query",
         )
 
@@ -1831,12 +2310,16 @@ class Operations:
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.detectors = DetectorsOperations(client)
         self.environments = EnvironmentsOperations(client)
         self.examples = ExamplesOperations(client)
         self.exports = ExportsOperations(client)
+        self.fixtures = FixturesOperations(client)
+        self.flags = FlagsOperations(client)
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.policies = PoliciesOperations(client)
+        self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)

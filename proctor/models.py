@@ -89,6 +89,24 @@ class NetworkResponse(Model):
     words: str
 
 
+class JudgedFixtureResponse(Model):
+    """A reviewed episode that every certificate replays."""
+
+    id: UUID
+    name: str
+    environment_id: UUID
+    rollout_id: UUID | None
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+    created_by: UUID | None
+    created_at: AwareDatetime
+    withdrawn_by: UUID | None
+    withdrawn_at: AwareDatetime | None
+    withdrawn_because: str
+
+
 class ImportResponse(Model):
     """An import with its report."""
 
@@ -131,6 +149,33 @@ class EndpointPreset(Model):
     model: str
     note: str
     needs_key: bool = True
+
+
+class AssignedItems(Model):
+    items: list[UUID]
+
+
+class ClusterReviewed(Model):
+    count: int
+
+
+class ReviewStats(Model):
+    matching: int
+    """Items that match the filter. All other figures depend only on `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items by detector. An item with flags of several detectors counts for each."""
+    by_environment: dict[str, int]
+    waiting: int
+    """Items without a verdict."""
+    mine: int
+    """Items assigned to you."""
+    today: int
+    per_day: int
+    judged_twice: int
+    """Rollouts that a second person reviewed without knowing the first verdict."""
+    agreeing: int
+    kappa: float | None
+    """Cohen's kappa of both verdicts."""
 
 
 class RolloutCount(Model):
@@ -285,6 +330,20 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
+class OpenTold(Model):
+    environment: str
+    open: int
+    oldest: AwareDatetime
+
+
+class ReviewerTold(Model):
+    """Items that somebody looked at, one by one."""
+
+    name: str
+    judged: int
+    by_day: list[int]
+
+
 class SignInSession(Model):
     id: UUID
     device: str
@@ -311,32 +370,85 @@ class RunKind(StrEnum):
     replay = "replay"
 
 
-class CoverageAnswer(Model):
-    """How many of the rollouts that were to be played have a reward."""
-
-    completed: int
-    total: int
-
-
-class Action(StrEnum):
-    """
-    The consequence of a flag while a run trains.
-    """
-
-    note = "note"
-    pause = "pause"
-    screen = "screen"
-    stop_and_roll_back = "stop_and_roll_back"
+class DetectorTold(Model):
+    id: str
+    title: str
+    flags: int
+    open: int
+    confirmed: int
+    honest: int
+    precision_low: float
+    precision_high: float
+    recall_at_least: float | None
 
 
-class FieldResponse(Model):
-    """A field that filters can use."""
+class AuditTold(Model):
+    """The blind sample of this run."""
 
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    rate_low: float
+    rate_high: float
+
+
+class RewardTold(Model):
+    """At the newest step with rollouts; of an evaluation, all of it."""
+
+    step: int
+    trained: float
+    judged: float
+    low: float | None
+    high: float | None
+
+
+class Change(Model):
+    """A setting that was changed while the run trained, or where it branched off."""
+
+    step: int | None
     name: str
-    kind: str
-    help: str
-    choices: list[str]
-    operators: list[str]
+    before: Any
+    after: Any
+    by: str
+
+
+class OnsetTold(Model):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    remarks: list[str]
+
+
+class BestTold(Model):
+    stage: str
+    step: int
+    heldout_reward: float | None
+    judged_reward: float | None
+
+
+class EffortMeasure(StrEnum):
+    """
+    What a graded answer is worth.
+    """
+
+    success = "success"
+    reward = "reward"
+
+
+class EffortOutcome(StrEnum):
+    """
+    What the comparison with the base says.
+    """
+
+    suspicious = "suspicious"
+    unremarkable = "unremarkable"
+    unknown = "unknown"
 
 
 class AlarmAction(StrEnum):
@@ -351,6 +463,17 @@ class AlarmAction(StrEnum):
     roll_back = "roll_back"
 
 
+class Action(StrEnum):
+    """
+    The consequence of a flag while a run trains.
+    """
+
+    note = "note"
+    pause = "pause"
+    screen = "screen"
+    stop_and_roll_back = "stop_and_roll_back"
+
+
 class AlarmAnswer(StrEnum):
     """
     What a person does about an alarm.
@@ -362,6 +485,64 @@ class AlarmAnswer(StrEnum):
     roll_back = "roll_back"
     save_memory = "save_memory"
     dismiss = "dismiss"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class CoverageAnswer(Model):
+    """How many of the rollouts that were to be played have a reward."""
+
+    completed: int
+    total: int
+
+
+class InterventionResponse(Model):
+    """What a detector did at one training step."""
+
+    id: UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    sentence: str
+    alarm_id: UUID | None
+    """The alarm, if the run was paused or stopped."""
+    created_at: AwareDatetime
+
+
+class DetectorActionResponse(Model):
+    """What happens when a detector flags a rollout of this run."""
+
+    wanted: str
+    """The run's own setting; `as_set`: the setting of the environment, else the default."""
+    action: Action
+    """The action in force."""
+    is_enabled: bool
+    thresholds: dict[str, float]
+    """Thresholds that the run sets itself."""
+
+
+class FieldResponse(Model):
+    """A field that filters can use."""
+
+    name: str
+    kind: str
+    help: str
+    choices: list[str]
+    operators: list[str]
+
+
+class JobStatus(StrEnum):
+    queued = "queued"
+    leased = "leased"
+    done = "done"
+    failed = "failed"
 
 
 class AlarmAnswerOption(Model):
@@ -425,11 +606,39 @@ class Verdict(StrEnum):
     unsure = "unsure"
 
 
-class CheckStatus(StrEnum):
-    passed = "passed"
-    warned = "warned"
-    failed = "failed"
-    skipped = "skipped"
+class ItemFlag(Model):
+    """A flag on an item under review."""
+
+    id: UUID
+    detector: str
+    severity: str
+    score: float
+    sentence: str
+    cluster: str | None
+    evidence: dict[str, Any]
+
+
+class ReviewItemResponse(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
 
 
 class BackendDomainPoliciesConnectionsFinding(Model):
@@ -447,6 +656,25 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class VerdictResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    flag_id: UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: UUID | None
+    created_at: AwareDatetime
+    taken_back_at: AwareDatetime | None
+    """Set once the reviewer took the verdict back: it has no effect any more."""
+
+
+class Severity(StrEnum):
+    note = "note"
+    warning = "warning"
+    alert = "alert"
 
 
 class Status(StrEnum):
@@ -513,6 +741,70 @@ class PackageProblem(Model):
     line: int
     key: str
     message: str
+
+
+class Subject(StrEnum):
+    rollout = "rollout"
+    run = "run"
+
+
+class Need(StrEnum):
+    """
+    Input that a detector requires. Without it the detector raises no flags.
+    """
+
+    columns = "columns"
+    tokens = "tokens"
+    steps = "steps"
+    code = "code"
+    base = "base"
+    evaluation = "evaluation"
+    heldout = "heldout"
+    ceiling = "ceiling"
+    ranges = "ranges"
+    grader_text = "grader_text"
+    protected_files = "protected_files"
+    hidden_tests = "hidden_tests"
+    grader_metrics = "grader_metrics"
+    traps = "traps"
+    second_verifier = "second_verifier"
+    replay = "replay"
+
+
+class GraderQuestionResponse(Model):
+    """A grader that raises the flags of a detector."""
+
+    id: UUID
+    name: str
+    policy: str
+    flags: str
+    """What raises a flag, in words."""
+    is_deleted: bool
+
+
+class AuditResponse(Model):
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    missed_at_most: float
+
+
+class CutOffResponse(Model):
+    score: float
+    caught: int
+    cost: int
+    """Honest rollouts flagged."""
+
+
+class ShareResponse(Model):
+    """A share with Wilson's 95% confidence interval."""
+
+    value: float | None
+    low: float
+    high: float
+    found: int
+    looked_at: int
 
 
 class ExportFormResponse(Model):
@@ -589,6 +881,14 @@ class CheckpointResponse(Model):
     pruned_at: AwareDatetime | None
     """When its weights were deleted. Its results stay."""
     created_at: AwareDatetime
+
+
+class DetectorSettingsResponse(Model):
+    """The settings of a detector that apply in an environment, including defaults."""
+
+    enabled: bool
+    thresholds: dict[str, float]
+    action: Action
 
 
 class ValidationResponse(Model):
@@ -748,6 +1048,24 @@ class UploadPlan(Model):
     """The upload that was queued; null for a dry run."""
 
 
+class FlagResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    """Null: the flag is about the run."""
+    detector: str
+    severity: Severity
+    score: float
+    sentence: str
+    evidence: dict[str, Any]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same cluster."""
+    training_step: int | None
+    created_at: AwareDatetime
+    verdict: Verdict | None = None
+    """The newest verdict; null until the flag is reviewed."""
+
+
 class Me(Model):
     person_id: UUID
     name: str
@@ -798,6 +1116,34 @@ class ConnectionTestResponse(Job):
     models: list[str]
     """Models that the endpoint lists."""
     seconds: float | None
+
+
+class ReviewItemDetail(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+    messages: list[dict[str, Any]]
+    siblings: list[UUID]
+    """Other rollouts of its group."""
+    base: list[UUID]
+    """Rollouts of the same task before training."""
 
 
 class WholeRolloutResponse(Model):
@@ -858,11 +1204,45 @@ class BranchResponse(Model):
     policy_id: UUID | None
 
 
+class DetectorScan(Job):
+    """A scan of a stored run with all detectors."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    run_id: UUID
+    status: JobStatus
+    altered: int
+    new_flags: int | None
+    """Null until the scan has finished."""
+    by_detector: dict[str, int]
+    """New flags so far."""
+    thresholds: list[str]
+    """Thresholds of this scan."""
+    error: str | None
+    is_early: bool
+    """The evaluation was still running."""
+    asked_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
 class FilterFields(Model):
     """Names that filters and sort orders of one run can use."""
 
     fields: list[FieldResponse]
     sorts: list[str]
+
+
+class InterventionList(Model):
+    items: list[InterventionResponse]
+    """Newest first."""
+    actions: dict[str, DetectorActionResponse]
 
 
 class RunAnswer(Model):
@@ -891,6 +1271,18 @@ class RunAnswer(Model):
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     ended_at: AwareDatetime | None
+
+
+class TeamReview(Model):
+    open: int
+    oldest: AwareDatetime | None
+    by_environment: list[OpenTold]
+    judged: int
+    days: int
+    reviewers: list[ReviewerTold]
+    judged_twice: int
+    agreeing: int
+    kappa: float | None
 
 
 class NewToken(Model):
@@ -960,31 +1352,42 @@ class SettingChangeResponse(Model):
     created_at: AwareDatetime
 
 
-class InterventionResponse(Model):
-    """What a detector did at one training step."""
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
 
-    id: UUID
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
+
+
+class Intervened(Model):
+    """An alarm or a detector that screened, and what came of it."""
+
     step: int
-    detector: str
-    action: Action
-    rollouts: int
-    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    name: str
     sentence: str
-    alarm_id: UUID | None
-    """The alarm, if the run was paused or stopped."""
-    created_at: AwareDatetime
+    action: AlarmAction | Action
+    answer: AlarmAnswer | None
+    answered_by: str | None
 
 
-class DetectorActionResponse(Model):
-    """What happens when a detector flags a rollout of this run."""
+class EffortTold(Model):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
 
-    wanted: str
-    """The run's own setting; `as_set`: the setting of the environment, else the default."""
-    action: Action
-    """The action in force."""
-    is_enabled: bool
-    thresholds: dict[str, float]
-    """Thresholds that the run sets itself."""
+    checkpoint: str
+    base: str
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    found: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    tasks: int | None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None
 
 
 class AlarmResponse(Model):
@@ -1081,6 +1484,47 @@ class EnvironmentResponse(Model):
     latest: VersionResponse | None
 
 
+class RecordResponse(Model):
+    """Flags of a detector and the verdicts on them."""
+
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+
+
+class EnvironmentRecord(Model):
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+    recall_at_least: float | None
+    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+
+
+class DetectorResponse(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -1088,6 +1532,35 @@ class PruneResult(Model):
     refused: list[CheckpointResponse]
     """Selected checkpoints that are in use; `kept_by` lists the reasons."""
     run_id: UUID | None = None
+
+
+class DetectorDetail(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+    by_environment: dict[str, EnvironmentRecord]
+    audit: AuditResponse
+    cut_offs: list[CutOffResponse]
+    suggested: CutOffResponse | None
+    """
+    The lowest suspicion with a precision of 0.8 over the reviewed flags. Null if there are too few, or if an answer
+    raises flags and not a suspicion.
+    """
+    settings: dict[str, DetectorSettingsResponse]
+    """By environment, where anything is set."""
 
 
 class EnvironmentDetail(Model):
@@ -1126,10 +1599,33 @@ class AnsweredAlarm(Model):
     """The branch that a roll back started."""
 
 
-class InterventionList(Model):
-    items: list[InterventionResponse]
-    """Newest first."""
-    actions: dict[str, DetectorActionResponse]
+class Safeguards(Model):
+    """All of the report."""
+
+    run_id: UUID
+    run: str
+    kind: RunKind
+    environment: str
+    version: int
+    content_hash: str
+    certificate: CertificateTold | None
+    without_certificate: str
+    fixtures_hack: int
+    fixtures_honest: int
+    rollouts: int
+    watching: list[str]
+    switched_off: list[str]
+    detectors: list[DetectorTold]
+    audit: AuditTold
+    verdicts: dict[str, int]
+    reviewers: int
+    given_in_bulk: int
+    reward: RewardTold | None
+    interventions: list[Intervened]
+    changes: list[Change]
+    onsets: list[OnsetTold]
+    efforts: list[EffortTold]
+    best: BestTold | None
 
 
 class RunSettings(Model):
