@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -251,7 +252,11 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
         ["self", *(f"{segment}: str | UUID" for segment in segments), *(["*"] if options else []), *options]
     )
     documented = [route.get("description", "").strip() or name.replace("_", " ").capitalize() + "."]
-    documented += [f"- `{name}`: {' '.join(text.split())}" for name, text in lines if text]
+    documented += [
+        textwrap.fill(f"- `{name}`: {' '.join(text.split())}", 108, subsequent_indent="  ")
+        for name, text in lines
+        if text
+    ]
     docstring = "\n\n".join([documented[0], "\n".join(documented[1:])]).strip().replace("\\", "\\\\")
     indented = "\n".join(f"        {line}".rstrip() for line in docstring.splitlines()).strip()
     return f'    def {name}({signature}) -> {returns}:\n        """{indented}"""\n        {statement}\n\n'

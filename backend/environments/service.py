@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -116,19 +115,6 @@ def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]
     """Is the draft's content one of these versions?"""
     digest = content_hash(draft.files)
     return any(version.content_hash == digest for version in versions)
-
-
-def archive_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
-    """Take it out of lists and choices. Versions, runs and rollouts stay."""
-    environment.archived_at = environment.archived_at or datetime.now(UTC)
-    audit(session, actor, "environment.archive", "environment", environment.id, name=environment.name)
-    session.flush()
-
-
-def restore_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
-    environment.archived_at = None
-    audit(session, actor, "environment.restore", "environment", environment.id, name=environment.name)
-    session.flush()
 
 
 def import_package(

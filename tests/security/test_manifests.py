@@ -15,8 +15,7 @@ from backend.domain.rollouts.fields import Field, FieldKind
 from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.environments.library import load_package
-from backend.environments.models_source import fields_of
-from backend.environments.validation import parse_python, validate_package
+from backend.environments.validation import fields_of, parse_python, validate_package
 from workers.environments.packages import requirements_of, resources_of
 
 SECONDS = 0.5
