@@ -71,9 +71,9 @@ from backend.studies.onset import operations as onset_operations
 from backend.studies.onset import pages as onset_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
-from backend.training.examples import operations as example_operations
-from backend.training.examples import pages as example_pages
+from backend.training import example_operations, example_pages, steering_pages
+from backend.training import operations as training_operations
+from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
@@ -117,8 +117,7 @@ PAGES = (
     filter_help_pages,
     steering_pages,
     example_pages,
-    launch_pages,
-    preflight_pages,
+    training_pages,
     checkpoints_pages,
     regrading_pages,
     regrading_draft_pages,
@@ -136,9 +135,6 @@ JSON = (
     judge_run_operations,
     question_run_operations,
     results_operations,
-    steering_operations,
-    example_operations,
-    launch_operations,
     overview_operations,
     checkpoints_operations,
     exchange_operations,
@@ -151,12 +147,14 @@ OPERATIONS = (
     checkpoints_operations,
     detectors_operations,
     review_operations,
+    example_operations,
     policies_operations,
     rollouts_operations,
     team_operations,
     environments_operations,
     play_operations,
     import_operations,
+    training_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -198,7 +198,7 @@ OWN = (
     r"|(/api/v1)?/notices/.*"
 )
 """Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
-LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate|/mcp"
+LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
