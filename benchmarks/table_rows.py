@@ -21,7 +21,6 @@ from backend.graders.tables import Judge
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Task
 from backend.runs.tables import Run
-from workers.storage.rollouts import COLUMNS
 
 GROUP_SIZE = 4
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": -0.1}
@@ -101,7 +100,7 @@ def make_run(name: str, version_id: uuid.UUID, policy_id: uuid.UUID, judge_id: u
         ids = range(first, min(first + 5000, rollouts))
         with transaction() as session:
             made = [_rollout(dice, run.id, groups[n // GROUP_SIZE], n, said) for n in ids]
-            _copy(session, f"rollouts ({', '.join(COLUMNS)})", made)
+            _copy(session, f"rollouts ({ROLLOUT_COLUMNS})", made)
             _judge(session, dice, run.id, judge_id, [row[0] for row in made])
     return run.id
 
@@ -131,6 +130,13 @@ def conversation(dice: random.Random) -> tuple[str, str, str]:
         for board, reply in zip(boards, replies, strict=True)
     ]
     return json_text(messages), json_text(steps), replies[-1][-300:]
+
+
+ROLLOUT_COLUMNS = """id, run_id, group_id, member, seq, phase, training_step, level, status, stop_reason, error_kind,
+    error_message, attempts, reward, columns, metrics, opening, steps, messages, excerpt, turns, tokens_in, tokens_out,
+    is_truncated, tokens, advantage, policy_seconds, environment_seconds, queue_seconds, cost, source_id, started_at,
+    ended_at"""
+"""In the order of `_rollout`."""
 
 
 def _rollout(dice: random.Random, run_id: uuid.UUID, group: uuid.UUID, number: int, said: Sequence[Any]) -> list[Any]:
