@@ -29,6 +29,7 @@ from backend.environments.api_models import (
 )
 from backend.environments.exporting import complete_package
 from backend.environments.queries import CheckRun, VersionRow
+from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.starting import starting_files
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
@@ -254,7 +255,8 @@ def _draft(environment: Environment, draft: EnvironmentDraft) -> DraftOut:
         environment=environment.name,
         revision=draft.revision,
         updated_at=draft.updated_at,
-        files=draft.files,
+        files=drafts.package_of(draft),
+        generated=sorted(generated_files(draft.files)),
         validation=_validation(draft.files, environment.name),
     )
 
@@ -263,7 +265,7 @@ def _validation(files: dict[str, str], name: str | None) -> ValidationOut:
     found = validate_package(files, name)
     problems = [ProblemOut.model_validate(problem, from_attributes=True) for problem in found.problems]
     columns = _columns(found.manifest) if found.manifest else []
-    digest = content_hash(files) if not any(problem.path == "" for problem in found.problems) else ""
+    digest = content_hash(with_generated(files)) if not any(problem.path == "" for problem in found.problems) else ""
     return ValidationOut(is_publishable=found.is_publishable, problems=problems, columns=columns, content_hash=digest)
 
 

@@ -110,7 +110,8 @@ class DraftOut(BaseModel):
     environment: str
     revision: int
     updated_at: datetime
-    files: dict[str, str]
+    files: dict[str, str] = Field(description="The complete package, text by path.")
+    generated: list[str] = Field(description="Paths of the files that Proctor generates. Send one to replace it.")
     validation: ValidationOut
 
 

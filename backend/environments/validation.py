@@ -11,6 +11,7 @@ from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_
 from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.domain.templates import parse_template
 from backend.environments.models_source import ModelFields, fields_of
+from backend.environments.scaffold import with_generated
 
 MAX_PARSED_FILE = 150_000
 """Words and signs of a Python file that is parsed: time and memory grow with them."""
@@ -50,6 +51,7 @@ class Validation:
 
 def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
     """Every problem of the files. `name`: what the environment is called, which its manifest must say too."""
+    files = with_generated(files)
     try:
         check_files(files)
     except PackageInvalid as error:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
 from backend.domain.manifest import Manifest
 from backend.domain.packages import pack
-from backend.environments import queries
+from backend.environments import drafts, queries
 from backend.environments.diff import FileDiff, diff_files
 from backend.environments.exporting import complete_package
 from backend.environments.movers import Mover, movers
@@ -109,7 +109,7 @@ def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HT
 
 def _files(session: Session, environment: Environment, which: str) -> Mapping[str, str]:
     if which == DRAFT:
-        return queries.get_draft(session, environment).files
+        return drafts.package_of(queries.get_draft(session, environment))
     if not which.isdecimal() or len(which) > 9:
         raise NotFound(f"{environment.name} has no version {which[:20]!r}.")
     return queries.get_version(session, environment, int(which), with_files=True).files

@@ -23,6 +23,7 @@ from backend.domain.packages import MANIFEST_PATH, content_hash
 from backend.domain.rollouts import TaskSpec
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
+from backend.environments.scaffold import with_generated
 from backend.queue import keep_answer
 from workers.environments.client import HostRefused
 from workers.jobs.env_host import open_env_host
@@ -82,7 +83,7 @@ def _read(session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID) ->
     history = _history(session, environment_id)
     return _Question(
         manifest=read_manifest(draft.files.get(MANIFEST_PATH, "")),
-        files=dict(draft.files),
+        files=with_generated(draft.files),
         revision=draft.revision,
         this=rollout_id,
         cluster=cluster,
