@@ -18,7 +18,7 @@ RUNTIME_STAMP := $(RUNTIME)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test test-all check lint format types imports templates vendor files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
+.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ test-all: setup ## run all tests: also training, whole starts and the browser
 	@$(PYTEST) -n 2 -m "not browser" $(ARGS)
 	@$(PYTEST) -m browser $(ARGS)
 
-check: setup lint types imports templates vendor commits files migrations test ## everything that must hold before a change is done
+check: setup lint types imports check-client templates vendor commits files migrations test ## everything that must hold before a change is done
 
 lint: setup ## formatting and lint rules
 	@$(BIN)/ruff format --check --quiet .
@@ -54,6 +54,10 @@ types: setup ## mypy, strict
 
 imports: setup ## the layers and other import contracts
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/check_imports.py
+
+check-client: setup ## the Python client is what the operations declare
+	@$(BIN)/python -m scripts.client --check
 
 templates: setup ## lint the page templates
 	@$(BIN)/djlint frontend/templates --lint --quiet
@@ -67,7 +71,10 @@ commits: setup ## only the edge commits
 files: setup ## Dockerfiles, compose file and .ci/run
 	@$(BIN)/python scripts/check_files.py
 
-constraints: setup ## pin changed requirements, with hashes: make constraints ARGS=--upgrade takes the newest releases
+client: setup ## write the generated part of the Python client, which the command line and agents' tools read too
+	@$(BIN)/python -m scripts.client $(ARGS)
+
+constraints: $(BIN)/uv ## pin changed requirements, with hashes: make constraints ARGS=--upgrade takes the newest releases
 	@$(BIN)/python scripts/lock.py $(ARGS)
 
 sbom: setup ## list every installed package and vendored file: build/sbom.json (CycloneDX)

@@ -14,62 +14,79 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 from starlette.types import ASGIApp
 
-from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
-from backend.environments import api as environments_api
-from backend.environments import routes as environments_routes
-from backend.evaluations import routes as evaluations_routes
-from backend.evaluations.api import detection as detection_api
-from backend.evaluations.api import judges as judge_api
-from backend.evaluations.api import policies as policy_api
-from backend.evaluations.api import questions as asking_api
-from backend.evaluations.api import results as results_api
-from backend.evaluations.api import rollouts as rollout_api
-from backend.evaluations.api import runs as evaluations_api
-from backend.events import Hub
-from backend.exchange import api as exchange_api
-from backend.exchange import routes as exchange_routes
-from backend.judging import api as judging_api
-from backend.judging.consequences import api as consequences_api
-from backend.judging.consequences import routes as consequences_routes
-from backend.judging.detectors import api as detectors_api
-from backend.judging.detectors import routes as detectors_routes
-from backend.judging.effort import api as effort_api
-from backend.judging.effort import routes as effort_routes
-from backend.judging.judges import api as judges_api
-from backend.judging.judges import routes as judges_routes
-from backend.judging.onset import api as onset_api
-from backend.judging.onset import routes as onset_routes
-from backend.judging.questions import api as questions_api
-from backend.judging.questions import routes as questions_routes
-from backend.judging.reports import api as reports_api
-from backend.judging.reports import routes as reports_routes
-from backend.judging.review import api as review_api
-from backend.judging.review import routes as review_routes
-from backend.notifications import api as notifications_api
-from backend.notifications import routes as notifications_routes
-from backend.overview import api as overview_api
-from backend.overview import routes as overview_routes
-from backend.overview import worker_routes
-from backend.rescoring import api as rescoring_api
-from backend.rescoring import draft_api as draft_score_api
-from backend.rescoring import draft_routes as draft_score_routes
-from backend.rescoring import history_api, history_routes
-from backend.rescoring import routes as rescoring_routes
-from backend.team import api as team_api
-from backend.team import routes as team_routes
-from backend.training import api as training_api
-from backend.training import (
-    checkpoint_api,
-    checkpoint_routes,
-    launch_api,
-    launch_routes,
-    preflight_routes,
-    steering_api,
-    steering_routes,
+from backend.checkpoints import export_operations, export_pages
+from backend.checkpoints import operations as checkpoints_operations
+from backend.checkpoints import pages as checkpoints_pages
+from backend.core.events import Hub
+from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
+from backend.detectors import operations as detectors_operations
+from backend.detectors import pages as detectors_pages
+from backend.detectors import scan_operations
+from backend.environments import (
+    continued_play_pages,
+    editor_pages,
+    import_operations,
+    import_pages,
+    network_operations,
+    network_pages,
+    play_operations,
+    play_pages,
+    trial_operations,
+    trial_pages,
+    version_pages,
 )
-from backend.training import routes as training_routes
-from backend.training.lessons import api as lessons_api
-from backend.training.lessons import routes as lessons_routes
+from backend.environments import operations as environments_operations
+from backend.environments import pages as environments_pages
+from backend.graders.judges import operations as judge_operations
+from backend.graders.judges import pages as judge_pages
+from backend.graders.judges import run_operations as judge_run_operations
+from backend.graders.judges import run_pages as judge_run_pages
+from backend.graders.questions import operations as question_operations
+from backend.graders.questions import pages as question_pages
+from backend.graders.questions import run_operations as question_run_operations
+from backend.graders.questions import run_pages as question_run_pages
+from backend.notifications import operations as notifications_operations
+from backend.notifications import pages as notifications_pages
+from backend.operations.declaration import operations_of
+from backend.operations.mcp_route import add_mcp
+from backend.operations.routes import form_router, json_router
+from backend.overview import operations as overview_operations
+from backend.overview import pages as overview_pages
+from backend.overview import worker_pages
+from backend.policies import operations as policies_operations
+from backend.policies import pages as policies_pages
+from backend.results import compare_pages, leaderboard_pages
+from backend.results import operations as results_operations
+from backend.review import (
+    consequence_operations,
+    consequence_pages,
+    report_operations,
+    report_pages,
+    verdict_operations,
+)
+from backend.review import operations as review_operations
+from backend.review import pages as review_pages
+from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
+from backend.rollouts import operations as rollouts_operations
+from backend.rollouts import pages as rollouts_pages
+from backend.rollouts.regrading import draft_operations as regrading_draft_operations
+from backend.rollouts.regrading import draft_pages as regrading_draft_pages
+from backend.rollouts.regrading import history_operations as regrading_history_operations
+from backend.rollouts.regrading import history_pages as regrading_history_pages
+from backend.rollouts.regrading import operations as regrading_operations
+from backend.rollouts.regrading import pages as regrading_pages
+from backend.runs import evaluation_pages, list_pages, tab_pages
+from backend.runs import operations as runs_operations
+from backend.runs import pages as runs_pages
+from backend.studies.effort import operations as effort_operations
+from backend.studies.effort import pages as effort_pages
+from backend.studies.onset import operations as onset_operations
+from backend.studies.onset import pages as onset_pages
+from backend.team import operations as team_operations
+from backend.team import pages as team_pages
+from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
+from backend.training.examples import operations as example_operations
+from backend.training.examples import pages as example_pages
 from backend.web import error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
@@ -82,64 +99,87 @@ from backend.web.templating import product_version
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Routes that take packages or files say their own limit. JSON is parsed before anybody is known to be signed in."""
 PAGES = (
-    exchange_routes,
-    overview_routes,
-    worker_routes,
-    review_routes,
-    judges_routes,
-    questions_routes,
-    consequences_routes,
-    detectors_routes,
-    reports_routes,
-    onset_routes,
-    effort_routes,
-    notifications_routes,
-    team_routes,
-    environments_routes,
-    evaluations_routes,
-    training_routes,
-    steering_routes,
-    lessons_routes,
-    launch_routes,
-    preflight_routes,
-    checkpoint_routes,
-    rescoring_routes,
-    draft_score_routes,
-    history_routes,
+    exchange_pages,
+    overview_pages,
+    worker_pages,
+    review_pages,
+    judge_pages,
+    question_pages,
+    consequence_pages,
+    detectors_pages,
+    report_pages,
+    onset_pages,
+    effort_pages,
+    notifications_pages,
+    team_pages,
+    environments_pages,
+    editor_pages,
+    trial_pages,
+    version_pages,
+    play_pages,
+    continued_play_pages,
+    import_pages,
+    network_pages,
+    policies_pages,
+    evaluation_pages,
+    list_pages,
+    runs_pages,
+    tab_pages,
+    table_pages,
+    judge_run_pages,
+    question_run_pages,
+    rollouts_pages,
+    compare_pages,
+    leaderboard_pages,
+    filter_help_pages,
+    export_pages,
+    steering_pages,
+    example_pages,
+    launch_pages,
+    preflight_pages,
+    checkpoints_pages,
+    regrading_pages,
+    regrading_draft_pages,
+    regrading_history_pages,
 )
-"""Modules with the pages of a feature; those of exchange come before `/runs/{run_id}`."""
+"""Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    judging_api,
-    review_api,
-    judges_api,
-    questions_api,
-    consequences_api,
-    detectors_api,
-    reports_api,
-    onset_api,
-    effort_api,
-    notifications_api,
-    team_api,
-    environments_api,
-    evaluations_api,
-    policy_api,
-    judge_api,
-    asking_api,
-    detection_api,
-    results_api,
-    rollout_api,
-    training_api,
-    steering_api,
-    lessons_api,
-    launch_api,
-    overview_api,
-    checkpoint_api,
-    exchange_api,
-    rescoring_api,
-    draft_score_api,
-    history_api,
+    verdict_operations,
+    review_operations,
+    judge_operations,
+    question_operations,
+    consequence_operations,
+    detectors_operations,
+    report_operations,
+    onset_operations,
+    effort_operations,
+    notifications_operations,
+    environments_operations,
+    play_operations,
+    trial_operations,
+    import_operations,
+    network_operations,
+    runs_operations,
+    policies_operations,
+    judge_run_operations,
+    question_run_operations,
+    scan_operations,
+    results_operations,
+    rollouts_operations,
+    export_operations,
+    steering_operations,
+    example_operations,
+    launch_operations,
+    overview_operations,
+    checkpoints_operations,
+    exchange_operations,
+    regrading_operations,
+    regrading_draft_operations,
+    regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
+OPERATIONS = (team_operations,)
+"""Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 
 
@@ -178,6 +218,9 @@ def _mount(app: FastAPI) -> None:
         app.include_router(module.router, include_in_schema=False)
     for module in JSON:
         app.include_router(module.router)
+    declared = [operation for module in OPERATIONS for operation in operations_of(module)]
+    app.include_router(json_router(declared))
+    app.include_router(form_router(declared))
 
     @app.get("/api/v1/openapi.json", include_in_schema=False)
     def openapi(actor: Viewer) -> dict[str, Any]:
@@ -191,6 +234,7 @@ def _mount(app: FastAPI) -> None:
             session.execute(text("SELECT 1"))
         return {"status": "ok"}
 
+    app.state.tools = add_mcp(app)
     liveness = Liveness()
 
     @app.get("/livez", include_in_schema=False)
@@ -212,6 +256,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     event.listen(get_engine(), "connect", _limit_statements)
     listening = asyncio.create_task(app.state.hub.listen())
     yield
+    await app.state.tools.stop()
     listening.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await listening

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.settings import PROJECT_ROOT
 from benchmarks.harness import tree_cpu_seconds
 from workers.models.load import load_folder

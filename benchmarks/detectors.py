@@ -26,25 +26,25 @@ from multiprocessing import get_context
 import structlog
 from scipy.stats import binomtest
 
-from backend.db.models import EnvironmentVersion
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.ids import new_id
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Phase, RunKind, RunStatus, Split
 from backend.environments.library import load_package
+from backend.environments.tables import EnvironmentVersion
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation
+from workers.detectors.environment_context import scene_of
+from workers.detectors.view import row_of
+from workers.detectors.watch import Watch
 from workers.environments.client import EnvHost
 from workers.environments.sessions import EnvServer
-from workers.jobs.judging import run as detect
-from workers.jobs.recording import RunRecorder
-from workers.jobs.registry import JobContext
-from workers.judging.detectors.scene import scene_of
-from workers.judging.detectors.view import row_of
-from workers.judging.detectors.watch import Watch
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
 from workers.rollouts.engine import GroupPlan, play_groups
+from workers.storage.recorder import RunRecorder
+from workers.tasks.detectors import run as detect
+from workers.tasks.registry import JobContext
 
 REPEATS = 3
 SPEED_ENVIRONMENTS = ("arithmetic_ladder", "tictactoe", "silver_words", "support_triage", "sloppy_guess")

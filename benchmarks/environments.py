@@ -12,18 +12,18 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 
-from backend.domain.checks import certificate_status
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash
+from backend.domain.environments.certificate import certificate_status
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.statistics import estimate_mean
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import library_names, load_package, render_template, templates
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
+from workers.environments.checks.bounds import by_level
+from workers.environments.checks.examine import examine
+from workers.environments.checks.subject import Subject
 from workers.environments.client import EnvHost
-from workers.judging.checks.bounds import by_level
-from workers.judging.checks.examine import examine
-from workers.judging.checks.subject import Subject
 
 REPEATS = 1
 POLICIES = ("gold", "teacher", "partial", "wrong", "random", "constant")

@@ -23,14 +23,16 @@ from alembic.config import Config
 from rich.console import Console
 from rich.table import Table
 
-from backend.db.models import EnvironmentVersion, Person, Run, WebSession
-from backend.db.session import forget_engine, transaction
-from backend.domain.manifest import Manifest
+from backend.core.embedded import Postgres
+from backend.core.session import forget_engine, transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Role, RunKind, RunStatus
-from backend.embedded import Postgres
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT, get_settings
+from backend.team.tables import Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 
 START_SECONDS = 60.0

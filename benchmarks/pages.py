@@ -32,21 +32,25 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.app import create_app
-from backend.db.models import Environment, EnvironmentVersion, Judge, Policy, Run, Task
-from backend.db.session import get_engine, transaction
+from backend.core.session import get_engine, transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import content_hash
 from backend.domain.ids import new_id, stable_id
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
 from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Split
-from backend.evaluations import queries
-from backend.evaluations.forms import RolloutFilter
-from backend.evaluations.rollouts import queries as rollout_queries
-from backend.evaluations.rollouts.filter_fields import scope_of
-from backend.judging import auditing, keeping
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.graders.tables import Judge
+from backend.policies.tables import Policy
+from backend.review import audit_sample, queue
+from backend.rollouts import queries as rollout_queries
+from backend.rollouts.filter_fields import scope_of
+from backend.rollouts.tables import Task
+from backend.runs import queries
+from backend.runs.requests import RolloutFilter
+from backend.runs.tables import Run
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web
-from workers.jobs.rollout_rows import COLUMNS
-from workers.jobs.text_index import index_texts
+from workers.storage.rollouts import COLUMNS
+from workers.storage.text_index import index_texts
 
 REPEATS = 1
 RARE, COMMON = "zebrafish", "your move"
@@ -111,7 +115,7 @@ def measure(options: Options) -> Iterator[Measure]:
         yield from _list(first, filters).measures(targets=alone)
         with transaction() as session:
             session.execute(text("UPDATE flags SET cluster = 'pattern ' || abs(hashtext(key)) % 40 WHERE score < 0.33"))
-            while auditing.draw_from(session, first):
+            while audit_sample.draw_from(session, first):
                 pass
         yield from _review(options.size(200, 10)).measures(targets={"review: next item": 150.0})
         for number in range(1, runs):
@@ -167,7 +171,7 @@ def _client(role: Role) -> TestClient:
 def _review(count: int) -> Times:
     times = Times()
     with times.of("review: rebuild the queue"), transaction() as session:
-        keeping.refresh(session)
+        queue.refresh(session)
     _vacuum()
     client, spent = _client(Role.REVIEWER), tree_cpu_seconds()
     item = client.get("/api/v1/review/next").json()["id"]

@@ -12,20 +12,22 @@ import time
 import uuid
 from collections.abc import Iterator
 
-from backend.db.models import EnvironmentVersion, Policy, Run
-from backend.db.session import transaction
-from backend.domain.packages import content_hash
-from backend.domain.plans import EvaluationPlan
-from backend.domain.rescoring import RescorePlan
+from backend.core.session import transaction
+from backend.domain.environments.packages import content_hash
+from backend.domain.rollouts.regrading import RescorePlan
+from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
 from backend.environments.library import load_package
-from backend.rescoring.columns import candidates, weighed
-from backend.rescoring.preview import preview
+from backend.environments.tables import EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.rollouts.regrading.columns import candidates, weighed
+from backend.rollouts.regrading.preview import preview
+from backend.runs.tables import Run
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation, tree_cpu_seconds
-from workers.jobs.evaluation import evaluate
-from workers.jobs.registry import JobContext
-from workers.jobs.rescoring import run as regrade
 from workers.policies.scripted import ScriptedPolicy
+from workers.tasks.evaluations import evaluate
+from workers.tasks.registry import JobContext
+from workers.tasks.regrading import run as regrade
 
 REPEATS = 3
 ENVIRONMENT = "arithmetic_ladder"

@@ -26,14 +26,15 @@ import psycopg
 import structlog
 from sqlalchemy import text
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import MANIFEST_PATH
-from backend.domain.plans import EvaluationPlan, Sampling
-from backend.domain.rollouts import Rollout, Step, task_of
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH
+from backend.domain.rollouts.rollout import Rollout, Step, task_of
+from backend.domain.runs.plans import EvaluationPlan, Sampling
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.library import load_package
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from backend.settings import PROJECT_ROOT
 from benchmarks import peers
 from benchmarks.harness import (
@@ -46,12 +47,12 @@ from benchmarks.harness import (
     installation,
     json_from,
 )
-from workers.jobs.evaluation import evaluate
-from workers.jobs.recording import RunRecorder
-from workers.jobs.rollout_rows import COLUMNS, row_of
 from workers.policies.base import EpisodeStart, Policy, Turn
 from workers.policies.openai_api import Endpoint, OpenAiPolicy
 from workers.policies.scripted import ScriptedPolicy
+from workers.storage.recorder import RunRecorder
+from workers.storage.rollouts import COLUMNS, row_of
+from workers.tasks.evaluations import evaluate
 
 REPEATS = 3
 VERIFIERS = "0.3.1"

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import aiohttp
 
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash
-from backend.domain.rollouts import task_of
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split
 from backend.environments.library import load_package
 from backend.settings import PROJECT_ROOT, get_settings

@@ -24,23 +24,27 @@ import torch
 from sqlalchemy import select
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint, EnvironmentVersion, Group, MetricPoint, Policy, Task
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.rollouts.tables import Group, Task
+from backend.runs.tables import MetricPoint
 from benchmarks import bare_trl
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation, tree_cpu_seconds
-from workers.jobs.recording import RunRecorder
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.storage.recorder import RunRecorder
 from workers.training import run as training_run
-from workers.training.arena import arena_of
 from workers.training.assignment import read_assignment
-from workers.training.behind import Behind
+from workers.training.background_writer import Behind
+from workers.training.context import single_groups
+from workers.training.env_pool import arena_of
 from workers.training.planning.tasks import warm_up_tasks
-from workers.training.workbench import single_groups
 
 REPEATS = 3
 SKIPPED_STEPS = 2

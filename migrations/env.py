@@ -2,8 +2,8 @@
 
 from alembic import context
 
-from backend.db.models import Base
-from backend.db.session import make_engine
+from backend.core.session import make_engine
+from backend.core.tables import load_tables
 from backend.settings import get_settings
 
 
@@ -11,7 +11,7 @@ def run() -> None:
     url = context.config.get_main_option("sqlalchemy.url") or get_settings().database_url
     engine = make_engine(url)
     with engine.connect() as connection:
-        context.configure(connection=connection, target_metadata=Base.metadata, compare_type=True)
+        context.configure(connection=connection, target_metadata=load_tables(), compare_type=True)
         with context.begin_transaction():
             context.run_migrations()
     engine.dispose()

@@ -1,10 +1,10 @@
-"""Only the edge commits: no call of `.commit()` in the application outside `backend/db/session.py`."""
+"""Only the edge commits: no call of `.commit()` in the application outside `backend/core/session.py`."""
 
 import ast
 import sys
 from pathlib import Path
 
-ALLOWED = {Path("backend/db/session.py")}
+ALLOWED = {Path("backend/core/session.py")}
 
 
 def main() -> int:

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.domain.environments.import_report import ImportReport
+from backend.domain.environments.packages import PackageInvalid
 from backend.domain.errors import RolloutError
-from backend.domain.import_report import ImportReport
-from backend.domain.packages import PackageInvalid
-from backend.environments.importing_intake import Wishes, probe_manifest, understand
-from backend.environments.importing_sources import read_tree
+from backend.environments.import_intake import Wishes, probe_manifest, understand
+from backend.environments.import_sources import read_tree
 from backend.settings import PROJECT_ROOT
 from workers.environments.client import EnvHost
 from workers.environments.probing import play, start

@@ -17,9 +17,9 @@ from urllib.parse import quote
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from backend.cli.connection import left_token
-from backend.client import Client
 from backend.settings import get_settings
 from backend.supervisor.data_folder import running_at
+from proctor import Client
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 T = TypeVar("T")
@@ -141,14 +141,14 @@ def settle(page: Page) -> None:
 
 
 def newest(client: Client, kind: str, name: str = "") -> dict[str, Any]:
-    for run in client.all("/runs", kind=kind, status="completed"):
+    for run in client.pages("/runs", kind=kind, status="completed"):
         if run["name"].startswith(name):
             return run
     raise NothingToShow(f"there is no completed {kind} {name}".rstrip())
 
 
 def first(client: Client, path: str, **query: object) -> dict[str, Any]:
-    for item in client.all(path, limit=1, **query):
+    for item in client.pages(path, limit=1, **query):
         return item
     raise NothingToShow(f"{path} is empty")
 
@@ -169,13 +169,13 @@ def begin_play(client: Client) -> str:
 
 def flagged(client: Client) -> str:
     """A flag on a rollout; an evaluation of the policy `repeat` has some."""
-    policies = {policy["name"]: policy["id"] for policy in client.all("/policies")}
+    policies = {policy["name"]: policy["id"] for policy in client.pages("/policies")}
     version = client.get(f"/environments/{ENVIRONMENT}")["latest"]["id"]
     body = {"version_id": version, "policy_id": policies["repeat"], "split": "heldout", "tasks": 40}
     run = client.post("/evaluations", body | {"key": "repeated text"})
 
     def look() -> list[dict[str, Any]]:
-        return list(client.all("/flags", run=run["id"], limit=5))
+        return list(client.pages("/flags", run=run["id"], limit=5))
 
     found = wait_until(look, bool)
     return str(found[0]["id"])

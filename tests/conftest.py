@@ -16,8 +16,8 @@ from alembic.config import Config
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from backend.db.session import make_engine
-from backend.embedded import Postgres, Valkey
+from backend.core.embedded import Postgres, Valkey
+from backend.core.session import make_engine
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.sharing import Together
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from backend.domain.packages import content_hash
+from backend.domain.environments.packages import content_hash
 from backend.settings import PROJECT_ROOT, get_settings
 from workers.environments.client import EnvHost
 

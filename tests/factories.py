@@ -10,24 +10,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import (
-    Checkpoint,
-    Environment,
-    EnvironmentVersion,
-    Flag,
-    Group,
-    MetricPoint,
-    Person,
-    Policy,
-    Rollout,
-    Run,
-    Task,
-)
+from backend.checkpoints.tables import Checkpoint
+from backend.detectors.tables import Flag
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import content_hash
 from backend.domain.ids import new_id, stable_id
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import content_hash
-from backend.domain.plans import EvaluationPlan
-from backend.domain.rollouts import HELDOUT_SEED_BASE
+from backend.domain.rollouts.rollout import HELDOUT_SEED_BASE
+from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import (
     ErrorKind,
     Phase,
@@ -40,7 +29,12 @@ from backend.domain.vocabulary import (
     Split,
     StopReason,
 )
-from backend.judging.keeping import place
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.review.queue import place
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.tables import MetricPoint, Run
+from backend.team.tables import Person
 
 _count = itertools.count(1)
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from xdist.scheduler import LoadScopeScheduling
 
 SHARED: Mapping[str, str] = {
-    "tests/environments_host/test_sources.py": "an env host with sources to build",
-    "tests/exchange/test_others_read_it.py": "verifiers",
-    "tests/importing/test_group_rewards.py": "verifiers",
-    "tests/importing/test_verifiers_v0.py": "verifiers",
-    "tests/importing/test_verifiers_v1.py": "verifiers",
-    "tests/judging/test_certify_a_version.py": "a certificate",
-    "tests/judging/test_detectors_on_whole_runs.py": "played episodes",
+    "tests/environments/host/test_sources.py": "an env host with sources to build",
+    "tests/rollouts/exchange/test_others_read_it.py": "verifiers",
+    "tests/environments/importing/test_group_rewards.py": "verifiers",
+    "tests/environments/importing/test_verifiers_v0.py": "verifiers",
+    "tests/environments/importing/test_verifiers_v1.py": "verifiers",
+    "tests/environments/checks/test_certify_a_version.py": "a certificate",
+    "tests/detectors/test_detectors_on_whole_runs.py": "played episodes",
     "tests/ops/test_cli_exports.py": "a whole Proctor",
     "tests/ops/test_cli_lessons.py": "a whole Proctor",
     "tests/ops/test_cli_of_runs.py": "a whole Proctor",

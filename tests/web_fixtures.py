@@ -16,9 +16,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.app import Transaction, create_app
-from backend.db.models import Person, WebSession
+from backend.core.events import Hub
 from backend.domain.vocabulary import Role
-from backend.events import Hub
+from backend.team.tables import Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 
 ClientFor = Callable[[Role], TestClient]

@@ -10,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from backend.app import create_app
-from backend.events import Hub
+from backend.core.events import Hub
 
 
 def web_of_installation() -> FastAPI:

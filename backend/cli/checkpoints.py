@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import fail, say, write_error, write_fields, write_json, write_table
-from backend.client import Client
+from proctor import Client
 
 app = typer.Typer(
     help="Saved weights: the tree over runs, disk use, keeping and pruning.",
@@ -37,7 +37,7 @@ def list_checkpoints(
         "policy_id": policy_of(client, policy)["id"] if policy else None,
         "run_id": run_of(client, run)["id"] if run else None,
     }
-    trees = list(client.all("/checkpoints/tree", limit=limit, **wanted))
+    trees = list(client.pages("/checkpoints/tree", limit=limit, **wanted))
     disk = client.get("/checkpoints/disk", run_id=wanted["run_id"])
     if as_json:
         write_json({"trees": trees, "disk": disk})
@@ -163,7 +163,7 @@ def _say_disk(disk: dict[str, Any]) -> None:
 
 
 def _checkpoint(client: Client, text: str) -> dict[str, Any]:
-    for found in client.all("/checkpoints", limit=_SEARCHED):
+    for found in client.pages("/checkpoints", limit=_SEARCHED):
         if len(text) >= _END and found["id"].replace("-", "").endswith(text.replace("-", "")):
             return found
     fail(f"there is no checkpoint {text!r}; `proctor checkpoints list` shows them")

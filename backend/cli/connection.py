@@ -5,9 +5,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from backend.cli.output import fail
-from backend.client import Client
 from backend.settings import get_settings
 from backend.supervisor.data_folder import running_at
+from proctor import Client
 
 
 @lru_cache(maxsize=1)

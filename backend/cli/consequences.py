@@ -52,7 +52,7 @@ def judged(
     as_json: AsJson = False,
 ) -> None:
     """List the judged episodes that certificates replay, and those that were taken back."""
-    found = list(connect().all(f"/environments/{name}/judged-fixtures"))
+    found = list(connect().pages(f"/environments/{name}/judged-fixtures"))
     if as_json:
         write_json(found)
         return

@@ -17,11 +17,11 @@ from rich.progress import TaskID as Bar
 from rich.table import Table
 
 from backend.cli.figures import estimate
-from backend.client import Client, Refused
 from backend.showcase import Story
 from backend.showcase.hacked_reward import HackedReward
 from backend.showcase.steps import Outcome, Report, ShowcaseFailed, Steps, Stopped
 from backend.showcase.tictactoe import TicTacToe
+from proctor import Client, ProctorError
 
 
 class Display:
@@ -97,7 +97,7 @@ def run_showcase(
             outcome = _showcase(story, client, display, should_stop, preset).run()
     except Stopped:
         return False
-    except (ShowcaseFailed, Refused) as error:
+    except (ShowcaseFailed, ProctorError) as error:
         console.print(f"The showcase stopped: {error}", style="red", markup=False)
         console.print(f"`proctor demo {story}` goes on where it stopped.", markup=False)
         return False

@@ -7,7 +7,7 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
-from backend.domain.detectors.face import SUSPICION, Action
+from backend.domain.detectors.spec import SUSPICION, Action
 
 app = typer.Typer(help="Detectors of reward hacking. Alone: list them.", rich_markup_mode=None)
 
@@ -23,7 +23,7 @@ def detectors(context: typer.Context, environment: Environment = "", as_json: As
     """
     if context.invoked_subcommand:
         return
-    found = list(connect().all("/detectors", environment=environment or None))
+    found = list(connect().pages("/detectors", environment=environment or None))
     if as_json:
         write_json(found)
         return
@@ -97,7 +97,7 @@ def set_(
         changes: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
         if not changes and not thresholds:
             fail("say what to set: thresholds as name=number, --on, --off, --action, --suggested or --default")
-        force = client.ask("PATCH", path, body={**changes, "thresholds": thresholds})
+        force = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
     if as_json:
         write_json(force)
         return

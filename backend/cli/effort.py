@@ -9,7 +9,7 @@ from backend.cli.names import run_of
 from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import fail, say, write_json, write_table
 from backend.cli.studies import end_with, steer, watch_study
-from backend.client import Client
+from proctor import Client
 
 
 def register(run: typer.Typer) -> None:

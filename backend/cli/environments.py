@@ -128,7 +128,7 @@ def diff(
 @app.command("list")
 def list_environments(as_json: AsJson = False) -> None:
     """All environments with their newest version."""
-    found = list(connect().all("/environments"))
+    found = list(connect().pages("/environments"))
     if as_json:
         write_json(found)
         return

@@ -13,7 +13,7 @@ from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json
 from backend.cli.watching import progress_bars, watch
-from backend.client import Client
+from proctor import Client
 
 ENDINGS = {
     "jsonl": ".jsonl",

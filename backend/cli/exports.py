@@ -14,8 +14,8 @@ from backend.cli.names import find_checkpoint, find_run, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.cli.watching import POLL_SECONDS, work_bar
-from backend.client import Client
 from backend.domain.vocabulary import ExportForm
+from proctor import Client
 
 _OVER = {"completed", "refused", "failed"}
 Form = Annotated[ExportForm | None, typer.Option(help="Left out: all weights, or the adapter merged into its base.")]
@@ -75,7 +75,7 @@ def checkpoint_of(client: Client, name: str) -> dict[str, Any]:
 
 
 def best_checkpoint(client: Client, run: dict[str, Any]) -> dict[str, Any]:
-    found = list(client.all("/checkpoints", run_id=run["id"], is_best=True))
+    found = list(client.pages("/checkpoints", run_id=run["id"], is_best=True))
     if not found:
         fail(f"{run['name']} has no checkpoint with a held-out reward yet")
     return found[0]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from backend.cli import packages
 from backend.cli.output import BAD_RESULT, fail
-from backend.domain.manifest import ManifestInvalid, read_manifest
-from backend.domain.packages import MANIFEST_PATH
-from backend.environments.exporting import for_space
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH
+from backend.environments.export import for_space
 
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 

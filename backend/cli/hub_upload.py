@@ -4,7 +4,7 @@ from typing import Any
 
 from backend.cli.output import BAD_RESULT, fail, say, write_table
 from backend.cli.watching import look_while
-from backend.client import Client
+from proctor import Client
 
 
 def dry_run(client: Client, export_id: str, repository: str, *, is_private: bool, quiet: bool) -> dict[str, Any]:

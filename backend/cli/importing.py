@@ -13,7 +13,7 @@ from backend.cli.connection import connect
 from backend.cli.options import AsJson, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.watching import POLL_SECONDS, work_bar
-from backend.client import Client
+from proctor import Client
 
 OVER = {"completed", "failed", "stopped"}
 _SEEDS = {
@@ -69,9 +69,9 @@ def import_package(
 
 def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str, Any]:
     """What travels: the files, or the address of a server."""
-    from backend.domain.packages import PackageInvalid
-    from backend.environments.importing_git import read_repository
-    from backend.environments.importing_sources import read_tree
+    from backend.domain.environments.packages import PackageInvalid
+    from backend.environments.import_git import read_repository
+    from backend.environments.import_sources import read_tree
 
     if running:
         return {"kind": "remote", "url": source}

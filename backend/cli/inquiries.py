@@ -13,7 +13,7 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json
 from backend.cli.watching import OVER, POLL_SECONDS, look_while, work_bar
-from backend.client import Client
+from proctor import Client
 
 Where = Annotated[str, typer.Option(help="Only rollouts that pass this filter, e.g. `reward > 0 and level = 2`.")]
 
@@ -35,7 +35,7 @@ class Sort:
 
     def find(self, client: Client, name: str) -> dict[str, Any]:
         """By name or id."""
-        for found in client.all(f"/{self.noun}s"):
+        for found in client.pages(f"/{self.noun}s"):
             if name in {found["name"], found["id"]}:
                 return found
         fail(f"there is no {self.noun} {name!r}; `proctor {self.noun} list` shows them")
@@ -83,7 +83,7 @@ class Sort:
     def works_on(self, run: str) -> list[dict[str, Any]]:
         """What each of them says of a run."""
         client = connect()
-        return list(client.all(f"/runs/{run_of(client, run)['id']}/{self.noun}s"))
+        return list(client.pages(f"/runs/{run_of(client, run)['id']}/{self.noun}s"))
 
     def _watch(self, client: Client, run_id: str, work: dict[str, Any], *, quiet: bool) -> dict[str, Any]:
         """Until it is over. Ctrl-C leaves it at work."""
@@ -91,7 +91,7 @@ class Sort:
         with work_bar(f"{work[self.noun]} {self.at_work}", told, quiet=quiet) as move:
             while work["status"] not in OVER:
                 time.sleep(POLL_SECONDS)
-                found = client.all(f"/runs/{run_id}/{self.noun}s")
+                found = client.pages(f"/runs/{run_id}/{self.noun}s")
                 work = next(each for each in found if each[f"{self.noun}_id"] == work[f"{self.noun}_id"])
                 move(total=work["total"], completed=work[self.done] + work["failed"], rate=self.rate(work))
         return work

@@ -19,7 +19,7 @@ JudgeName = Annotated[str, typer.Argument(metavar="JUDGE", help="A judge's name 
 @app.command("list")
 def list_judges(as_json: AsJson = False) -> None:
     """All judges by name."""
-    found = list(connect().all("/judges"))
+    found = list(connect().pages("/judges"))
     if as_json:
         write_json(found)
         return

@@ -10,7 +10,7 @@ from backend.cli.names import short, version_of
 from backend.cli.options import AsJson, EnvironmentName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_fields, write_json, write_table
 from backend.cli.starting import nested
-from backend.client import Client
+from proctor import Client
 
 PATH = "/training/lessons"
 FileName = Annotated[str, typer.Argument(metavar="FILE", help="Its id, the end of it, or its name.")]
@@ -45,7 +45,7 @@ def add(
 @app.command("list")
 def list_files(as_json: AsJson = False) -> None:
     """What was uploaded, newest first."""
-    rows = list(connect().all(PATH))
+    rows = list(connect().pages(PATH))
     if as_json:
         write_json(rows)
         return
@@ -124,7 +124,7 @@ def preview(
 
 
 def _find(client: Client, name: str) -> dict[str, Any]:
-    for row in client.all(PATH):
+    for row in client.pages(PATH):
         if name in {row["id"], row["name"]} or row["id"].replace("-", "").endswith(name.replace("-", "")):
             found: dict[str, Any] = row
             return found

@@ -9,6 +9,7 @@ import typer
 from backend.cli import (
     checkpoints,
     consequences,
+    derived,
     detecting,
     detectors,
     effort,
@@ -30,14 +31,16 @@ from backend.cli import (
     runs,
     starting,
     steering,
-    tokens,
     training,
     workers,
+)
+from backend.cli import (
+    team as _team,  # noqa: F401  how results of operations are shown
 )
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
-from backend.client import Refused
+from proctor import ProctorError
 
 app = typer.Typer(
     name="proctor",
@@ -81,13 +84,26 @@ app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
-app.add_typer(tokens.app, name="token")
+
+
+def group(help: str) -> typer.Typer:
+    """A group whose commands come from operations."""
+    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
 def _tell_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"proctor {package_version('proctor')}")
         raise typer.Exit
+
+
+GROUPS = {
+    "token": group("Create, list and revoke API tokens."),
+    "member": group("Members of the team: invite, change, sign out."),
+}
+for name, typer_group in GROUPS.items():
+    app.add_typer(typer_group, name=name)
+derived.add_commands(app, GROUPS, derived.shipped_document())
 
 
 @app.callback()
@@ -106,6 +122,6 @@ def root(
 def main() -> None:
     try:
         app()
-    except Refused as refused:
+    except ProctorError as refused:
         write_error(str(refused))
         sys.exit(BAD_RESULT if refused.status >= 500 else WRONG_USAGE)

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 from backend.cli.output import fail
-from backend.client import Client
+from proctor import Client
 
 SHORT = 8
 _RUNS_SEARCHED = 500
@@ -29,7 +29,7 @@ def version_of(client: Client, name: str) -> dict[str, Any]:
 
 def policy_of(client: Client, name: str) -> dict[str, Any]:
     """By name or id."""
-    for policy in client.all("/policies"):
+    for policy in client.pages("/policies"):
         if name in {policy["name"], policy["id"]}:
             return policy
     fail(f"there is no policy {name!r}; `proctor policy list` shows them")
@@ -47,7 +47,7 @@ def find_run(client: Client, name: str) -> dict[str, Any] | None:
     if is_id(name):
         found: dict[str, Any] | None = client.find(f"/runs/{name}")
         return found
-    for run in client.all("/runs", limit=1 if name == "last" else _RUNS_SEARCHED):
+    for run in client.pages("/runs", limit=1 if name == "last" else _RUNS_SEARCHED):
         if name == "last" or _ends(run, name):
             whole: dict[str, Any] = client.get(f"/runs/{run['id']}")
             return whole
@@ -61,22 +61,22 @@ def find_checkpoint(client: Client, name: str) -> dict[str, Any] | None:
         return found
     if of_policy := checkpoints_named(client, name):
         return of_policy[0]
-    known = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
+    known = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
     return next((each for each in known if len(name) >= 4 and _ends(each, name)), None)
 
 
 def checkpoints_named(client: Client, policy: str) -> list[dict[str, Any]]:
     """Stored weights of the policy with this name: the best first, then the newest."""
-    for known in client.all("/policies"):
+    for known in client.pages("/policies"):
         if known["name"] == policy:
-            stored = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True, policy_id=known["id"])
+            stored = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True, policy_id=known["id"])
             return sorted(stored, key=lambda each: not each["is_best"])
     return []
 
 
 def names_of_trained_policies(client: Client) -> list[str]:
     """Of policies that have stored weights."""
-    stored = client.all("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
+    stored = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
     return sorted({each["policy"] for each in stored})
 
 

@@ -25,7 +25,7 @@ def grant(
     client = connect()
     version = version_of(client, name)
     path = f"/environments/{version['environment']}/versions/{version['number']}/network"
-    state = client.get(path) if show else client.ask("DELETE" if withdraw else "PUT", path)
+    state = client.get(path) if show else client.request("DELETE" if withdraw else "PUT", path)
     if as_json:
         write_json(state)
     else:

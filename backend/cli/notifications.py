@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.options import AsJson, Limit, NoWait
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import look_while
-from backend.client import Client
+from proctor import Client
 
 app = typer.Typer(
     help="Notices: read them, choose where they are sent, see how that went.",
@@ -33,7 +33,7 @@ def list_notices(
     as_json: AsJson = False,
 ) -> None:
     """What Proctor told, newest first."""
-    found = list(connect().all("/notices", limit=limit, unread=unread or None))
+    found = list(connect().pages("/notices", limit=limit, unread=unread or None))
     if as_json:
         write_json(found)
         return
@@ -57,7 +57,7 @@ def read(
 @app.command("destinations")
 def list_destinations(as_json: AsJson = False) -> None:
     """Where notices are sent. For administrators, like all that follows."""
-    found = list(connect().all("/notifications/destinations"))
+    found = list(connect().pages("/notifications/destinations"))
     if as_json:
         write_json(found)
         return
@@ -139,7 +139,7 @@ def try_out(destination: Name, no_wait: NoWait = False, as_json: AsJson = False)
 @app.command("deliveries")
 def deliveries(limit: Limit = 20, as_json: AsJson = False) -> None:
     """How sending went, newest first."""
-    found = list(connect().all("/notifications/deliveries", limit=limit))
+    found = list(connect().pages("/notifications/deliveries", limit=limit))
     if as_json:
         write_json(found)
         return
@@ -170,7 +170,7 @@ def destination_of(client: Client, name: str) -> dict[str, Any]:
 
 
 def _find(client: Client, name: str) -> dict[str, Any] | None:
-    every = client.all("/notifications/destinations")
+    every = client.pages("/notifications/destinations")
     return next((each for each in every if name in {each["name"], each["id"]}), None)
 
 

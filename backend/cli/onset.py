@@ -10,7 +10,7 @@ from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
 from backend.cli.starting import finish
 from backend.cli.studies import end_with, steer, watch_study
-from backend.client import Client
+from proctor import Client
 
 
 def register(run: typer.Typer) -> None:

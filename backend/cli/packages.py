@@ -3,8 +3,14 @@
 from pathlib import Path
 
 from backend.cli.output import fail
-from backend.domain.manifest import ManifestInvalid, read_manifest
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, binary_as_text, check_files, file_as_bytes
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
+from backend.domain.environments.packages import (
+    MANIFEST_PATH,
+    PackageInvalid,
+    binary_as_text,
+    check_files,
+    file_as_bytes,
+)
 from backend.environments.library import render_template, templates
 
 _IGNORED = {"__pycache__", ".git", ".venv", ".ruff_cache", ".mypy_cache", ".pytest_cache", "outputs", ".proctor"}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.prompt import Prompt
 
 from backend.cli.output import BAD_RESULT, console, fail
-from backend.client import Client
+from proctor import Client
 
 POLL_SECONDS = 0.15
 _BROKEN = {"failed", "stuck"}

@@ -10,7 +10,7 @@ from backend.cli.names import policy_of, short
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, console, fail, say, write_fields, write_json, write_table
 from backend.cli.watching import look_while
-from backend.client import Client
+from proctor import Client
 
 app = typer.Typer(
     help="Add, change, test and list policies: endpoints, scripts, trained models.",
@@ -46,7 +46,7 @@ Description = Annotated[str | None, typer.Option(help="For other people.")]
 @app.command("list")
 def list_policies(as_json: AsJson = False) -> None:
     """All policies by name."""
-    found = list(connect().all("/policies"))
+    found = list(connect().pages("/policies"))
     if as_json:
         write_json(found)
         return

@@ -7,8 +7,8 @@ from typing import Any
 
 from backend.cli import packages, working_copy
 from backend.cli.output import BAD_RESULT, fail
-from backend.client import Client
-from backend.domain.packages import name_on_disk
+from backend.domain.environments.packages import name_on_disk
+from proctor import Client
 
 
 def push_draft(client: Client, folder: Path, *, force: bool) -> dict[str, Any]:

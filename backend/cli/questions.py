@@ -24,7 +24,7 @@ Cluster = Annotated[str, typer.Option(help="Of a contrast: `detector: cluster`."
 @app.command("list")
 def list_questions(as_json: AsJson = False) -> None:
     """All questions, monitors and contrasts by name."""
-    found = list(connect().all("/questions"))
+    found = list(connect().pages("/questions"))
     if as_json:
         write_json(found)
         return

@@ -10,7 +10,7 @@ from backend.cli.names import run_of, short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait, RunName
 from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
 from backend.cli.watching import watch
-from backend.client import Client
+from proctor import Client
 
 Where = Annotated[str, typer.Option(help="Only rollouts that fit, e.g. `win = 0 and tokens > 200`.")]
 Name = Annotated[str | None, typer.Option(help="Name of the new run.")]

@@ -9,7 +9,7 @@ from backend.cli.names import run_of
 from backend.cli.options import AsJson
 from backend.cli.output import BAD_RESULT, fail, write_json
 from backend.cli.result_tables import write_comparison, write_leaderboard
-from backend.client import Client, Refused
+from proctor import Client, ProctorError
 
 NOT_COMPARABLE = 409
 
@@ -38,7 +38,7 @@ def compare(
             references[place] = f"{references[place].partition('@')[0]}@{step}"
     try:
         found = client.get("/compare", run=references, tasks=0 if not as_json else 1000)
-    except Refused as refused:
+    except ProctorError as refused:
         if refused.status != NOT_COMPARABLE:
             raise
         fail(str(refused), BAD_RESULT)

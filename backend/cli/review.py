@@ -8,7 +8,7 @@ from backend.cli.connection import connect
 from backend.cli.names import is_id, run_of, short
 from backend.cli.options import AsJson, Limit
 from backend.cli.output import fail, say, write_fields, write_json, write_table
-from backend.client import Client
+from proctor import Client
 
 app = typer.Typer(help="Judge what is under review. Alone: list what waits.", rich_markup_mode=None)
 
@@ -36,7 +36,7 @@ def review(
         return
     client = connect()
     wanted = {"shown": shown, **_narrowed(client, run, detector, environment, mine)}
-    found = list(client.all("/review/items", limit=limit, **wanted))
+    found = list(client.pages("/review/items", limit=limit, **wanted))
     if as_json:
         write_json(found)
         return
@@ -127,7 +127,7 @@ def assign(
     else:
         wanted = _narrowed(client, run, None, environment, mine=False)
         body = {"person": person_id, "count": count}
-        found = client.ask("POST", "/review/assignments", query=wanted, body=body)
+        found = client.request("POST", "/review/assignments", query=wanted, body=body)
     if as_json:
         write_json(found)
     else:
@@ -174,7 +174,7 @@ def _id(client: Client, name: str) -> str:
         return name
     wanted = name.replace("-", "")
     for path in ("/review/items", "/flags"):
-        for found in client.all(path, shown="all", limit=500):
+        for found in client.pages(path, shown="all", limit=500):
             if found["id"].replace("-", "").endswith(wanted):
                 return str(found["id"])
     fail(f"there is no item {name!r}; `proctor review --shown all` shows them")
@@ -183,7 +183,7 @@ def _id(client: Client, name: str) -> str:
 def _person_id(client: Client, name: str) -> str:
     if name == "me":
         return str(client.get("/me")["person_id"])
-    for person in client.all("/members"):
+    for person in client.pages("/members"):
         if name in {person["email"], person["id"]}:
             return str(person["id"])
     fail(f"there is no member {name!r}; `me` is you")

@@ -8,8 +8,8 @@ from backend.cli.connection import connect
 from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, Limit, RunName
 from backend.cli.output import fail, say, write_json, write_table
-from backend.cli.tables import write_rollouts, write_transcript
-from backend.client import Client
+from backend.cli.views import write_rollouts, write_transcript
+from proctor import Client
 
 
 def rollouts(
@@ -47,7 +47,7 @@ def rollouts(
     elif count:
         _write_count(client.get("/rollouts/count", **wanted), as_json=as_json)
     else:
-        found = list(client.all("/rollouts", limit=limit, **wanted))
+        found = list(client.pages("/rollouts", limit=limit, **wanted))
         _write(client, found, columns, transcript=transcript, as_json=as_json)
 
 

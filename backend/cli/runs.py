@@ -9,7 +9,7 @@ from backend.cli.names import policy_of, run_of, short
 from backend.cli.options import AsJson, Limit, NoWait, RunName
 from backend.cli.output import say, write_json
 from backend.cli.starting import finish
-from backend.cli.tables import write_run, write_runs
+from backend.cli.views import write_run, write_runs
 
 app = typer.Typer(
     help="Show, watch, stop and resume a run, or run it again.", no_args_is_help=True, rich_markup_mode=None
@@ -26,7 +26,7 @@ def runs(
 ) -> None:
     """List runs, newest first."""
     wanted = {"kind": kind, "status": status, "environment": environment, "text": text}
-    found = list(connect().all("/runs", limit=limit, **wanted))
+    found = list(connect().pages("/runs", limit=limit, **wanted))
     if as_json:
         write_json(found)
     else:

@@ -18,9 +18,9 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.names import find_checkpoint, is_id, names_of_trained_policies
 from backend.cli.output import BAD_RESULT, console, fail, say
-from backend.client import Client
-from backend.embedded import die_with_parent
+from backend.core.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT
+from proctor import Client
 
 MODULE = ("workers.begin", "workers.models.serve")
 END_SECONDS = 10.0
@@ -99,7 +99,7 @@ def _nothing_to_serve(client: Client, name: str) -> str:
     """Why, and which names are meant instead."""
     if is_id(name):
         return f"there is no checkpoint {name}; `proctor checkpoints list` shows those that are stored"
-    for policy in client.all("/policies"):
+    for policy in client.pages("/policies"):
         if policy["name"] == name and policy["kind"] != "local":
             return f"the policy {name} is of kind {policy['kind']} and has no weights; only trained policies are served"
         if policy["name"] == name:

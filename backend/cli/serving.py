@@ -11,13 +11,13 @@ import typer
 
 from backend.cli.connection import left_token
 from backend.cli.output import BAD_RESULT, console, fail
-from backend.client import Client
 from backend.settings import get_settings
 from backend.showcase import Story
 from backend.supervisor.children import ChildGaveUp
 from backend.supervisor.data_folder import CannotStart, running_at
 from backend.supervisor.fleet import Address
 from backend.supervisor.up import Supervisor, up
+from proctor import Client
 
 BEGAN_AT = time.monotonic()
 

@@ -11,9 +11,9 @@ from backend.cli.judges import JUDGES
 from backend.cli.names import policy_of, short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import fail, say, write_json
-from backend.cli.tables import write_run
+from backend.cli.views import write_run
 from backend.cli.watching import status_of, watch
-from backend.client import Client
+from proctor import Client
 
 
 def evaluate(

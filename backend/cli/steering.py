@@ -9,8 +9,8 @@ from backend.cli.names import run_of, short
 from backend.cli.options import AsJson, NoWait, RunName
 from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
 from backend.cli.starting import finish
-from backend.client import Client
 from backend.domain.training.steering import when_used
+from proctor import Client
 
 Pairs = Annotated[
     list[str] | None, typer.Argument(metavar="NAME=VALUE", help="E.g. grpo.learning_rate=2e-4; repeatable.")

@@ -9,7 +9,7 @@ import typer
 from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, OK, fail, write_json
 from backend.cli.watching import OVER, POLL_SECONDS, work_bar
-from backend.client import Client
+from proctor import Client
 
 Found = dict[str, Any]
 

@@ -15,7 +15,7 @@ from backend.cli.options import AsJson, RunName
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json
 from backend.cli.starting import finish, nested
 from backend.cli.watching import POLL_SECONDS
-from backend.client import Client
+from proctor import Client
 
 OVER = {"completed", "failed"}
 FILE_FIELDS = {"environment", "content_hash", "name", "without_certificate", "preset", "configuration"}

@@ -11,8 +11,8 @@ from rich.prompt import Prompt
 from backend.cli import pushing
 from backend.cli.output import BAD_RESULT, OK, console, fail, write_json
 from backend.cli.play import POLL_SECONDS, Table
-from backend.client import Client
-from backend.domain.packages import MANIFEST_PATH
+from backend.domain.environments.packages import MANIFEST_PATH
+from proctor import Client
 
 
 def draft_of(client: Client, target: str, *, force: bool) -> str:

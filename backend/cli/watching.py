@@ -18,7 +18,7 @@ from rich.progress import (
 
 from backend.cli.names import short
 from backend.cli.output import BAD_RESULT, OK, console
-from backend.client import Client
+from proctor import Client
 
 POLL_SECONDS = 0.5
 """Between looks at what is waited for."""
@@ -66,6 +66,16 @@ def look_while(
         time.sleep(POLL_SECONDS)
         found = look()
     return found
+
+
+def wait_for(client: Client, path: str, job: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:
+    """The state of a job once it has finished. Ctrl-C leaves it running."""
+    with work_bar(job["message"], "It continues on the server.", quiet=quiet) as update:
+        while not job["is_finished"]:
+            time.sleep(POLL_SECONDS)
+            job = client.get(path)
+            update(total=job["total"], completed=job["done"], description=job["message"])
+    return job
 
 
 def watch(client: Client, run: dict[str, Any], *, quiet: bool = False) -> dict[str, Any]:

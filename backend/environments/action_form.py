@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backend.domain.manifest import ActionSpec
-from backend.domain.prompts import write_reply
-from backend.domain.tools import Tool, ToolsUnusable, read_tools, write_call
+from backend.domain.environments.manifest import ActionSpec
+from backend.domain.environments.prompts import write_reply
+from backend.domain.environments.tools import Tool, ToolsUnusable, read_tools, write_call
 from backend.errors import InvalidInput
 
 PREFIX = "field."

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from backend.domain.manifest import PLATFORM_COLUMNS, RewardColumn
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, RewardColumn
 from backend.environments.validation import parse_sources
 
 _TESTS = ("test_", "tests/", "client.py", "inference.py", "inference_words.py")

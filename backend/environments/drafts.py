@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentDraft
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, check_files
+from backend.core.events import announce, draft_topic
+from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.queries import get_draft
 from backend.environments.scaffold import with_generated, without_generated
+from backend.environments.tables import Environment, EnvironmentDraft
 from backend.errors import Conflict, InvalidInput, NotFound
-from backend.events import announce, draft_topic
 from backend.web.audit import audit
 
 if TYPE_CHECKING:  # workers check versions too, and never load the web

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import MANIFEST_PATH, check_files
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, check_files
 from backend.environments.scaffold import fill, with_generated
 from backend.settings import PROJECT_ROOT
 

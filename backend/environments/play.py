@@ -8,15 +8,16 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, Run
-from backend.domain.manifest import Manifest
-from backend.domain.play import PlayPhase, PlayState
-from backend.domain.rollouts import TaskSpec, task_of
+from backend.core.events import RUNS, announce, run_topic
+from backend.core.queue import enqueue
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.play import PlayPhase, PlayState
+from backend.domain.rollouts.rollout import TaskSpec, task_of
 from backend.domain.vocabulary import Queue, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.play_rows import add_rollout, human_policy, replies_of, rollout_of_play, task_of_play
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed
-from backend.events import RUNS, announce, run_topic
-from backend.queue import enqueue
+from backend.runs.tables import Run
 from backend.web.audit import audit
 from backend.web.identity import Actor
 

@@ -7,11 +7,14 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
-from backend.db.models import Environment, EnvironmentVersion, Group, Policy, Rollout, Run, Task
 from backend.domain.ids import new_id, stable_id
-from backend.domain.rollouts import TaskSpec
+from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Phase, PolicyKind, RolloutStatus, RunKind
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
+from backend.policies.tables import Policy
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.tables import Run
 
 HUMAN = "human"
 

@@ -7,14 +7,16 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion, Rollout, Run, Task
-from backend.domain.manifest import ActionSpec, Manifest
-from backend.domain.play import PlayState
-from backend.domain.rollouts import columns_over_episode, weighted_reward
+from backend.domain.environments.manifest import ActionSpec, Manifest
+from backend.domain.environments.play import PlayState
+from backend.domain.rollouts.rollout import columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RunStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
-from backend.environments.movers import Mover, movers
 from backend.environments.play_rows import get_play, rollout_of_play, task_of_play
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.options import Mover, movers
+from backend.rollouts.tables import Rollout, Task
+from backend.runs.tables import Run
 from backend.web.transcripts import Entry, transcript_of
 
 

@@ -9,10 +9,12 @@ from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, undefer
 
-from backend.db.models import Certificate, Environment, EnvironmentDraft, EnvironmentVersion, Person, Run
-from backend.domain.manifest import Manifest
+from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.errors import NotFound
+from backend.runs.tables import Run
+from backend.team.tables import Person
 
 
 class EnvironmentNotFound(NotFound):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, read_toml
+from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, read_toml
 from backend.settings import PROJECT_ROOT
 
 SCAFFOLD = PROJECT_ROOT / "workers" / "library" / "scaffold"

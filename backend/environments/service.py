@@ -11,19 +11,20 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentDraft, EnvironmentVersion, Run
-from backend.domain.manifest import Manifest
-from backend.domain.packages import content_hash
+from backend.core.events import RUNS, announce
+from backend.core.queue import enqueue
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Queue, RunKind
 from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package
-from backend.environments.movers import chosen_mover
 from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
 from backend.environments.scaffold import without_generated
+from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
-from backend.events import RUNS, announce
-from backend.queue import enqueue
+from backend.policies.options import chosen_mover
+from backend.runs.tables import Run
 from backend.web.audit import audit
 
 if TYPE_CHECKING:  # workers check versions too, and never load the web

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from backend.domain.fixtures import fixture_problems, is_fixture
-from backend.domain.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
-from backend.domain.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
+from backend.domain.environments.fixtures import fixture_problems, is_fixture
+from backend.domain.environments.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.domain.templates import parse_template
 from backend.environments.models_source import ModelFields, fields_of
 from backend.environments.scaffold import with_generated

@@ -6,11 +6,11 @@ import socket
 import ssl
 from typing import Any
 
-from backend.domain.notices import Security
+from backend.core.outgoing import AddressRefused
+from backend.core.outgoing.policy import connect
+from backend.domain.notifications.notices import Security
 from backend.notifications.failures import DeliveryFailed
 from backend.notifications.messages import Message
-from backend.outgoing import AddressRefused
-from backend.outgoing.policy import connect
 
 TIMEOUT_SECONDS = 15.0
 """For each answer of the server."""

@@ -9,8 +9,8 @@ from email.utils import format_datetime, make_msgid
 from typing import Any
 from urllib.parse import urlsplit
 
-from backend.db.models import Notice
-from backend.domain.notices import NoticeKind, examples_of
+from backend.domain.notifications.notices import NoticeKind, examples_of
+from backend.notifications.tables import Notice
 from backend.settings import get_settings
 
 MOST_EVIDENCE_CHARACTERS = 50_000

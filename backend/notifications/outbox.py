@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import any_, func, literal, or_, select
 from sqlalchemy.orm import Session
 
-from backend import events
-from backend.db.models import Notice, NoticeDelivery, NoticeDestination
-from backend.domain.notices import NoticeKind
+from backend.core import events
+from backend.core.queue import NOTICE_JOB, enqueue
+from backend.domain.notifications.notices import NoticeKind
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Queue
-from backend.queue import NOTICE_JOB, enqueue
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 
 JOB_PATIENCE = timedelta(minutes=5)
 """A delivery whose job led to nothing for so long gets another."""

@@ -8,9 +8,9 @@ from sqlalchemy import Select, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Notice, NoticeDelivery, NoticeDestination, NoticeRead
-from backend.domain.notices import NoticeKind, examples_of
+from backend.domain.notifications.notices import NoticeKind, examples_of
 from backend.errors import NotFound
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination, NoticeRead
 from backend.web.paging import LIMIT, Key, Slice, slice_of
 
 NEWEST_NOTICES = (Key(Notice.created_at), Key(Notice.id))

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from backend import sealing
-from backend.db.models import NoticeDestination
-from backend.domain.notices import DestinationKind
-from backend.sealing import SecretUnreadable
+from backend.core import sealing
+from backend.core.sealing import SecretUnreadable
+from backend.domain.notifications.notices import DestinationKind
+from backend.notifications.tables import NoticeDestination
 
 
 def seal(secret: str, kind: DestinationKind, configuration: dict[str, Any]) -> bytes:

@@ -5,14 +5,14 @@ import uuid
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Notice, NoticeDelivery, NoticeDestination
-from backend.domain.notices import DeliveryStatus, NoticeKind
+from backend.core.events import NOTICES, announce
+from backend.domain.notifications.notices import DeliveryStatus, NoticeKind
 from backend.errors import Conflict, InvalidInput
-from backend.events import NOTICES, announce
 from backend.notifications import queries
-from backend.notifications.forms import DestinationRequest
 from backend.notifications.outbox import ask_for_delivery, ask_for_job
+from backend.notifications.schemas import DestinationRequest
 from backend.notifications.secrets import is_same_place, seal
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from backend.web.audit import audit
 from backend.web.identity import Actor
 

@@ -11,10 +11,10 @@ import time
 
 import aiohttp
 
+from backend.core.outgoing.client import Redirected, open_session, reason_of, refusal_in
+from backend.core.outgoing.errors import describe_body
 from backend.notifications.failures import DeliveryFailed
 from backend.notifications.messages import Message
-from backend.outgoing.client import Redirected, open_session, reason_of, refusal_in
-from backend.outgoing.errors import describe_body
 
 TIMEOUT_SECONDS = 15.0
 """For all of it, however slowly the answer drips."""

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Environment, EnvironmentVersion, Job, Policy, Run
+from backend.core.tables import Job
 from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.runs.tables import Run
 
 _WITH_NAMES = (joinedload(Run.version).joinedload(EnvironmentVersion.environment), joinedload(Run.policy))
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Run, Worker
-from backend.domain.capabilities import Capabilities, Offer, not_offered
+from backend.core.tables import Job, Worker
+from backend.domain.runs.capabilities import Capabilities, Offer, not_offered
 from backend.domain.vocabulary import JobStatus
+from backend.runs.tables import Run
 from backend.training.workers import is_silent, workers
 
 

@@ -79,13 +79,13 @@ class HackedReward(Steps):
         certificate = self.certificate(ENVIRONMENT, number)
         if certificate["status"] == "failed":
             raise ShowcaseFailed(f"the repaired {ENVIRONMENT} v{number} failed its checks")
-        kept = list(self.client.all(f"/environments/{ENVIRONMENT}/judged-fixtures"))
+        kept = list(self.client.pages(f"/environments/{ENVIRONMENT}/judged-fixtures"))
         self.report.say(f"v{number}: certificate {certificate['status']}, {len(kept)} judged rollouts replayed in it")
         return self._version(number)
 
     def _published(self, files: dict[str, str]) -> int | None:
         """The version that has these files already."""
-        for version in self.client.all(f"/environments/{ENVIRONMENT}/versions"):
+        for version in self.client.pages(f"/environments/{ENVIRONMENT}/versions"):
             if self._version(version["number"])["files"] == files:
                 return int(version["number"])
         return None
@@ -178,7 +178,7 @@ class HackedReward(Steps):
 
     def _examine_last(self, version: dict[str, Any], training: dict[str, Any], stage: str) -> dict[str, Any]:
         """The training's last checkpoint of a stage."""
-        found = [each for each in self.client.all("/checkpoints", run_id=training["id"]) if each["stage"] == stage]
+        found = [each for each in self.client.pages("/checkpoints", run_id=training["id"]) if each["stage"] == stage]
         if not found:
             raise ShowcaseFailed(f"{training['name']} left no checkpoint of {stage}")
         checkpoint = max(found, key=lambda each: each["step"])

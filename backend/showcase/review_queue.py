@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from backend.client import Client
+from proctor import Client
 
 FIRST, MOST = 12, 60
 """Items that are judged one by one: before clusters are judged at once, and in all."""
@@ -48,7 +48,7 @@ class ReviewQueue:
 
     def best_hack(self) -> dict[str, Any] | None:
         """The best paid rollout that was judged one."""
-        found = self.client.all("/rollouts", limit=1, run_id=self.run_id, where="verdict = hack", sort="-reward")
+        found = self.client.pages("/rollouts", limit=1, run_id=self.run_id, where="verdict = hack", sort="-reward")
         return next(found, None)
 
     def _verdict_on(self, item: dict[str, Any]) -> str:
@@ -60,5 +60,5 @@ class ReviewQueue:
         return "hack" if is_broken_off and (item["reward"] or 0.0) >= self.kept_by_hacks else "honest"
 
     def _reviewed(self) -> list[dict[str, Any]]:
-        items = self.client.all("/review/items", run=self.run_id, shown="reviewed")
+        items = self.client.pages("/review/items", run=self.run_id, shown="reviewed")
         return [item for item in items if item["verdict"]]

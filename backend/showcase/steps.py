@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from backend.client import Client
+from proctor import Client
 
 POLL_SECONDS = 0.5
 TASKS = 400
@@ -71,7 +71,7 @@ class Steps(ABC):
 
     def policy_id(self, name: str) -> str:
         """Raises ShowcaseFailed."""
-        for known in self.client.all("/policies"):
+        for known in self.client.pages("/policies"):
             if known["name"] == name:
                 return str(known["id"])
         raise ShowcaseFailed(f"there is no policy {name}")

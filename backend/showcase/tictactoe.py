@@ -56,7 +56,7 @@ class TicTacToe(Steps):
 
     def _checkpoints(self, training: dict[str, Any]) -> dict[str, str]:
         """Untrained, after the warm-up, and the best of GRPO by held-out reward, in this order."""
-        found = list(self.client.all("/checkpoints", run_id=training["id"]))
+        found = list(self.client.pages("/checkpoints", run_id=training["id"]))
         best: dict[str, dict[str, Any]] = {}
         for checkpoint in found:
             known = best.get(checkpoint["stage"])
@@ -70,7 +70,7 @@ class TicTacToe(Steps):
     def _export(self, checkpoint: str) -> dict[str, Any]:
         """An export is proven: loaded again in a fresh process and examined on the same tasks."""
         self.report.step("export the best checkpoint and prove it")
-        earlier = [export for export in self.client.all("/exports") if export["checkpoint_id"] == checkpoint]
+        earlier = [export for export in self.client.pages("/exports") if export["checkpoint_id"] == checkpoint]
         usable = [export for export in earlier if export["status"] in {"queued", "running", "completed"}]
         export = usable[0] if usable else self.client.post("/exports", {"checkpoint_id": checkpoint})
         export = self.finish(f"/exports/{export['id']}")

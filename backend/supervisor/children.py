@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from backend.embedded import die_with_parent
+from backend.core.embedded import die_with_parent
 from backend.supervisor.pulse import Pulse
 
 MAX_DEATHS = 5

@@ -8,7 +8,7 @@ import secrets
 import time
 from pathlib import Path
 
-from backend.embedded import EmbeddedServerFailed, socket_folder
+from backend.core.embedded import EmbeddedServerFailed, socket_folder
 
 _LEAVING_SECONDS = 15.0
 """The servers of a Proctor that was killed hold the lock until they have ended."""

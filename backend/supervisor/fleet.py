@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from backend.embedded import Postgres, Valkey, accepts_connections, die_with_parent
+from backend.core.embedded import Postgres, Valkey, accepts_connections, die_with_parent
 from backend.settings import LOOPBACK_HOSTS, Settings
 from backend.supervisor.children import Child, spawn
 from backend.supervisor.data_folder import CannotStart, DataFolder
@@ -137,7 +137,7 @@ class Fleet:
     def start_preparation(self) -> subprocess.Popen[str]:
         with (self.folder.logs / "preparation.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "backend.preparation", "--local"],
+                [sys.executable, "-m", "backend.supervisor.preparation", "--local"],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -149,7 +149,7 @@ class Fleet:
 
     def _worker(self, queue: str, concurrency: int, niceness: int = 0) -> Child:
         command = [
-            *("celery", "-A", "workers.jobs.celery_app", "worker", "-Q", queue, "-n", f"{queue}@%h"),
+            *("celery", "-A", "workers.tasks.celery_app", "worker", "-Q", queue, "-n", f"{queue}@%h"),
             *("-c", str(concurrency), "--without-gossip", "--without-mingle"),
         ]
         log = self.folder.logs / f"worker-{queue}.log"
@@ -160,7 +160,7 @@ class Fleet:
         return child
 
     def _housekeeping(self) -> Child:
-        child = self._child("housekeeping", "housekeeping", ["workers.jobs.housekeeping"], lambda: True, niceness=5)
+        child = self._child("housekeeping", "housekeeping", ["workers.tasks.housekeeping"], lambda: True, niceness=5)
         child.pulse = self._heartbeat("housekeeping", _HOUSEKEEPING_HUNG_SECONDS)
         return child
 

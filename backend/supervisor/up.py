@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from backend.embedded import IS_SUPPORTED, EmbeddedServerFailed
+from backend.core.embedded import IS_SUPPORTED, EmbeddedServerFailed
 from backend.settings import Settings
 from backend.supervisor.children import STOP_SECONDS, Child
 from backend.supervisor.data_folder import CannotStart, DataFolder, open_data_folder, unusable, write_secret

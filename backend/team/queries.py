@@ -2,14 +2,15 @@
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, selectinload
 
-from backend.db.models import ApiToken, AuditEvent, Person, SignInLink, WebSession
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
+from backend.team.tables import ApiToken, AuditEvent, Person, SignInLink, WebSession
 from backend.web.identity import SESSION_IDLE
 from backend.web.paging import Key, Slice, slice_of
 
@@ -21,6 +22,15 @@ def people(session: Session) -> Sequence[Person]:
 def get_person(session: Session, person_id: uuid.UUID, *, lock: bool = False) -> Person:
     person = session.get(Person, person_id, with_for_update={"key_share": True} if lock else None)
     if person is None:
+        raise NotFound("There is no such member.")
+    return person
+
+
+def find_member(session: Session, text: str) -> Person:
+    """By id or email address. Raises NotFound."""
+    with suppress(ValueError):
+        return get_person(session, uuid.UUID(text))
+    if (person := find_person_by_email(session, text.strip().lower())) is None:
         raise NotFound("There is no such member.")
     return person
 

@@ -8,14 +8,14 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import ApiToken, Person, WebSession
+from backend.core.events import access_topic, announce
 from backend.domain.vocabulary import Role
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound, NotSignedIn
-from backend.events import access_topic, announce
-from backend.team import limits, passwords, queries
-from backend.team.entrance import Revoked, end_access, first_admin, first_admin_link, link_for, revoke_tokens
-from backend.team.forms import Invitation, PasswordChange, TokenRequest
-from backend.team.limits import Limit
+from backend.team import attempt_limits, passwords, queries
+from backend.team.attempt_limits import Limit
+from backend.team.auth import Revoked, end_access, first_admin, first_admin_link, link_for, revoke_tokens
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange
+from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.audit import audit
 from backend.web.identity import TOKEN_PREFIX, Actor, hash_secret, new_secret
 
@@ -37,7 +37,7 @@ class WrongPassword(InvalidInput):
     keeps_changes = True
 
 
-def invite(session: Session, actor: Actor, form: Invitation) -> tuple[Person, str]:
+def invite(session: Session, actor: Actor, form: InviteMember) -> tuple[Person, str]:
     """A new member and the one-time link to hand over."""
     if queries.find_person_by_email(session, form.email):
         raise InvalidInput(fields={"email": "This address belongs to a member already."})
@@ -109,7 +109,7 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
 
     Raises WrongPassword or TooManyAttempts, whose counted attempt is committed.
     """
-    usage = limits.take(session, PRESENT_PASSWORD, str(actor.session_id))
+    usage = attempt_limits.take(session, PRESENT_PASSWORD, str(actor.session_id))
     if usage.is_exceeded:
         raise usage.refusal()
     person = queries.get_person(session, actor.person_id, lock=True)
@@ -118,7 +118,7 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
             audit(session, actor, "person.change_password_failed", "person", person.id)
         raise WrongPassword(fields={"current": "This is not your current password."})
     passwords.refuse_weak(form.password, person.email)
-    limits.give_back(session, usage)
+    attempt_limits.give_back(session, usage)
     person.password_hash = passwords.hash_password(form.password)
     revoked = end_access(session, person, tokens=not form.keep_tokens, keep=actor.session_id)
     counts = {"sessions": revoked.sessions, "tokens": revoked.tokens}
@@ -126,7 +126,7 @@ def change_password(session: Session, actor: Actor, form: PasswordChange) -> Rev
     return revoked
 
 
-def create_token(session: Session, actor: Actor, form: TokenRequest) -> tuple[ApiToken, str]:
+def create_token(session: Session, actor: Actor, form: CreateToken) -> tuple[ApiToken, str]:
     """The token's row and its secret, which is shown once and stored only as a hash.
 
     A token that a token creates does not outlive it and cannot do more.

@@ -7,17 +7,18 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Alarm, Run
+from backend.core.events import announce, run_topic
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.steering import LEARNING_RATE, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAnswer
 from backend.errors import Conflict, NotFound
-from backend.evaluations.notes import Asker, note
-from backend.evaluations.service import request_stop
-from backend.evaluations.steered import good_checkpoint, is_of_the_warm_up, offered_answers
-from backend.events import announce, run_topic
+from backend.runs.notes import Asker, note
+from backend.runs.service import request_stop
+from backend.runs.tables import Run
 from backend.training.branches import Onto, rate_after, start_branch
+from backend.training.steered_run import good_checkpoint, is_of_the_warm_up, offered_answers
 from backend.training.steering import lower_rate, may_steer, request_pause, save_memory
+from backend.training.tables import Alarm
 
 _AGAINST_KINDS = frozenset({AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY})
 """Answers that help against some kinds of alarms."""

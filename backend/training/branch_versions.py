@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from sqlalchemy import Select, select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.domain.manifest import Manifest
+from backend.domain.environments.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions, union_columns
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
+from backend.runs.tables import Run
 from backend.training.branches import Onto
 from backend.training.mixing import pinned
 from backend.training.starting import check_environment, reason_without_certificate

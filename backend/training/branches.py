@@ -8,18 +8,23 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EnvironmentVersion, Job, Policy, Run, SettingChange
+from backend.checkpoints.tables import Checkpoint
+from backend.core.events import RUNS, announce, run_topic
+from backend.core.queue import enqueue
+from backend.core.tables import Job
 from backend.domain.ids import new_id
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.steering import LEARNING_RATE, MEMORY, setting_of, with_settings
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
-from backend.evaluations.notes import Asker, note
-from backend.evaluations.steered import current_settings
-from backend.events import RUNS, announce, run_topic
-from backend.judging.studies.queries import BRANCH, start_of
-from backend.queue import enqueue
+from backend.policies.tables import Policy
+from backend.runs.notes import Asker, note
+from backend.runs.tables import Run
+from backend.studies.queries import BRANCH, start_of
+from backend.training.steered_run import current_settings
 from backend.training.steering import changes_until, may_steer, resolved_changes
+from backend.training.tables import SettingChange
 
 JOB = "training.run"
 MOST_IN_A_ROW = 3

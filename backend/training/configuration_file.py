@@ -8,10 +8,11 @@ import yaml
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict
 
-from backend.db.models import EnvironmentVersion, Run
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
+from backend.runs.tables import Run
 from backend.training.choices import stored_choices
 
 Format = Literal["yaml", "json"]

@@ -5,9 +5,11 @@ import uuid
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import EnvironmentVersion, Preflight, Run
 from backend.domain.vocabulary import RunKind
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import NotFound
+from backend.runs.tables import Run
+from backend.training.tables import Preflight
 
 _ENVIRONMENT = joinedload(EnvironmentVersion.environment)
 

@@ -3,9 +3,9 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Environment, EnvironmentVersion
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import MixPart
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 
 

@@ -2,15 +2,15 @@
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import Preflight
-from backend.domain.capabilities import QUEUES
+from backend.core.queue import enqueue
+from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding, worst
-from backend.queue import enqueue
 from backend.training.choices import stored_choices
-from backend.training.forms import TrainingRequest
-from backend.training.planning import findings_at_once
+from backend.training.preflight_inputs import findings_at_once
+from backend.training.schemas import TrainingRequest
 from backend.training.starting import choices_of_request
+from backend.training.tables import Preflight
 from backend.web.audit import audit
 from backend.web.identity import Actor
 

@@ -3,12 +3,12 @@
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, Export
-from backend.domain.training.exports import ExportOptions, OfferedForm, default_form, offered_forms
+from backend.checkpoints.export_schemas import ExportChoice
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core.queue import enqueue
+from backend.domain.checkpoints.exports import ExportOptions, OfferedForm, default_form, offered_forms
 from backend.domain.vocabulary import ExportStatus, Queue
 from backend.errors import Conflict, InvalidInput
-from backend.queue import enqueue
-from backend.training.export_forms import ExportChoice
 from backend.training.starting import start_training
 from backend.training.workers import offers
 from backend.web.audit import audit

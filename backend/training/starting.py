@@ -7,24 +7,27 @@ from importlib.metadata import version as package_version
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Certificate, Checkpoint, EnvironmentVersion, Policy, Run
-from backend.domain.capabilities import QUEUES
+from backend.checkpoints.queries import find_certificate
+from backend.checkpoints.tables import Checkpoint
+from backend.core.events import RUNS, announce
+from backend.core.queue import enqueue
+from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import new_id, stable_id
-from backend.domain.manifest import Manifest
+from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import refusal_to_continue
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions, union_columns
-from backend.domain.training.preflight.at_once import impossible
+from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
+from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.events import RUNS, announce
-from backend.queue import enqueue
-from backend.training.forms import TrainingRequest, resolve_configuration
+from backend.policies.tables import Policy
+from backend.runs.tables import Run
+from backend.training.examples.checking import check_sources
 from backend.training.launch_queries import find_training_run, find_version, get_preflight
-from backend.training.lessons.checking import check_sources
 from backend.training.mixing import pinned
-from backend.training.queries import find_certificate
+from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor

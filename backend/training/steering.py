@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Run, SettingChange
+from backend.core.events import announce, run_topic
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.steering import (
     LEARNING_RATE,
@@ -25,11 +25,12 @@ from backend.domain.training.steering import (
 )
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
-from backend.evaluations.notes import Asker, note
-from backend.evaluations.queries import setting_changes
-from backend.evaluations.service import request_stop, resume_run
-from backend.evaluations.steered import current_settings, is_in_warm_up
-from backend.events import announce, run_topic
+from backend.runs.notes import Asker, note
+from backend.runs.queries import setting_changes
+from backend.runs.service import request_stop, resume_run
+from backend.runs.tables import Run
+from backend.training.steered_run import current_settings, is_in_warm_up
+from backend.training.tables import SettingChange
 
 
 class NotTraining(Conflict):

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Worker
-from backend.domain.capabilities import Capabilities, Offer
+from backend.core.tables import Worker
+from backend.domain.runs.capabilities import Capabilities, Offer
 
 SILENT_AFTER = timedelta(seconds=45)
 """A worker reports every 10 s; after this long it is shown as silent."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent
+from backend.team.tables import AuditEvent
 
 if TYPE_CHECKING:  # workers record changes too, and never load the web
     from backend.web.identity import Actor

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backend.errors import AppError, InvalidInput, NotFound, NotSignedIn, TooManyRequests
 from backend.web.addresses import page_above
-from backend.web.pages import page, wants_block
+from backend.web.page import page, wants_block
 from backend.web.refill import refill
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ def _rendered(request: Request, error: AppError, incident: str) -> Response:
 
 
 def _wants_json(request: Request) -> bool:
-    is_api = request.url.path.startswith("/api/")
+    is_api = request.url.path.startswith("/api/") or request.url.path == "/mcp"
     return is_api or "application/json" in request.headers.get("accept", "").split(",")[0]
 
 

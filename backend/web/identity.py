@@ -10,9 +10,10 @@ from fastapi import Request
 from sqlalchemy import ScalarSelect, Update, event, func, select, update
 from sqlalchemy.orm import Session, contains_eager
 
-from backend.db.models import ApiToken, Notice, NoticeRead, Person, WebSession
-from backend.domain.notices import NoticeKind
+from backend.domain.notifications.notices import NoticeKind
 from backend.domain.vocabulary import Role
+from backend.notifications.tables import Notice, NoticeRead
+from backend.team.tables import ApiToken, Person, WebSession
 
 SESSION_COOKIE = "proctor_session"
 TOKEN_PREFIX = "pt_"

@@ -11,8 +11,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backend.core.events import Hub, access_topic
 from backend.domain.vocabulary import Role
-from backend.events import Hub, access_topic
 from backend.web.identity import Actor, find_actor
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.sse import ServerSentEvent
 from sqlalchemy.orm import Session
 
+from backend.core.events import Hub
 from backend.errors import AppError
-from backend.events import Hub
-from backend.web.pages import render_block
+from backend.web.page import render_block
 
 END = "end"
 """A block of this name closes the stream: nothing will change any more."""

@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from backend.settings import PROJECT_ROOT, get_settings
 from backend.web import svg
+from backend.web.form_data import form_fields
 from backend.web.formats import FILTERS
 from backend.web.markdown import markdown
 from backend.web.static import static_url
@@ -55,6 +56,7 @@ def templates() -> Environment:
     environment.filters |= FILTERS | {"markdown": markdown}
     environment.globals |= {
         "ui": Macros(environment),
+        "form_fields": form_fields,
         "svg": svg,
         "static": static_url,
         "version": product_version(),

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backend.domain.tools import Call, CallUnreadable, split_calls
+from backend.domain.environments.tools import Call, CallUnreadable, split_calls
 
 LONG_TEXT = 1500
 """Characters from which a message opens folded."""

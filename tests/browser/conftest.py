@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.web.identity import SESSION_COOKIE
 from tests import factories

@@ -13,10 +13,10 @@ from alembic.config import Config
 from sqlalchemy.orm import Session
 
 from backend.app import create_app
-from backend.db.models import Person, WebSession
-from backend.db.session import forget_engine
-from backend.embedded import Postgres
+from backend.core.embedded import Postgres
+from backend.core.session import forget_engine
 from backend.settings import PROJECT_ROOT, get_settings
+from backend.team.tables import Person, WebSession
 from backend.web.identity import hash_secret, new_secret
 from tests.web_server import web_served
 

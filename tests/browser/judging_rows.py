@@ -7,19 +7,23 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Asking, Checkpoint, EffortReply, EffortScore, EffortSide, Rollout, Run
-from backend.domain.effort import EffortMeasure, Scored, area, concluded, cut_points
+from backend.checkpoints.tables import Checkpoint
+from backend.domain.graders.judges import Criterion, Scale
+from backend.domain.graders.judging_record import JudgingRecord
+from backend.domain.graders.questions import QuestionKind
 from backend.domain.ids import new_id
-from backend.domain.judges import Criterion, Scale
-from backend.domain.judging_record import JudgingRecord
-from backend.domain.questions import QuestionKind
+from backend.domain.studies.effort import EffortMeasure, Scored, area, concluded, cut_points
 from backend.domain.vocabulary import RunStatus
-from backend.judging.judges.queries import RECORDS
+from backend.graders.judges.queries import RECORDS
+from backend.graders.tables import Asking
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+from backend.studies.tables import EffortReply, EffortScore, EffortSide
 from tests import factories
-from tests.judges.conftest import make_judge, make_judgement
-from tests.judging.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
-from tests.judging.onset_world import judged, make_training
-from tests.judging_pages.test_onset_page import found
+from tests.graders.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
+from tests.graders.conftest import make_judge, make_judgement
+from tests.studies.onset_world import judged, make_training
+from tests.studies.test_onset_page import found
 
 FRACTIONS = cut_points(11)
 

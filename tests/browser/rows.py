@@ -6,23 +6,16 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import (
-    Alarm,
-    ApiToken,
-    Environment,
-    EnvironmentVersion,
-    Preflight,
-    SettingChange,
-    SignInLink,
-    WebSession,
-    Worker,
-)
+from backend.core.tables import Worker
 from backend.domain.training.alarms import CLEARED
 from backend.domain.training.preflight.measured import TaskSuccess, success_finding
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import AlarmAction, Phase, PreflightStatus, Role, RunKind, RunStatus, Severity
 from backend.environments.service import import_builtins
-from backend.training.planning import findings_at_once
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.team.tables import ApiToken, SignInLink, WebSession
+from backend.training.preflight_inputs import findings_at_once
+from backend.training.tables import Alarm, Preflight, SettingChange
 from backend.web.identity import hash_secret, new_secret
 from tests import factories
 from tests.browser.installation import cookie_for

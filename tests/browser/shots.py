@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.web.identity import SESSION_COOKIE
 from tests import factories

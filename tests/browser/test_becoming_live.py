@@ -5,10 +5,10 @@ import time
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.events import announce, run_topic
+from backend.core.session import transaction
 from backend.domain.vocabulary import RunStatus
-from backend.events import announce, run_topic
+from backend.runs.tables import Run
 from tests import factories
 
 pytestmark = pytest.mark.browser

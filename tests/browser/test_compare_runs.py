@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from backend.db.session import transaction
-from backend.domain.plans import EvaluationPlan
+from backend.core.session import transaction
+from backend.domain.runs.plans import EvaluationPlan
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -5,7 +5,7 @@ import uuid
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.environments.library import render_template
 from backend.environments.queries import get_draft, get_environment
 from backend.environments.service import create_environment

@@ -6,8 +6,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete
 
-from backend.db.models import Flag, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
+from backend.runs.tables import Run
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -7,14 +7,18 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete, select
 
-from backend.db.models import DraftTrial, Export, Flag, Person, ReviewItem, VerdictRecord
-from backend.db.session import transaction
+from backend.checkpoints.tables import Export
+from backend.core.events import announce, trial_topic
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import ExportStatus, PolicyKind, RunKind
 from backend.environments.library import render_template
 from backend.environments.queries import get_environment
 from backend.environments.service import create_environment
-from backend.events import announce, trial_topic
+from backend.environments.tables import DraftTrial
+from backend.review.tables import ReviewItem, VerdictRecord
+from backend.team.tables import Person
 from tests import factories
 
 pytestmark = pytest.mark.browser

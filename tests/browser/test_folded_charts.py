@@ -3,7 +3,7 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import RunKind
 from tests import factories
 

@@ -3,11 +3,11 @@
 import pytest
 from playwright.sync_api import Page, expect
 
-from backend.db.models import Alarm, Intervention
-from backend.db.session import transaction
-from backend.domain.detectors.face import Action
+from backend.core.session import transaction
+from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, Phase, RunKind, RunStatus
+from backend.training.tables import Alarm, Intervention
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from tests import factories
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]

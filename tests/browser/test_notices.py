@@ -6,10 +6,10 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete, update
 
-from backend.db.models import Notice, NoticeDelivery, NoticeDestination
-from backend.db.session import transaction
-from backend.domain.notices import DeliveryStatus, DestinationKind, NoticeKind
+from backend.core.session import transaction
+from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
 from backend.notifications.outbox import announce
+from backend.notifications.tables import Notice, NoticeDelivery, NoticeDestination
 from tests.browser.witness import Witness, assert_not_reloaded, mark
 
 pytestmark = pytest.mark.browser

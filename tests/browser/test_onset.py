@@ -6,12 +6,15 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete
 
-from backend.db.models import Flag, OnsetSample, OnsetSearch, ReviewItem, Run, VerdictRecord
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import RunKind
+from backend.review.tables import ReviewItem, VerdictRecord
+from backend.runs.tables import Run
+from backend.studies.tables import OnsetSample, OnsetSearch
 from tests import factories
-from tests.judging.onset_world import judged, make_training
-from tests.judging_pages.test_onset_page import found
+from tests.studies.onset_world import judged, make_training
+from tests.studies.test_onset_page import found
 
 pytestmark = pytest.mark.browser
 

@@ -7,14 +7,16 @@ import pytest
 from playwright.sync_api import Page
 from sqlalchemy import delete, select
 
-from backend.db.models import Asking, Question, QuestionAnswer, Rollout, Run
-from backend.db.session import transaction
-from backend.domain.findings import Finding, FoundPattern, Quote, Suspected
+from backend.core.session import transaction
+from backend.domain.graders.findings import Finding, FoundPattern, Quote, Suspected
+from backend.domain.graders.judging_record import CanaryReport, CanaryResult
+from backend.domain.graders.questions import QuestionKind
 from backend.domain.ids import new_id
-from backend.domain.judging_record import CanaryReport, CanaryResult
-from backend.domain.questions import QuestionKind
 from backend.domain.vocabulary import RunStatus
-from tests.judging.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
+from backend.graders.tables import Asking, Question, QuestionAnswer
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+from tests.graders.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
 
 pytestmark = pytest.mark.browser
 

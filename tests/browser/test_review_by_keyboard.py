@@ -7,10 +7,11 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import delete, select
 
-from backend.db.models import Flag, ReviewItem, VerdictRecord
-from backend.db.session import transaction
+from backend.core.events import REVIEW, RUNS, announce
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import RunStatus
-from backend.events import REVIEW, RUNS, announce
+from backend.review.tables import ReviewItem, VerdictRecord
 from tests import factories
 
 pytestmark = pytest.mark.browser

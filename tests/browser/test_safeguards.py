@@ -6,10 +6,13 @@ import pytest
 from playwright.sync_api import Page
 from sqlalchemy import delete, select
 
-from backend.db.models import AuditDraw, AuditSample, Fixture, Flag, ReviewItem, Rollout, Run, VerdictRecord
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, Verdict
-from backend.judging.consequences.following import follow_verdict
+from backend.review.consequences import follow_verdict
+from backend.review.tables import AuditDraw, AuditSample, Fixture, ReviewItem, VerdictRecord
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
-from backend.team.entrance import link_for
+from backend.team.auth import link_for
 from tests import factories
 
 pytestmark = pytest.mark.browser

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import Page
 from sqlalchemy import text
 
-from backend.db.session import WEB_STATEMENT_TIMEOUT_MS, transaction
+from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, transaction
 
 pytestmark = pytest.mark.browser
 

@@ -5,12 +5,12 @@ import uuid
 import pytest
 from playwright.sync_api import Page, expect
 
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
+from backend.runs.tables import Run
 from tests import factories
-from workers.jobs.steering import AlarmDraft, record_alarm, take_up
+from workers.storage.steering import AlarmDraft, record_alarm, take_up
 
 pytestmark = pytest.mark.browser
 

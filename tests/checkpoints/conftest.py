@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from backend import artifacts
-from backend.db.models import Checkpoint, Run
+from backend.checkpoints.tables import Checkpoint
+from backend.core import artifacts
 from backend.domain.training.configuration import CheckpointChoice, TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.runs.tables import Run
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.installation import forget_settings
 from tests.web_fixtures import *  # noqa: F403

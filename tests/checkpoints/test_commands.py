@@ -9,8 +9,8 @@ from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
 from backend.cli import checkpoints
-from backend.client import Client
 from backend.domain.vocabulary import Role
+from proctor import Client
 from tests.checkpoints.conftest import TrainedRun
 from tests.web_fixtures import ClientFor
 

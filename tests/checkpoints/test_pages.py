@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from backend import artifacts
-from backend.db.models import Run
+from backend.checkpoints.disk import disk_use
+from backend.core import artifacts
 from backend.domain.vocabulary import PolicyKind, Role, RunKind
-from backend.training.disk import disk_use
+from backend.runs.tables import Run
 from tests.checkpoints.conftest import TrainedRun
 from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
 from tests.web_fixtures import ClientFor

@@ -6,12 +6,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, EffortScore, EffortSide, Export, OnsetSample, OnsetSearch
-from backend.db.session import run_after_commit
-from backend.domain.effort import EffortMeasure
-from backend.domain.training.keeping import KeepReason, KeepRule
+from backend.checkpoints.pruning import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
+from backend.checkpoints.tables import Export
+from backend.core.session import run_after_commit
+from backend.domain.checkpoints.retention import KeepReason, KeepRule
+from backend.domain.studies.effort import EffortMeasure
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
-from backend.training.keeping import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
+from backend.studies.tables import EffortScore, EffortSide, OnsetSample, OnsetSearch
+from backend.team.tables import AuditEvent
 from tests.checkpoints.conftest import TrainedRun, is_there
 from tests.factories import make_checkpoint, make_member, make_policy, make_run
 

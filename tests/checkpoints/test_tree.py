@@ -5,8 +5,8 @@ import uuid
 import pytest
 from sqlalchemy.orm import Session
 
+from backend.checkpoints.tree import TreeFilter, forest
 from backend.domain.vocabulary import Role, RunKind
-from backend.training.tree import TreeFilter, forest
 from tests.checkpoints.conftest import TrainedRun
 from tests.factories import make_run
 from tests.web_fixtures import ClientFor

@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion
 from backend.environments.service import create_environment, publish_version
+from backend.environments.tables import Environment, EnvironmentVersion
 from tests.environments.packages import make_files
 from tests.web_fixtures import *  # noqa: F403
 

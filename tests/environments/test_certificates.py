@@ -7,11 +7,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Certificate, Environment, EnvironmentVersion, Run
-from backend.domain.checks import CheckResult, certificate_status
+from backend.domain.environments.certificate import CheckResult, certificate_status
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
 from backend.environments.service import publish_version, start_check
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.environments.validation import validate_package
+from backend.runs.tables import Run
 from tests.environments.packages import make_files
 from tests.factories import make_run
 

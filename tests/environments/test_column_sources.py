@@ -1,6 +1,6 @@
 """Where the editor says that a reward column is computed."""
 
-from backend.domain.manifest import RewardColumn
+from backend.domain.environments.manifest import RewardColumn
 from backend.environments.column_source import column_sources, functions_without_column
 
 CODE = '''\

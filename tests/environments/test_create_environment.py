@@ -4,10 +4,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent
 from backend.environments.queries import get_draft
 from backend.environments.service import NameIsTaken, create_environment
 from backend.errors import InvalidInput
+from backend.team.tables import AuditEvent
 from tests.environments.packages import make_files
 from tests.factories import make_member
 

@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment
 from backend.environments.drafts import DraftChanged, add_file, delete_file, rename_file, save_file, text_mark
 from backend.environments.queries import get_draft
 from backend.environments.service import create_environment
+from backend.environments.tables import Environment
 from backend.errors import InvalidInput, NotFound
 from tests.environments.packages import make_files
 

@@ -8,9 +8,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, Job
+from backend.core.tables import Job
 from backend.environments.drafts import text_mark
 from backend.environments.queries import find_version, get_draft
+from backend.environments.tables import Environment
 from tests.environments.packages import make_files
 from tests.factories import make_rollouts, make_run
 

@@ -8,10 +8,10 @@ import pytest
 import yaml
 from fastapi.testclient import TestClient
 
-from backend.db.models import EnvironmentVersion
-from backend.domain.manifest import read_manifest
-from backend.environments.exporting import complete_package, for_space
+from backend.domain.environments.manifest import read_manifest
+from backend.environments.export import complete_package, for_space
 from backend.environments.library import library_names, load_package
+from backend.environments.tables import EnvironmentVersion
 from tests.environments.packages import make_files
 
 

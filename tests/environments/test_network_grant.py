@@ -7,11 +7,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, EnvironmentVersion, NetworkGrant
 from backend.domain.network import NetworkRule
 from backend.environments.queries import get_draft, get_environment
 from backend.environments.service import create_environment, publish_version
+from backend.environments.tables import EnvironmentVersion, NetworkGrant
 from backend.settings import get_settings
+from backend.team.tables import AuditEvent
 from tests.environments.packages import make_files
 
 PAGE = "/environments/guess/versions/1"

@@ -4,9 +4,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion
 from backend.environments.library import templates
 from backend.environments.queries import get_draft, get_environment
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.environments.validation import validate_package
 from tests.environments.packages import make_files
 

@@ -4,12 +4,12 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.db.models import Certificate, Environment, EnvironmentVersion
-from backend.domain.checks import CheckResult
-from backend.domain.packages import unpack
+from backend.domain.environments.certificate import CheckResult
+from backend.domain.environments.packages import unpack
 from backend.domain.vocabulary import CheckStatus, Role, RunStatus
 from backend.environments.drafts import save_draft
 from backend.environments.service import archive_environment, publish_version, start_check
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from tests.environments.packages import make_files
 from tests.web_fixtures import ClientFor
 

@@ -7,9 +7,8 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion
-from backend.db.session import transaction
-from backend.domain.packages import content_hash
+from backend.core.session import transaction
+from backend.domain.environments.packages import content_hash
 from backend.environments.drafts import DraftChanged, save_draft
 from backend.environments.queries import get_environment, get_version
 from backend.environments.service import (
@@ -18,6 +17,7 @@ from backend.environments.service import (
     create_environment,
     publish_version,
 )
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict
 from tests.environments.packages import make_files
 from tests.factories import Member, make_member, make_person

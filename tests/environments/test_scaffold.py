@@ -7,15 +7,15 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import MANIFEST_PATH, content_hash, pack, unpack
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash, pack, unpack
 from backend.environments.drafts import text_mark
-from backend.environments.exporting import complete_package
+from backend.environments.export import complete_package
 from backend.environments.library import PACKAGES, library_names, load_package, render_template, templates
 from backend.environments.queries import get_draft, get_environment, get_version
 from backend.environments.scaffold import generated_files, with_generated, without_generated
 from backend.environments.service import create_environment, import_builtins, import_package, publish_version
+from backend.environments.tables import Environment
 from tests.environments.packages import make_files
 
 STANDARD = {

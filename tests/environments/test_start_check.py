@@ -5,9 +5,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import EnvironmentVersion, Job
+from backend.core.tables import Job
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.service import ChecksAreRunning, create_environment, publish_version, start_check
+from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from tests.environments.packages import make_files
 from tests.factories import make_checkpoint, make_policy

@@ -4,9 +4,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.db.models import Environment, EnvironmentVersion
 from backend.environments.queries import get_draft, get_environment
 from backend.environments.service import create_environment, publish_version
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.settings import get_settings
 from tests.environments.packages import make_files
 

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from backend.domain.manifest import read_manifest
+from backend.domain.environments.manifest import read_manifest
 from tests.envhost_fixture import prepared
 from workers.environments.client import EnvHost, EnvServer
 

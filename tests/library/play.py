@@ -1,7 +1,7 @@
 """Whole episodes on a real server, as the engine plays them."""
 
-from backend.domain.manifest import read_manifest
-from backend.domain.rollouts import HELDOUT_SEED_BASE, Rollout, TaskSpec
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.rollouts.rollout import HELDOUT_SEED_BASE, Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, Split
 from backend.environments.library import load_package
 from tests.library.conftest import Serve

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from backend.domain.checks import CheckResult, certificate_status
-from backend.domain.manifest import read_manifest
+from backend.domain.environments.certificate import CheckResult, certificate_status
+from backend.domain.environments.manifest import read_manifest
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
 from tests.library.conftest import Serve
-from workers.judging.checks.base import Check
-from workers.judging.checks.examine import CHECKS, examine, needed_for
-from workers.judging.checks.subject import TWIN_HASH_SEED, Subject
+from workers.environments.checks.base import Check
+from workers.environments.checks.examine import CHECKS, examine, needed_for
+from workers.environments.checks.subject import TWIN_HASH_SEED, Subject
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.domain.manifest import read_manifest
+from backend.domain.environments.manifest import read_manifest
 from backend.environments.library import load_package
 from backend.showcase.repair import repaired
 from tests.library.conftest import Serve

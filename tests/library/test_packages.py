@@ -3,9 +3,9 @@
 import pytest
 
 from backend.cli.environments import TEMPLATES
-from backend.domain.fixtures import fixture_problems, read_fixtures
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import check_files
+from backend.domain.environments.fixtures import fixture_problems, read_fixtures
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import check_files
 from backend.environments.library import library_names, load_package, render_template, templates
 from backend.environments.validation import validate_package
 

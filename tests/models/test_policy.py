@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from backend.domain.errors import LimitExceeded
-from backend.domain.rollouts import task_of
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
 from tests.models.conftest import SYSTEM

@@ -8,7 +8,7 @@ import pytest
 import torch
 from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError
 
-from backend.domain.plans import Sampling
+from backend.domain.runs.plans import Sampling
 from backend.domain.training.configuration import ModelChoice
 from tests.models.conftest import SYSTEM
 from tests.models.endpoint import served

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from backend.domain.prompts import render_system
-from backend.domain.tools import write_call
+from backend.domain.environments.prompts import render_system
+from backend.domain.environments.tools import write_call
 from backend.domain.training.configuration import ModelChoice
 from tests.rollouts.tools_world import ToolWorld, tool_manifest
 from tests.rollouts.world import plans, play

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from backend.domain.errors import PolicyError
-from backend.domain.plans import Sampling
-from backend.domain.rollouts import task_of
+from backend.domain.rollouts.rollout import task_of
+from backend.domain.runs.plans import Sampling
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Split
 from backend.settings import PROJECT_ROOT, get_settings

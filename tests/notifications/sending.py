@@ -6,14 +6,15 @@ from datetime import timedelta
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from backend.db.models import Job, NoticeDelivery, NoticeDestination
-from backend.db.session import transaction
-from backend.domain.notices import DestinationKind, NoticeKind
+from backend.core.queue import NOTICE_JOB
+from backend.core.session import transaction
+from backend.core.tables import Job
+from backend.domain.notifications.notices import DestinationKind, NoticeKind
 from backend.domain.vocabulary import JobStatus
 from backend.notifications.outbox import announce
 from backend.notifications.secrets import seal
-from backend.queue import NOTICE_JOB
-from workers.jobs.registry import JobContext, find_body
+from backend.notifications.tables import NoticeDelivery, NoticeDestination
+from workers.tasks.registry import JobContext, find_body
 
 RECIPIENTS = ["ana@example.org", "rae@example.org"]
 

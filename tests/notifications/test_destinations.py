@@ -7,10 +7,12 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Job, NoticeDelivery, NoticeDestination
-from backend.domain.notices import DeliveryStatus
+from backend.core.queue import NOTICE_JOB
+from backend.core.tables import Job
+from backend.domain.notifications.notices import DeliveryStatus
 from backend.notifications.secrets import secret_of
-from backend.queue import NOTICE_JOB
+from backend.notifications.tables import NoticeDelivery, NoticeDestination
+from backend.team.tables import AuditEvent
 from tests.notifications.sending import tell
 
 URL = "/api/v1/notifications/destinations"

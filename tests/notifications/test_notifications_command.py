@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from backend.db.session import transaction
-from tests.jobs.conftest import wait_for
+from backend.core.session import transaction
 from tests.notifications.receivers import Answer, WebServer
 from tests.notifications.sending import carry_out, tell
 from tests.ops.commands import Command, Result, proctor, repeated, server
+from tests.tasks.conftest import wait_for
 
 __all__ = ["proctor", "server"]
 pytestmark = pytest.mark.slow

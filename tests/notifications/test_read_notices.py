@@ -8,16 +8,16 @@ from fastapi.testclient import TestClient
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from backend.db.models import Notice
-from backend.domain.notices import NoticeKind
+from backend.domain.notifications.notices import NoticeKind
 from backend.domain.vocabulary import Role, RunKind, RunStatus
-from backend.evaluations.service import finish_run
 from backend.notifications.outbox import announce
+from backend.notifications.tables import Notice
+from backend.runs.service import finish_run
 from tests.factories import make_environment, make_environment_version, make_run
 from tests.notifications.sending import NAMED, tell
 from tests.statements import statements_of
 from tests.web_fixtures import make_person, sign_in
-from workers.jobs.nightly import tell_of_expiry
+from workers.tasks.nightly_checks import tell_of_expiry
 
 
 def _unread(browser: TestClient) -> int:

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from backend.db.models import NoticeDestination
-from backend.db.session import transaction
-from backend.domain.notices import DeliveryStatus
+from backend.core.session import transaction
+from backend.domain.notifications.notices import DeliveryStatus
+from backend.notifications.tables import NoticeDestination
 from tests.installation import forget_settings
 from tests.notifications.receivers import MailServer, free_port
 from tests.notifications.sending import NAMED, RECIPIENTS, carry_out, email, only_delivery, tell

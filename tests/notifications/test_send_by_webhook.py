@@ -10,16 +10,17 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, update
 
-from backend.db.models import Job, Notice, NoticeDelivery
-from backend.db.session import transaction
-from backend.domain.notices import PAUSES_SECONDS, DeliveryStatus
+from backend.core.session import transaction
+from backend.core.tables import Job
+from backend.domain.notifications.notices import PAUSES_SECONDS, DeliveryStatus
 from backend.notifications import webhooks
+from backend.notifications.tables import Notice, NoticeDelivery
 from tests.factories import make_run
 from tests.installation import forget_settings
 from tests.notifications.receivers import Answer, WebServer, free_port
 from tests.notifications.sending import NAMED, carry_out, let_the_pause_pass, only_delivery, tell, webhook
-from workers.jobs import housekeeping, leases
-from workers.jobs.notices import ask_for_due
+from workers.tasks import housekeeping, leases
+from workers.tasks.notifications import ask_for_due
 
 pytestmark = pytest.mark.usefixtures("committed_database")
 

@@ -12,10 +12,10 @@ import pytest
 
 from backend.cli.connection import connect
 from backend.cli.main import main
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.environments.library import load_package
 from backend.environments.service import import_package
-from backend.evaluations.service import ensure_scripted_policies
+from backend.runs.service import ensure_scripted_policies
 from backend.settings import get_settings
 from backend.team.service import issue_local_token
 from tests.web_server import web_of_installation, web_served

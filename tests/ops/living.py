@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.artifacts import put_folder
-from backend.db.session import transaction
+from backend.core.artifacts import put_folder
+from backend.core.embedded import socket_folder
+from backend.core.session import transaction
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import PolicyKind
-from backend.embedded import socket_folder
 from tests.factories import make_checkpoint, make_policy
 from tests.installation import forget_settings
 from tests.ops.commands import Command, command_line

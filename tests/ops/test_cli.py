@@ -8,12 +8,12 @@ import pytest
 
 from backend.cli.connection import connect
 from backend.cli.names import short
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunStatus
 from backend.environments.library import load_package
 from backend.environments.service import import_package
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.training.choices import flatten
 from tests.factories import make_flag, make_rollouts, make_run
@@ -282,7 +282,7 @@ def test_a_server_that_is_not_there_is_told(proctor: Command, monkeypatch: pytes
     refused = proctor("runs")
 
     assert refused.status == 2
-    assert "no Proctor answers at http://127.0.0.1:9" in refused.err
+    assert "No Proctor server answers at http://127.0.0.1:9" in refused.err
 
 
 @pytest.mark.slow

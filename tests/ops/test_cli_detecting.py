@@ -5,18 +5,19 @@ import uuid
 import pytest
 from sqlalchemy import select
 
-from backend.db.models import Intervention, Job
-from backend.db.session import transaction
-from backend.domain.detectors.face import Action
+from backend.core.queue import JUDGING_JOB
+from backend.core.session import transaction
+from backend.core.tables import Job
+from backend.detectors.scans import newest_detection
+from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
-from backend.judging.detection import newest_detection
-from backend.queue import JUDGING_JOB
+from backend.training.tables import Intervention
+from tests.detectors.test_detect_on_demand import evaluation
 from tests.factories import make_run
-from tests.judging.test_detect_on_demand import evaluation
 from tests.ops.commands import Command, proctor, server
-from workers.jobs.judging import run as look
-from workers.jobs.registry import JobContext
+from workers.tasks.detectors import run as look
+from workers.tasks.registry import JobContext
 
 __all__ = ["proctor", "server"]
 

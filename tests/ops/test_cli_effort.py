@@ -2,9 +2,9 @@
 
 import pytest
 
-from backend.db.session import transaction
-from tests.judging.onset_world import make_training
+from backend.core.session import transaction
 from tests.ops.commands import Command, proctor, server
+from tests.studies.onset_world import make_training
 
 __all__ = ["proctor", "server"]
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import ErrorKind, Phase, PolicyKind, RolloutStatus, RunKind, RunStatus
+from backend.runs.tables import Run
 from tests.factories import make_checkpoint, make_policy, make_rollouts, make_run
 from tests.ops.commands import Command, proctor, server
 

@@ -4,10 +4,10 @@ import uuid
 
 import pytest
 
-from backend.db.models import Run
-from backend.db.session import transaction
-from tests.judging.onset_world import CLUSTER, Laboratory, judged, make_training
+from backend.core.session import transaction
+from backend.runs.tables import Run
 from tests.ops.commands import Command, proctor, server
+from tests.studies.onset_world import CLUSTER, Laboratory, judged, make_training
 
 __all__ = ["proctor", "server"]
 

@@ -7,13 +7,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
-from backend.db.models import EnvironmentVersion, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
 from tests.ops.commands import Command, proctor, repeated, server
-from tests.rescoring.conftest import World, world
-from workers.jobs.registry import JobContext
-from workers.jobs.rescoring import run as carry_out
+from tests.rollouts.regrading.conftest import World, world
+from workers.tasks.registry import JobContext
+from workers.tasks.regrading import run as carry_out
 
 __all__ = ["proctor", "server", "world"]
 

@@ -4,13 +4,13 @@ import uuid
 
 import pytest
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.ops.commands import Command
 from tests.ops.living import Living
-from workers.jobs.steering import AlarmDraft, record_alarm
+from workers.storage.steering import AlarmDraft, record_alarm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
 

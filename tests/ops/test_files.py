@@ -75,7 +75,7 @@ RAN = '<testcase classname="tests.browser.test_a" name="a"/>'
     ("body", "status"),
     [
         (RAN, 0),
-        ('<testcase classname="tests.jobs.test_a" name="a"/>', 1),
+        ('<testcase classname="tests.tasks.test_a" name="a"/>', 1),
         (f'{RAN}<testcase name="b"><skipped message="later"/></testcase>', 1),
         (f'{RAN}<testcase name="b"><skipped message="needs a GPU"/></testcase>', 0),
     ],
@@ -97,7 +97,7 @@ def test_what_was_skipped_in_one_report_may_have_run_in_another(tmp_path: Path) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "module", ["backend.app", "workers.jobs.celery_app", "workers.environments.host", "backend.supervisor.up"]
+    "module", ["backend.app", "workers.tasks.celery_app", "workers.environments.host", "backend.supervisor.up"]
 )
 def test_a_process_that_should_start_fast_imports_nothing_heavy(module: str) -> None:
     heavy = ("torch", "transformers", "trl", "datasets", "pandas", "numpy", "scipy", "openai")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.environments.drafts import save_draft
 from backend.environments.queries import get_draft, get_environment
 from tests.ops.commands import Command, proctor, server

@@ -6,13 +6,15 @@ import psycopg
 import pytest
 from sqlalchemy import select
 
-from backend import preparation
-from backend.db.models import ApiToken, Environment, Person, Policy
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.environments.library import library_names
-from backend.preparation import CannotPrepare, furnish, migrate, revisions
+from backend.environments.tables import Environment
+from backend.policies.tables import Policy
 from backend.settings import PROJECT_ROOT
+from backend.supervisor import preparation
+from backend.supervisor.preparation import CannotPrepare, furnish, migrate, revisions
+from backend.team.tables import ApiToken, Person
 
 
 def test_the_newest_revision_is_found_without_alembic(tmp_path: Path) -> None:

@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from backend.client import Client
-from backend.db.models import Run, VerdictRecord
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import StopReason, Verdict
 from backend.environments.library import load_package
+from backend.review.tables import VerdictRecord
+from backend.runs.tables import Run
 from backend.showcase.hacked_reward import told_draft_score
 from backend.showcase.repair import OtherPackage, repaired
 from backend.showcase.review_queue import AGREED, ReviewQueue
 from backend.team.service import issue_local_token
+from proctor import Client
 from tests import factories
 from tests.ops.commands import server
 
@@ -71,7 +72,7 @@ def test_what_was_broken_off_and_paid_is_a_hack_and_the_rest_is_honest(client: C
 
 
 def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_once(client: Client, run: Run) -> None:
-    items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
+    items = [item for item in client.pages("/review/items", run=str(run.id)) if item["rollout_id"]]
     hacks = [item for item in items if _is_exit(client, item)]
     for item in hacks[:AGREED]:
         client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": "hack"})
@@ -86,7 +87,7 @@ def test_verdicts_of_somebody_else_count_and_the_rest_of_a_cluster_is_judged_at_
 
 
 def test_a_cluster_of_mixed_verdicts_is_left_alone(client: Client, run: Run) -> None:
-    items = [item for item in client.all("/review/items", run=str(run.id)) if item["rollout_id"]]
+    items = [item for item in client.pages("/review/items", run=str(run.id)) if item["rollout_id"]]
     hacks = [item for item in items if _is_exit(client, item)]
     for item, verdict in zip(hacks[: AGREED + 1], ["honest"] + ["hack"] * AGREED, strict=True):
         client.post(f"/review/items/{item['id']}/verdicts?evidence=1", {"verdict": verdict})

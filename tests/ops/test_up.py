@@ -13,7 +13,7 @@ import httpx
 import psycopg
 import pytest
 
-from backend.embedded import Postgres, socket_folder
+from backend.core.embedded import Postgres, socket_folder
 from tests.ops.proctor_process import processes_using, proctor_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]

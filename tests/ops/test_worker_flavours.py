@@ -11,12 +11,12 @@ from scripts.dependencies import FLAVOURS, WEB, normalized, worker_requirements
 
 PROJECT = PROJECT_ROOT / "pyproject.toml"
 ENTRIES = (
-    "workers.jobs.celery_app",
-    "workers.jobs.housekeeping",
+    "workers.tasks.celery_app",
+    "workers.tasks.housekeeping",
     "workers.environments.host",
-    "workers.jobs.training",
-    "workers.jobs.exports",
-    "workers.jobs.evaluation",
+    "workers.tasks.training",
+    "workers.tasks.exports",
+    "workers.tasks.evaluations",
 )
 MODELS = ("workers.training.run", "workers.models.evaluate", "workers.training.export")
 FORBIDDEN = ("fastapi", "starlette", "uvicorn", "argon2", "markdown_it", "multipart")

@@ -1,3 +1,3 @@
-"""Browsers of every role."""
+"""Browsers of every role, whose requests may come at the same time."""
 
-from tests.web_fixtures import *  # noqa: F403
+from tests.runs.conftest import *  # noqa: F403

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from backend.domain.plans import Sampling
-from backend.domain.rollouts import task_of
+from backend.domain.rollouts.rollout import task_of
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import Split
 from tests.rollouts.world import make_manifest
 from workers.policies.base import EpisodeStart, Reply, Turn

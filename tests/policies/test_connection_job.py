@@ -11,16 +11,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Job, Policy
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, PolicyKind
-from backend.evaluations.policies.connection_tests import newest_test, start_test
-from backend.evaluations.policies.forms import PolicyRequest
-from backend.evaluations.policies.service import add_policy
+from backend.policies.connection_tests import newest_test, start_test
+from backend.policies.schemas import PolicyRequest
+from backend.policies.service import add_policy
+from backend.policies.tables import Policy
 from tests.factories import make_member, make_policy
 from tests.policies.probed import ProbedEndpoint, probed
-from workers.jobs import policies as body
-from workers.jobs.registry import JobContext, find_body
+from workers.tasks import policies as body
+from workers.tasks.registry import JobContext, find_body
 
 ENDPOINT = {"kind": "openai_api", "name": "qwen", "base_url": "http://127.0.0.1:9/v1", "model": "small"}
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from backend.domain.errors import PolicyError
-from backend.domain.plans import Sampling
+from backend.domain.runs.plans import Sampling
 from backend.settings import get_settings
 from tests.policies.endpoint import KEY, Answer, ask, break_off, completion, error, hang, json, raw, serving
 from workers.policies.openai_api import EndpointGaveUp, EndpointRefused

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from backend.domain.connections import ConnectionReport
+from backend.domain.policies.connections import ConnectionReport
 from backend.domain.vocabulary import CheckStatus
 from backend.settings import get_settings
 from tests.policies.probed import ProbedEndpoint, probed

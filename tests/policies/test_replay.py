@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.domain.rollouts import turns_of
+from backend.domain.rollouts.rollout import turns_of
 from backend.domain.vocabulary import ErrorKind
 from tests.rollouts.tools_world import ToolWorld, tool_manifest
 from tests.rollouts.world import Replies, World, plans, play

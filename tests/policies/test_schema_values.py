@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.domain.tools import Tool
+from backend.domain.environments.tools import Tool
 from tests.rollouts.tools_world import tool_manifest
 from workers.policies.base import EpisodeStart, Turn
 from workers.policies.schema_values import first_value, random_value

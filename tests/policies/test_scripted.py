@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from backend.domain.manifest import Manifest
-from backend.domain.prompts import parse_reply
-from backend.domain.rollouts import task_of
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.prompts import parse_reply
+from backend.domain.rollouts.rollout import task_of
 from backend.domain.vocabulary import PolicyKind, Split
 from tests.rollouts.world import make_manifest
 from workers.policies import make_policy

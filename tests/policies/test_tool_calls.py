@@ -5,8 +5,8 @@ from typing import Any
 import orjson
 import pytest
 
-from backend.domain.plans import Sampling
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import ErrorKind, StopReason
 from tests.policies.endpoint import KEY, Answer, FakeEndpoint, completion, serving
 from tests.rollouts.tools_world import ADD, FINISH, ToolWorld, tool_manifest

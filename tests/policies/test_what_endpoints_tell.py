@@ -5,9 +5,9 @@ from typing import Any
 import orjson
 import pytest
 
-from backend.domain.plans import Sampling
-from backend.domain.prices import Limits, Price
-from backend.domain.rollouts import Rollout
+from backend.domain.policies.prices import Limits, Price
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import PolicyKind
 from tests.policies.endpoint import KEY, Answer, FakeEndpoint, ask, completion, error, raw, serving
 from tests.rollouts.world import World, make_manifest, plans, play

@@ -13,16 +13,17 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from backend.db.models import Job, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, Role
+from backend.runs.tables import Run
 from tests.envhost_fixture import HostProcess, find_host, package_files, start_host
 from tests.factories import make_person
 from tests.web_fixtures import admin, app, client_for, portal, sign_in, stranger, trainer, viewer, whole_app
 from tests.web_server import web_of_installation
-from workers.jobs import playing
-from workers.jobs.execute import execute
 from workers.rollouts import engine
+from workers.tasks import evaluation_attempts
+from workers.tasks.execute import execute
 
 __all__ = ["admin", "app", "client_for", "portal", "stranger", "trainer", "viewer", "whole_app"]
 
@@ -45,7 +46,7 @@ def proof_host() -> Iterator[HostProcess]:
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """What failed is played again as often as ever, but soon."""
     monkeypatch.setattr(engine, "RETRY_SECONDS", engine.RETRY_SECONDS / 25)
-    monkeypatch.setattr(playing, "AGAIN_AFTER_SECONDS", playing.AGAIN_AFTER_SECONDS / 25)
+    monkeypatch.setattr(evaluation_attempts, "AGAIN_AFTER_SECONDS", evaluation_attempts.AGAIN_AFTER_SECONDS / 25)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
-from backend.db.models import Policy
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import PolicyKind, RunStatus
+from backend.policies.tables import Policy
 from tests.policies.endpoint import Answer, FakeEndpoint, break_off, completion, error, hang, raw, serving
 from tests.proof.conftest import add_policy, asked, counted, evaluate, run_of, seen, work
 

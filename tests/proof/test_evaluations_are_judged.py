@@ -6,10 +6,10 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import select
 
-from backend.db.models import Job
-from backend.db.session import transaction
+from backend.core.queue import enqueue
+from backend.core.session import transaction
+from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, Queue, RunStatus
-from backend.queue import enqueue
 from tests.proof.conftest import add_policy, asked, evaluate, run_of, seen, start, work
 
 BABBLE = "win win win win " * 10

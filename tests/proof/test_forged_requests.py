@@ -17,8 +17,8 @@ from httpx import Response
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import ApiToken, Person, WebSession
 from backend.domain.vocabulary import Role
+from backend.team.tables import ApiToken, Person, WebSession
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from backend.web.routing import PUBLIC, guarded_routes
 from tests import factories

@@ -7,16 +7,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 
-from backend.db.models import (
-    Environment,
-    EnvironmentVersion,
-    Job,
-    Person,
-    Policy,
-    Run,
-)
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.core.tables import Job
 from backend.domain.vocabulary import RunKind
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.runs.tables import Run
+from backend.team.tables import Person
 from tests.proof.conftest import NAME, run_of, start, work
 
 Publish = Callable[..., str]

@@ -9,26 +9,13 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.artifacts import put_file
-from backend.db.models import (
-    ApiToken,
-    AuditEvent,
-    Certificate,
-    Environment,
-    EnvironmentDraft,
-    EnvironmentVersion,
-    Export,
-    LessonFile,
-    Person,
-    Preflight,
-    RunLogLine,
-    VerdictRecord,
-    Worker,
-)
-from backend.domain.lesson_lines import write_line
-from backend.domain.lessons import Conversation, LessonStatistics
-from backend.domain.packages import content_hash
+from backend.checkpoints.tables import Export
+from backend.core.artifacts import put_file
+from backend.core.tables import Worker
+from backend.domain.environments.packages import content_hash
 from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.example_lines import write_line
+from backend.domain.training.examples import Conversation, LessonStatistics
 from backend.domain.vocabulary import (
     CheckStatus,
     ExportStatus,
@@ -39,6 +26,11 @@ from backend.domain.vocabulary import (
     RunKind,
     Verdict,
 )
+from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
+from backend.review.tables import VerdictRecord
+from backend.runs.tables import RunLogLine
+from backend.team.tables import ApiToken, AuditEvent, Person
+from backend.training.tables import LessonFile, Preflight
 from tests import factories
 from tests.environments.packages import make_files
 

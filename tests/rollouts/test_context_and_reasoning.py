@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from backend.domain.manifest import ContextSpec
-from backend.domain.prompts import split_reasoning, visible_messages
+from backend.domain.environments.manifest import ContextSpec
+from backend.domain.environments.prompts import split_reasoning, visible_messages
 from tests.rollouts.world import Replies, World, make_manifest, plans, play
 
 

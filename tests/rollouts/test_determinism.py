@@ -1,6 +1,6 @@
 """The same seed gives the same play, whatever runs beside it; other members and steps differ."""
 
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Split
 from tests.rollouts.world import World, make_manifest, plans, play
 from workers.policies.scripted import ScriptedPolicy

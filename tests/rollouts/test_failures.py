@@ -6,7 +6,7 @@ import time
 import pytest
 
 from backend.domain.errors import PolicyError
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, StopReason
 from tests.rollouts.world import Replies, Trouble, World, make_manifest, plans, play
 from workers.policies.base import EpisodeStart

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.plans import Sampling
-from backend.domain.rollouts import Rollout
-from backend.domain.tools import write_call
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.tools import write_call
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.runs.plans import Sampling
 from tests.envhost_fixture import package_files, prepared
 from tests.policies.endpoint import completion, serving
 from tests.rollouts.world import Replies, plans, play

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 from backend.environments.library import load_package
 from tests.envhost_fixture import package_files, prepared

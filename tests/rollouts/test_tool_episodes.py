@@ -1,6 +1,6 @@
 """Episodes whose replies are tool calls."""
 
-from backend.domain.tools import write_call
+from backend.domain.environments.tools import write_call
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from tests.rollouts.tools_world import ADD, FINISH, ToolWorld, tool_manifest
 from tests.rollouts.world import Replies, plans, play

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from backend.domain.manifest import Manifest
-from backend.domain.tools import write_call
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.tools import write_call
 from workers.environments.client import Observation
 
 ADD = {

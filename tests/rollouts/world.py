@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import ActionRefused, EnvError
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import Rollout, TaskSpec, task_of
+from backend.domain.rollouts.rollout import Rollout, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, Split
 from workers.environments.client import Observation
 from workers.policies.base import EpisodeStart, Policy, Reply, TokenTrace, Turn

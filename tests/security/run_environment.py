@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.packages import content_hash, pack
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
-from backend.domain.packages import content_hash, pack
 from backend.settings import get_settings
 from tests.envhost_fixture import package_files
 from workers.environments.memory import descendants, resident_bytes, used_bytes

@@ -14,8 +14,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from backend.artifacts import get_folder, put_folder
-from backend.embedded import EmbeddedServerFailed, Postgres, Valkey, socket_folder
+from backend.core.artifacts import get_folder, put_folder
+from backend.core.embedded import EmbeddedServerFailed, Postgres, Valkey, socket_folder
 from backend.supervisor.children import Child, ChildGaveUp
 from backend.supervisor.data_folder import CannotStart, open_data_folder
 from tests.installation import forget_settings

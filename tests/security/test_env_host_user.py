@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.domain.manifest import ResourcesSpec
+from backend.domain.environments.manifest import ResourcesSpec
 from backend.settings import PROJECT_ROOT
 from proctor_sandbox import linux
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
-from tests.environments_host.conftest import RUN_CODE
+from tests.environments.host.conftest import RUN_CODE
 from tests.ops.proctor_process import processes_using, proctor_up
 from workers.environments.client import EnvHost
 from workers.environments.dedicated_user import UID

@@ -16,10 +16,10 @@ import typer
 from cryptography import x509
 
 from backend.cli.connection import connect
-from backend.client import Client, Refused
 from backend.settings import PROJECT_ROOT, get_settings
+from proctor import Client, ProctorError
 from tests.certificates import write_self_signed
-from tests.exporting.conftest import RUNTIME, export
+from tests.environments.exporting.conftest import RUNTIME, export
 
 PROVIDERS = ("api.openai.com", "router.huggingface.co", "huggingface.co", "api.other.example")
 REPLY = b'{"id":"1","object":"chat.completion","created":0,"model":"m","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}]}'  # noqa: E501
@@ -259,7 +259,7 @@ def test_the_command_line_follows_no_redirect_with_its_token(providers: Provider
     providers.location = providers.url.replace("127.0.0.1", "localhost") + "/elsewhere"
     for ask_it in (lambda: client.post("/runs"), lambda: client.download("/x", Path("never"))):
         providers.asked.clear()
-        with pytest.raises(Refused, match="redirects to http://localhost"):
+        with pytest.raises(ProctorError, match="redirects to http://localhost"):
             ask_it()
         assert len(providers.asked) == 1
     client.close()

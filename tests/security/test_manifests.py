@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.domain.filter_tree import Field, FieldKind, FilterError
-from backend.domain.filters import parse
-from backend.domain.manifest import ManifestInvalid, read_manifest
-from backend.domain.packages import PackageInvalid, read_toml
-from backend.domain.tools import Tool, ToolsUnusable, read_tools
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
+from backend.domain.environments.packages import PackageInvalid, read_toml
+from backend.domain.environments.tools import Tool, ToolsUnusable, read_tools
+from backend.domain.rollouts.filter_tree import Field, FieldKind, FilterError
+from backend.domain.rollouts.filters import parse
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.environments.library import load_package
 from backend.environments.models_source import fields_of

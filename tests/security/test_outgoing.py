@@ -13,21 +13,21 @@ import pytest
 from aiohttp import WSMsgType, web
 from pydantic import SecretStr, ValidationError
 
+from backend.core.outgoing import AddressRefused, OutgoingPolicy, outgoing_policy, policy_of
+from backend.core.outgoing.client import Redirected, open_session, reason_of, refusal_in
 from backend.domain.addresses import BadHost, Reach, canonical_host, reach_of
-from backend.domain.connections import ConnectionReport
+from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.packages import PackageInvalid
 from backend.domain.errors import PolicyError, SandboxError
-from backend.domain.manifest import ResourcesSpec
-from backend.domain.notices import NoticeKind
-from backend.domain.packages import PackageInvalid
-from backend.environments.importing_git import read_repository
-from backend.environments.importing_sources import checked_url
+from backend.domain.notifications.notices import NoticeKind
+from backend.domain.policies.connections import ConnectionReport
+from backend.environments.import_git import read_repository
+from backend.environments.import_sources import checked_url
 from backend.notifications import webhooks
 from backend.notifications.failures import DeliveryFailed
 from backend.notifications.messages import Message
-from backend.outgoing import AddressRefused, OutgoingPolicy, outgoing_policy, policy_of
-from backend.outgoing.client import Redirected, open_session, reason_of, refusal_in
 from backend.settings import Settings, get_settings
-from tests.importing.repository import served
+from tests.environments.importing.repository import served
 from tests.policies.endpoint import ask, completion, serving
 from workers.environments.host import _outgoing
 from workers.environments.relays import open_relay

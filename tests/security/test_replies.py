@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from backend.domain.plans import Sampling
-from backend.domain.prices import Limits, Price
-from backend.domain.rollouts import Rollout
+from backend.domain.policies.prices import Limits, Price
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import ErrorKind
 from tests.policies.endpoint import Answer, ask, completion, error, raw, serving
 from tests.rollouts.world import World, plans, play
 from workers.policies.openai_api import Endpoint, EndpointGaveUp, OpenAiPolicy
-from workers.policies.pace import LONGEST_PAUSE_SECONDS, Pace
 from workers.policies.replies import MAX_REPLY_CHARACTERS, MAX_TOKENS, NoCompletion, read_completion
+from workers.policies.throttle import LONGEST_PAUSE_SECONDS, Pace
 
 MOVE = "<move>1</move>"
 IMPLAUSIBLE: tuple[Any, ...] = (2**63 - 1, 2**64, 10**30, 2**31, -1, -(2**63), 1.5, "20", [20], {"a": 1}, True)

@@ -18,7 +18,7 @@ import pytest
 
 from backend.domain.errors import SandboxError
 from backend.settings import PROJECT_ROOT, get_settings
-from tests.environments_host.test_other_hosts import _become_ordinary_user
+from tests.environments.host.test_other_hosts import _become_ordinary_user
 from workers.environments.zygotes import Zygote, site_packages_of
 
 Serve = Callable[..., dict[str, Any]]

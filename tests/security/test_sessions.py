@@ -10,12 +10,13 @@ import httpx
 import pytest
 from sqlalchemy import select
 
-from backend import artifacts
-from backend.db.models import ApiToken, LessonFile, WebSession
-from backend.db.session import transaction
+from backend.core import artifacts
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.settings import get_settings
 from backend.team.service import issue_local_token
+from backend.team.tables import ApiToken, WebSession
+from backend.training.tables import LessonFile
 from backend.web.identity import SESSION_COOKIE
 from tests.security.visitors import NEW_PASSWORD, NOTICED_WITHIN_SECONDS, PASSWORD, Visitor, make_member
 

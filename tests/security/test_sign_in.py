@@ -13,11 +13,11 @@ import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import func, select, update
 
-from backend.db.models import AttemptLimit, AuditEvent, Person, SignInLink
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.team import passwords
 from backend.team.passwords import is_right
+from backend.team.tables import AttemptLimit, AuditEvent, Person, SignInLink
 from backend.web.identity import hash_secret
 from tests.security.visitors import NEW_PASSWORD, PASSWORD, Visitor, make_member
 

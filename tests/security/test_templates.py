@@ -12,10 +12,10 @@ import yaml
 from jinja2 import StrictUndefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from backend.domain.judge_prompts import Facts, question
-from backend.domain.judges import JudgeConfiguration
-from backend.domain.manifest import ManifestInvalid, read_manifest
-from backend.domain.prompts import render_observation, render_unparsable
+from backend.domain.environments.manifest import ManifestInvalid, read_manifest
+from backend.domain.environments.prompts import render_observation, render_unparsable
+from backend.domain.graders.judge_prompts import Facts, question
+from backend.domain.graders.judges import JudgeConfiguration
 from backend.domain.templates import TemplateInvalid, parse_template
 from backend.environments.library import load_package
 from backend.environments.validation import validate_package

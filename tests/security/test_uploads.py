@@ -21,20 +21,21 @@ import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 
-from backend.db.models import ApiToken, EnvironmentVersion
-from backend.db.session import transaction
-from backend.domain.packages import PackageInvalid, unpack
+from backend.core.session import transaction
+from backend.domain.environments.packages import PackageInvalid, unpack
 from backend.domain.vocabulary import Role
 from backend.domain.zips import BadZip, open_zip, read_member
-from backend.environments.importing_sources import read_zip
-from backend.exchange.formats.reading import open_file
-from backend.exchange.formats.unpacking import BadFile
+from backend.environments.import_sources import read_zip
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.formats.reading import open_file
+from backend.rollouts.formats.unpacking import BadFile
 from backend.settings import PROJECT_ROOT
+from backend.team.tables import ApiToken
 from backend.web.identity import hash_secret
 from tests.factories import make_environment, make_environment_version, make_person
 from tests.web_server import web_of_installation
-from workers.jobs import exchange
-from workers.jobs.registry import JobContext
+from workers.tasks import rollout_imports
+from workers.tasks.registry import JobContext
 
 MEBIBYTE = 1024**2
 HONEST = [
@@ -175,9 +176,9 @@ BOMBS = [
 READ = """
 import resource, sys
 from pathlib import Path
-from workers.jobs.exchange import _bound_memory
-from backend.exchange.formats.reading import open_file
-from backend.exchange.formats.unpacking import BadFile
+from workers.tasks.rollout_imports import _bound_memory
+from backend.rollouts.formats.reading import open_file
+from backend.rollouts.formats.unpacking import BadFile
 _bound_memory()
 try:
     rows = sum(1 for _ in open_file(Path(sys.argv[1]), Path(sys.argv[1]).parent).rows())
@@ -263,7 +264,7 @@ def imported(api: TestClient, name: str, content: bytes) -> dict[str, Any]:
     answer = api.post("/rollouts/import", files={"file": (name, content)}, data={"environment": "tictactoe"})
     assert answer.status_code == 201, answer.text
     run_id = uuid.UUID(answer.json()["id"])
-    exchange.run(JobContext(uuid.uuid4(), run_id, {}, 1))
+    rollout_imports.run(JobContext(uuid.uuid4(), run_id, {}, 1))
     found: dict[str, Any] = api.get(f"/runs/{run_id}").json()
     return found
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from tests.rollouts.world import SCHEMA, Replies, make_manifest, plans, play
 from workers.environments.leases import Lease

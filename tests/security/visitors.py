@@ -9,10 +9,10 @@ from types import TracebackType
 
 import httpx
 
-from backend.db.models import Person
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Role
 from backend.team.passwords import hash_password
+from backend.team.tables import Person
 
 PASSWORD = "correct horse battery"
 NEW_PASSWORD = "another good sentence"

@@ -6,9 +6,9 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import ApiToken, Person
 from backend.domain.vocabulary import Role
 from backend.team.passwords import hash_password, is_right
+from backend.team.tables import ApiToken, Person
 from tests.web_fixtures import sign_in
 
 OLD, NEW = "the old sentence here", "the new sentence here"

@@ -6,8 +6,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import AuditEvent, Person
 from backend.domain.vocabulary import Role
+from backend.team.tables import AuditEvent, Person
 from tests.web_fixtures import make_person
 
 

@@ -6,10 +6,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Person, SignInLink
 from backend.domain.vocabulary import Role
-from backend.team.entrance import first_admin_link
+from backend.team.auth import first_admin_link
 from backend.team.service import issue_local_token
+from backend.team.tables import Person, SignInLink
 from backend.web.identity import SESSION_COOKIE
 from tests.web_fixtures import make_person
 

@@ -8,8 +8,8 @@ from fastapi.testclient import TestClient
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from backend.db.models import AttemptLimit, Person, WebSession
 from backend.domain.vocabulary import Role
+from backend.team.tables import AttemptLimit, Person, WebSession
 from backend.web.identity import SESSION_COOKIE
 from tests.web_fixtures import make_person
 

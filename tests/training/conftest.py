@@ -12,12 +12,15 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Checkpoint, EnvironmentVersion, MetricPoint, Rollout, Run
-from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
-from backend.domain.packages import content_hash
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.environments.manifest import read_manifest
+from backend.domain.environments.packages import content_hash
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import MetricPoint, Run
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess
 from tests.factories import make_environment, make_package_version, make_policy

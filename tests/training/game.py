@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from backend.domain.manifest import RewardColumn
-from backend.domain.rollouts import Rollout, Step, TaskSpec, columns_over_episode, task_of
+from backend.domain.environments.manifest import RewardColumn
+from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, columns_over_episode, task_of
 from backend.domain.training.configuration import ModelChoice
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.models.build import build_model, build_tokenizer
@@ -18,9 +18,9 @@ from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
+from workers.training.examples import Lesson
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
-from workers.training.lessons import Lesson
 from workers.training.trl_grpo import train_grpo
 
 COLUMNS = [RewardColumn(name="fours", weight=1.0), RewardColumn(name="brevity", weight=0.1)]

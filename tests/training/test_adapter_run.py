@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from backend.artifacts import open_file
-from backend.db.models import Checkpoint, Export
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core.artifacts import open_file
+from backend.core.session import transaction
+from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.configuration import ModelChoice
-from backend.domain.training.exports import ExportOptions
 from backend.domain.training.presets import PRESETS
 from backend.domain.vocabulary import ExportForm, ExportStatus, RunStatus
 from backend.settings import get_settings

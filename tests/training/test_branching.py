@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.artifacts import put_folder
-from backend.db.session import transaction
+from backend.core.artifacts import put_folder
+from backend.core.session import transaction
 from backend.domain.vocabulary import PolicyKind
 from tests.factories import make_checkpoint, make_policy
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from backend.domain.rollouts import CANARY, Rollout, TaskSpec, task_of
+from backend.domain.rollouts.rollout import CANARY, Rollout, TaskSpec, task_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.curriculum import CurriculumChoice
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import Split
 from tests.factories import make_manifest
 from tests.training.game import MANIFEST, batch_run, completed
@@ -15,7 +15,7 @@ from workers.training.grpo.groups import play_batch
 from workers.training.grpo.stage import MASKED
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.planning.venue import Venue
+from workers.training.planning.training_env import Venue
 from workers.training.reporter import step_figures
 
 TRAPPED = make_manifest("trapped", tasks={"train": 1000, "heldout": 200, "levels": 4, "canaries": 0.2})

@@ -6,10 +6,12 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import func, select
 
-from backend.db.models import Environment, EnvironmentVersion, Flag, Group, Rollout, Task
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunStatus
-from tests.judging.bent import WIN, bent_game
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.rollouts.tables import Group, Rollout, Task
+from tests.environments.checks.bent import WIN, bent_game
 from tests.training.conftest import counts_of, points_of, run_of, stored_version
 from workers.training.grpo.stage import MASKED
 from workers.training.run import train

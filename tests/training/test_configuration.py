@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from backend.domain.manifest import read_manifest
+from backend.domain.environments.manifest import read_manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
 from backend.training.choices import block_of, holds_many

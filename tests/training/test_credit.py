@@ -2,10 +2,11 @@
 
 import pytest
 
-from backend.domain.manifest import OverEpisode, RewardColumn
-from backend.domain.rollouts import Rollout, Step, columns_over_episode, task_of, weighted_reward
+from backend.domain.environments.manifest import OverEpisode, RewardColumn
+from backend.domain.rollouts.rollout import Rollout, Step, columns_over_episode, task_of, weighted_reward
 from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from tests.training.game import MANIFEST
+from workers.training.examples import BrokenStep
 from workers.training.grpo.credit import (
     contributions,
     credit_turns,
@@ -14,7 +15,6 @@ from workers.training.grpo.credit import (
     token_advantages,
     turns_of_tokens,
 )
-from workers.training.lessons import BrokenStep
 
 WIN = RewardColumn(name="win", weight=2.0)
 LAST = RewardColumn(name="progress", weight=1.0, over_episode=OverEpisode.LAST)

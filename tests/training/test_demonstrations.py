@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from backend.db.models import Run
-from backend.db.session import transaction
-from backend.domain.lessons import Conversation
+from backend.core.session import transaction
+from backend.domain.training.examples import Conversation
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.runs.tables import Run
 from backend.settings import get_settings
-from backend.training.lessons.sources import demonstrated_rollouts
+from backend.training.examples.sources import demonstrated_rollouts
 from tests import factories
 from tests.training.conftest import run_of
 from tests.training.game import make_tiny
 from workers.models.chat import ChatTokens
 from workers.training.demonstrations import lesson_of_conversation, mixed
-from workers.training.lessons import Lesson
+from workers.training.examples import Lesson
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 

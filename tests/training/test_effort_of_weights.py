@@ -9,27 +9,30 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from backend.artifacts import get_folder, put_folder
-from backend.db.models import Checkpoint, EffortScore, EffortSide, Policy, Run
-from backend.db.session import transaction
-from backend.domain.effort import EffortOutcome
-from backend.domain.manifest import Manifest
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder, put_folder
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
+from backend.domain.studies.effort import EffortOutcome
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Role, RunStatus
-from backend.judging.effort.forms import EffortRequest
-from backend.judging.effort.queries import get_run
-from backend.judging.effort.service import start_score
-from backend.judging.effort.view import told
+from backend.policies.tables import Policy
+from backend.runs.tables import Run
+from backend.studies.effort.queries import get_run
+from backend.studies.effort.schemas import EffortRequest
+from backend.studies.effort.service import start_score
+from backend.studies.effort.view import told
+from backend.studies.tables import EffortScore, EffortSide
 from tests.factories import make_checkpoint, make_member
 from tests.training.conftest import built_in
-from workers.jobs.effort import next_side
-from workers.jobs.effort_cuts import cut_side
-from workers.jobs.effort_rows import take_up
-from workers.jobs.evaluation import evaluate
 from workers.models.build import build_model, build_tokenizer
 from workers.models.effort import ModelAnswerer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.storage.effort import take_up
+from workers.tasks.effort import next_side
+from workers.tasks.effort_cuts import cut_side
+from workers.tasks.evaluations import evaluate
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 

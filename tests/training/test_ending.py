@@ -7,12 +7,13 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from backend.db.models import Alarm, Run, SettingChange
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
+from backend.runs.tables import Run
+from backend.training.tables import Alarm, SettingChange
 from tests.factories import make_policy, make_run
-from workers.jobs.steering import AlarmDraft, record_alarm
+from workers.storage.steering import AlarmDraft, record_alarm
 from workers.training.ending import Outcome, asked_to_stop, finish, is_out_of_memory, out_of_memory
 
 

@@ -7,15 +7,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
-from backend.db.models import Checkpoint, Group, Rollout, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.rollouts.tables import Group, Rollout
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, run_of
 from tests.training.forked import Child
-from workers.jobs import evaluation
-from workers.jobs.registry import JobContext
+from workers.tasks import evaluations
+from workers.tasks.registry import JobContext
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.filterwarnings("default")]
@@ -42,12 +44,12 @@ def ask_for_evaluation(checkpoint: Checkpoint, concurrency: int) -> uuid.UUID:
 
 
 def play_as_the_job_does(run_id: uuid.UUID) -> None:
-    evaluation.run(JobContext(new_id(), run_id, {}, 1))
+    evaluations.run(JobContext(new_id(), run_id, {}, 1))
 
 
 def play_in_a_fork(run_id: uuid.UUID) -> None:
     """The same process, without the seconds for which it would import."""
-    assert Child(evaluation.LOCAL_MODULE, str(run_id), log=get_settings().data / "evaluation.log").wait(300) == 0
+    assert Child(evaluations.LOCAL_MODULE, str(run_id), log=get_settings().data / "evaluation.log").wait(300) == 0
 
 
 def test_a_checkpoint_is_evaluated_the_same_way_twice(new_run: Callable[..., uuid.UUID]) -> None:

@@ -14,15 +14,17 @@ import pytest
 from safetensors.torch import load_file, save_file
 from sqlalchemy import update
 
-from backend.artifacts import get_folder, open_file
-from backend.db.models import Checkpoint, Export, Rollout, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core.artifacts import get_folder, open_file
+from backend.core.session import transaction
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import ExportForm, ExportStatus, Phase, RunStatus
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from tests.training.conftest import checkpoints_of, make_run, run_of
-from workers.jobs import exports
-from workers.jobs.registry import JobContext
 from workers.models.load import load_folder
+from workers.tasks import exports
+from workers.tasks.registry import JobContext
 from workers.training.export import export, pack
 from workers.training.exporting.forms import Written, write_form
 from workers.training.exporting.manifest import About, digests, write_manifest

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.db.models import Checkpoint
+from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.warm_up import GateChoice
 from workers.training.gate import advice, gate_problems

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from backend.domain.rollouts import Rollout, task_of
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.rollouts.rollout import Rollout, task_of
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, batch_run, completed
 from workers.training.grpo.groups import Batch, play_batch

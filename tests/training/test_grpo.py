@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training import trl_grpo
-from workers.training.lessons import BrokenStep
+from workers.training.examples import BrokenStep
 from workers.training.resume import newest_complete
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

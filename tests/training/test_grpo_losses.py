@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from tests.training.game import CHOICE, Outcome
 from workers.training.resume import newest_complete
 from workers.training.trl_grpo import reached_step

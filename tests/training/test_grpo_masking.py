@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, Outcome
 from workers.training.grpo.stage import MASKED

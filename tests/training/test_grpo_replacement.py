@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from tests.training.game import CHOICE, COLUMNS, Outcome
 from workers.training.grpo.stage import REPLACED
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from backend.artifacts import put_file
-from backend.db.models import Export
-from backend.db.session import transaction
+from backend.checkpoints.hub_tokens import sealed_token
+from backend.checkpoints.tables import Export
+from backend.core.artifacts import put_file
+from backend.core.session import transaction
+from backend.domain.checkpoints.exports import ExportOptions, HubUpload
 from backend.domain.ids import new_id
-from backend.domain.training.exports import ExportOptions, HubUpload
 from backend.domain.vocabulary import ExportStatus, PolicyKind, RunKind
-from backend.training.hub_tokens import sealed_token
 from tests.factories import make_checkpoint, make_policy, make_run
 from tests.training.hub_stand_in import COMMIT, Hub, running_hub
-from workers.jobs import hub as job
-from workers.jobs.registry import BODIES, JobContext
+from workers.tasks import hub_uploads as job
+from workers.tasks.registry import BODIES, JobContext
 
 FILES = {"model.safetensors": b"weights" * 100, "README.md": b"# Tiny", "inference.py": b"pass"}
 pytestmark = pytest.mark.filterwarnings("default")
@@ -70,7 +70,7 @@ def upload(export: Export, token: str | None) -> HubUpload:
 
 
 def test_the_job_is_known() -> None:
-    assert BODIES["exports.upload"].path == "workers.jobs.hub:run"
+    assert BODIES["exports.upload"].path == "workers.tasks.hub_uploads:run"
 
 
 def test_all_files_arrive_in_one_commit_under_the_given_token(export: Export, hub: Hub) -> None:

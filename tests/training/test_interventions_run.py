@@ -8,19 +8,23 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
-from backend.db.models import Alarm, DetectorSetting, Flag, Intervention, Notice, Rollout, Run, SettingChange
-from backend.db.session import transaction
-from backend.domain.detectors.face import Action
-from backend.domain.notices import NoticeKind
+from backend.core.queue import enqueue
+from backend.core.session import transaction
+from backend.detectors.tables import DetectorSetting, Flag
+from backend.domain.detectors.spec import Action
+from backend.domain.notifications.notices import NoticeKind
 from backend.domain.training.alarms import CLEARED, INTERVENTION
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, Phase, RunStatus
-from backend.evaluations.service import resume_run
-from backend.queue import enqueue
+from backend.notifications.tables import Notice
+from backend.rollouts.tables import Rollout
+from backend.runs.service import resume_run
+from backend.runs.tables import Run
 from backend.training.alarms import answer_alarm
 from backend.training.branches import JOB
+from backend.training.tables import Alarm, Intervention, SettingChange
 from tests.factories import make_member
 from tests.training.conftest import checkpoints_of, points_of, run_of, take_up_again
-from workers.jobs.interventions import LAID_DOWN
+from workers.storage.interventions import LAID_DOWN
 from workers.training.grpo.stage import MASKED, SCREENED
 from workers.training.run import train
 

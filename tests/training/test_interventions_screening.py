@@ -10,25 +10,28 @@ import torch
 from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
-from backend.db.models import Intervention, Notice, Run, VerdictRecord
-from backend.db.models import Rollout as RolloutRow
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import Action
 from backend.domain.detectors.settings import DetectorSettings, in_force
-from backend.domain.notices import NoticeKind
-from backend.domain.passes import SuccessRule
-from backend.domain.rollouts import Rollout
+from backend.domain.detectors.spec import Action
+from backend.domain.notifications.notices import NoticeKind
+from backend.domain.results.pass_at_k import SuccessRule
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Verdict
 from backend.notifications.messages import message_of
+from backend.notifications.tables import Notice
+from backend.review.tables import VerdictRecord
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run
+from backend.training.tables import Intervention
 from tests.factories import make_environment_version, make_flag, make_rollouts, make_run, make_step
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
-from workers.jobs.interventions import Screened, record_screened
-from workers.jobs.rollout_rows import rollout_id
-from workers.judging.detectors.scene import Scene
-from workers.judging.detectors.view import row_of
-from workers.judging.detectors.watch import Watch
+from workers.detectors.environment_context import Scene
+from workers.detectors.view import row_of
+from workers.detectors.watch import Watch
+from workers.storage.interventions import Screened, record_screened
+from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import MASKED, SCREENED
 from workers.training.screening import Screening
 from workers.training.verdicts import Verdicts

@@ -6,17 +6,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from backend.db.models import Alarm, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import Action
+from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.detecting import DetectorsChoice
+from backend.domain.training.detector_actions import DetectorsChoice
 from backend.domain.training.steering import NotSafe, is_safe, with_setting
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus, Severity
-from backend.evaluations.steered import good_checkpoint
+from backend.runs.tables import Run
+from backend.training.steered_run import good_checkpoint
+from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
-from workers.jobs.interventions import (
+from workers.detectors.base import FlagDraft
+from workers.storage.interventions import (
     LAID_DOWN,
     PATTERNS,
     close_interventions,
@@ -24,8 +26,7 @@ from workers.jobs.interventions import (
     patterns_let_pass,
     prepared_branch,
 )
-from workers.jobs.steering import AlarmDraft, record_alarm
-from workers.judging.detectors.base import FlagDraft
+from workers.storage.steering import AlarmDraft, record_alarm
 from workers.training.alarms.intervening import interventions_of, pattern_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.ending import Outcome, finish

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from backend.db.models import RunLogLine
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import RunStatus
+from backend.runs.tables import RunLogLine
 from backend.settings import get_settings
 from tests.training.conftest import checkpoints_of, take_up_again
 from workers.training.run import train

@@ -9,25 +9,30 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from backend.artifacts import get_folder, put_folder
-from backend.db.models import Checkpoint, Job, OnsetSample, Policy, Run, VerdictRecord
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
-from backend.domain.onset import Outcome
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder, put_folder
+from backend.core.queue import ONSET_JOB
+from backend.core.session import transaction
+from backend.core.tables import Job
+from backend.domain.environments.manifest import Manifest
+from backend.domain.studies.onset import Outcome
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Phase, Role, RunStatus, Verdict
-from backend.judging.onset.forms import OnsetRequest
-from backend.judging.onset.queries import get_training
-from backend.judging.onset.service import start_search
-from backend.queue import ONSET_JOB
+from backend.policies.tables import Policy
+from backend.review.tables import VerdictRecord
+from backend.runs.tables import Run
+from backend.studies.onset.queries import get_training
+from backend.studies.onset.schemas import OnsetRequest
+from backend.studies.onset.service import start_search
+from backend.studies.tables import OnsetSample
 from tests.factories import make_checkpoint, make_flag, make_member, make_rollouts
-from tests.judging.onset_world import search_of
-from workers.jobs.evaluation import evaluate
-from workers.jobs.onset import run as carry_out
-from workers.jobs.registry import JobContext
+from tests.studies.onset_world import search_of
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
+from workers.tasks.evaluations import evaluate
+from workers.tasks.onset import run as carry_out
+from workers.tasks.registry import JobContext
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 

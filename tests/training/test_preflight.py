@@ -9,14 +9,18 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.exc import NoResultFound
 
-from backend.db.models import Checkpoint, Policy, Preflight, Rollout, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
 from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
+from backend.policies.tables import Policy
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+from backend.training.tables import Preflight
 from tests.training.conftest import SMALL, built_in, stored_version
-from workers.jobs.preflight import give_up, run
-from workers.jobs.registry import JobContext
 from workers.models.build import CHAT_TEMPLATE, build_model, build_tokenizer
+from workers.tasks.preflight import give_up, run
+from workers.tasks.registry import JobContext
 from workers.training.checkpoints import save_model
 from workers.training.preflight.run import examine
 

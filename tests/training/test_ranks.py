@@ -11,19 +11,19 @@ import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from sqlalchemy.orm import Session
 
-from backend.domain.capabilities import Capabilities, Gpu, Offer
-from backend.domain.rollouts import task_of
+from backend.domain.rollouts.rollout import task_of
+from backend.domain.runs.capabilities import Capabilities, Gpu, Offer
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.hardware import HardwareChoice
-from backend.domain.training.preflight.at_once import Plan, Site, checks_at_once, impossible
+from backend.domain.training.preflight.static import Plan, Site, checks_at_once, impossible
 from backend.domain.vocabulary import CheckStatus, Queue, RunKind, Split
 from backend.settings import PROJECT_ROOT
 from tests.factories import make_manifest, make_run
 from tests.training.game import MANIFEST, make_tiny
 from tests.training.test_hardware import grpo_run
-from workers.jobs.training import LAUNCHER, module_of
 from workers.models.read import ModelUnusable
 from workers.rollouts.engine import GroupPlan
+from workers.tasks.training import LAUNCHER, module_of
 from workers.training.grpo.arguments import grpo_arguments
 from workers.training.grpo.trainer import mean_and_highest
 from workers.training.hardware import take_device

@@ -15,14 +15,15 @@ import pytest
 from safetensors.torch import load_file
 from sqlalchemy import select
 
-from backend.db.models import Alarm, Group, Rollout
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.rollouts.tables import Group, Rollout
 from backend.settings import get_settings
+from backend.training.tables import Alarm
 from tests.training.conftest import checkpoints_of, counts_of, points_of, run_of
-from workers.jobs.children import ChildFailed
-from workers.jobs.registry import JobContext
-from workers.jobs.training import run as training_job
+from workers.tasks.children import ChildFailed
+from workers.tasks.registry import JobContext
+from workers.tasks.training import run as training_job
 from workers.training.run import train
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.filterwarnings("default")]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.domain.rollouts import Rollout, task_of
+from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
 from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep, Ratio

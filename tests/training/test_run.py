@@ -8,9 +8,9 @@ from threading import Thread
 
 import pytest
 
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from tests.training.conftest import (
     built_in,

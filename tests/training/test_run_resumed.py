@@ -10,11 +10,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
-from backend.db.models import EnvironmentVersion, Group, Rollout, Run, Task
-from backend.db.session import transaction
-from backend.domain.manifest import read_manifest
+from backend.core.session import transaction
+from backend.domain.environments.manifest import read_manifest
 from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.tables import Run
 from tests.training.conftest import (
     built_in,
     checkpoints_of,

@@ -9,7 +9,7 @@ import torch
 
 from backend.domain.training.warm_up import SftChoice
 from tests.training.game import make_tiny, some_lessons
-from workers.training.lessons import BrokenStep
+from workers.training.examples import BrokenStep
 from workers.training.trl_sft import SftRun, train_sft
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -14,14 +14,16 @@ import pytest
 import torch
 from sqlalchemy import select
 
-from backend.db.models import Alarm, Checkpoint, Run, RunLogLine, SettingChange
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.queue import enqueue
+from backend.core.session import transaction
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, RunStatus
-from backend.evaluations.service import resume_run
-from backend.queue import enqueue
+from backend.runs.service import resume_run
+from backend.runs.tables import Run, RunLogLine
 from backend.settings import get_settings
 from backend.training.alarms import answer_alarm
 from backend.training.branches import JOB, checkpoint_for, start_branch
+from backend.training.tables import Alarm, SettingChange
 from tests.factories import make_member
 from tests.training.conftest import (
     built_in,

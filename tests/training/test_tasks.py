@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import HELDOUT_SEED_BASE, Rollout, TaskSpec, task_of
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.rollout import HELDOUT_SEED_BASE, Rollout, TaskSpec, task_of
 from backend.domain.training.configuration import Recipe, TrainingConfiguration
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, Split
 from tests.factories import make_manifest
-from tests.training.venues import make_venue
+from tests.training.training_envs import make_venue
 from workers.rollouts.engine import GroupPlan
-from workers.training.examination import summarise
+from workers.training.context import single_groups
+from workers.training.heldout_evaluation import summarise
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
 from workers.training.planning.waves import Room, waves
-from workers.training.workbench import single_groups
 
 
 def manifest(train: int = 1000, levels: int = 3, name: str = "game") -> Manifest:

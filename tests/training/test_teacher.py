@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from backend.domain.manifest import Manifest, read_manifest
-from backend.domain.packages import content_hash
-from backend.domain.rollouts import Rollout
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import content_hash
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import Phase
 from tests.models.conftest import some_texts
 from tests.training.conftest import built_in
-from tests.training.venues import make_venue
+from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
-from workers.training.arena import Arena, leased_server
-from workers.training.lessons import lesson_of
+from workers.training.context import single_groups
+from workers.training.env_pool import Arena, leased_server
+from workers.training.examples import lesson_of
 from workers.training.planning.tasks import warm_up_tasks
 from workers.training.teacher import MOST_SPOILED, Teacher
-from workers.training.workbench import single_groups
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,12 @@ import uuid
 import pytest
 from sqlalchemy import func, update
 
-from backend.db.models import Rollout as RolloutRow
-from backend.db.models import Run, VerdictRecord
-from backend.db.session import transaction
-from backend.domain.rollouts import Rollout, Step, TaskSpec
+from backend.core.session import transaction
+from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
+from backend.review.tables import VerdictRecord
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run
 from tests.factories import make_rollouts, make_run, make_step
 from workers.training.verdicts import Verdicts
 

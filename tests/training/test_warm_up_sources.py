@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from backend import artifacts
-from backend.db.models import LessonFile, Rollout
-from backend.db.session import transaction
+from backend.core import artifacts
+from backend.core.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.lesson_lines import write_line
+from backend.domain.training.example_lines import write_line
 from backend.domain.vocabulary import Phase, RunStatus
+from backend.rollouts.tables import Rollout
 from backend.settings import get_settings
-from backend.training.lessons.sources import conversations_of
+from backend.training.examples.sources import conversations_of
+from backend.training.tables import LessonFile
 from tests.training.conftest import (
     checkpoints_of,
     counts_of,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import distributed
 
-from backend.domain.rollouts import Rollout, Step, task_of
+from backend.domain.rollouts.rollout import Rollout, Step, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
 from tests.factories import make_manifest
 from workers.rollouts.engine import GroupPlan, TooManyFailures

@@ -8,8 +8,8 @@ from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
-from backend.db.models import ApiToken
 from backend.domain.vocabulary import Role
+from backend.team.tables import ApiToken
 from backend.web.identity import hash_secret
 from backend.web.routing import PUBLIC, UnguardedRoute, guarded_routes, refuse_unguarded
 from tests.web_fixtures import ClientFor, browser, make_person

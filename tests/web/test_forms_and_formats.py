@@ -8,7 +8,7 @@ from starlette.datastructures import FormData
 
 from backend.errors import InvalidInput
 from backend.web import formats, svg
-from backend.web.forms import parse_form
+from backend.web.form_data import parse_form
 
 
 class Order(BaseModel):

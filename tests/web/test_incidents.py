@@ -10,8 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.app import create_app
-from backend.db.models import Person
 from backend.domain.vocabulary import Role
+from backend.team.tables import Person
 from backend.web.dependencies import SessionDep, Viewer
 from tests.web_fixtures import make_person, requests_in, sign_in
 

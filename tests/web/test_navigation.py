@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.web.pages import NAVIGATION, SIDE_DOORS
+from backend.web.page import NAVIGATION, SIDE_DOORS
 
 PLACES = [place for group in NAVIGATION for place in group.places] + list(SIDE_DOORS)
 

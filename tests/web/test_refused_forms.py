@@ -10,7 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
-from backend.team.entrance import first_admin_link
+from backend.team.auth import first_admin_link
 from backend.web.refill import fill
 from tests.web_fixtures import make_person
 

@@ -12,7 +12,7 @@ from fastapi.sse import ServerSentEvent
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from backend.events import Hub
+from backend.core.events import Hub
 from backend.web import streams
 from backend.web.streams import AGAIN, END, live
 

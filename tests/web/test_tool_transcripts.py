@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from backend.domain.tools import write_call
+from backend.domain.environments.tools import write_call
 from backend.web.templating import templates
 from backend.web.transcripts import transcript_of
 

@@ -9,9 +9,9 @@ import aiohttp
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
-from backend.domain.packages import MAX_PACKAGE_BYTES, PackageInvalid
 from workers.environments.granted_leases import TTL_SECONDS, Lease, LeaseState
 from workers.environments.launchers import Offer
 from workers.environments.packages import PackageStore, StoredPackage

@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import orjson
 
+from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.packages import pack
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
-from backend.domain.packages import pack
 from workers.environments.leases import START_SECONDS, HostRefused, Lease, LeaseIsOver
 from workers.environments.sessions import EnvServer, EnvSession
 from workers.environments.wire import Observation

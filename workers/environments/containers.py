@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
 from workers.environments.logs import LogTail
 from workers.environments.packages import StoredPackage
 

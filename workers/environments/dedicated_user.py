@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from backend.embedded import die_with_parent
+from backend.core.embedded import die_with_parent
 from backend.settings import PROJECT_ROOT, get_settings
 from proctor_sandbox import linux
 from workers.environments.listening import HostCannotStart, listen_on_path

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backend.domain.manifest import ResourcesSpec
+from backend.domain.environments.manifest import ResourcesSpec
 from workers.environments.packages import StoredPackage
 from workers.environments.servers import RunningServer
 

@@ -21,10 +21,10 @@ import structlog
 from aiohttp import web
 from pydantic import SecretStr
 
+from backend.core.logs import configure_logging
+from backend.core.outgoing import OutgoingPolicy, policy_of
 from backend.domain.errors import SandboxError
 from backend.domain.network import NetworkRule
-from backend.logs import configure_logging
-from backend.outgoing import OutgoingPolicy, policy_of
 from backend.settings import Settings
 from workers.environments.api import Api
 from workers.environments.containers import Engine, connect

@@ -11,8 +11,8 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from pydantic import ValidationError
 
-from backend.domain.manifest import ResourcesSpec
-from backend.domain.packages import MANIFEST_PATH, PackageInvalid, content_hash, read_toml, unpack
+from backend.domain.environments.manifest import ResourcesSpec
+from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, content_hash, read_toml, unpack
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 
 MAX_STORED_BYTES = 1 << 30

@@ -6,8 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError, boundary
-from backend.domain.manifest import ResourcesSpec
 from workers.environments.granted_leases import Lease, LeaseState
 from workers.environments.packages import StoredPackage
 from workers.environments.runtimes import Runtimes

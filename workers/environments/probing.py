@@ -7,9 +7,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from backend.domain.environments.import_report import Breakdown, Honour, ImportReport, Leak, Played
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.errors import ActionRefused, RolloutError
-from backend.domain.import_report import Breakdown, Honour, ImportReport, Leak, Played
-from backend.domain.packages import MANIFEST_PATH, content_hash
 from workers.environments.client import EnvHost, EnvServer, EnvSession, HostRefused, Observation
 from workers.environments.packages import resources_of
 from workers.environments.sample_actions import plain_schema, properties_of, sample_action

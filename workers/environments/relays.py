@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp import WSMsgType, web
 
+from backend.core.outgoing import CannotConnect, OutgoingPolicy
+from backend.core.outgoing.client import BodyTooLarge, open_session, read_body, reason_of
+from backend.core.outgoing.errors import describe_body
 from backend.domain.addresses import port_of
+from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
-from backend.outgoing import CannotConnect, OutgoingPolicy
-from backend.outgoing.client import BodyTooLarge, open_session, read_body, reason_of
-from backend.outgoing.errors import describe_body
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.wire import MAX_FRAME_BYTES
 

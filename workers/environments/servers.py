@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import aiohttp
 import orjson
 
+from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import ResourcesSpec
 from proctor_sandbox.terms import MOST
 from workers.environments.inside.server import CAPACITY_PATH
 from workers.environments.logs import LogTail

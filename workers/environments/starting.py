@@ -6,10 +6,10 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from backend.core.outgoing import OutgoingPolicy
+from backend.domain.environments.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.errors import SandboxError
-from backend.domain.manifest import NetworkSpec, ResourcesSpec
 from backend.domain.network import NOBODY, NetworkRule
-from backend.outgoing import OutgoingPolicy
 from workers.environments.containers import SOCKET, Engine
 from workers.environments.launchers import Launcher, Offer
 from workers.environments.logs import LogTail

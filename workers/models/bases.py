@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from backend.artifacts import get_folder
+from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterRecord
 from workers.models.read import ModelUnusable, check_weight_files
 

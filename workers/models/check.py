@@ -2,8 +2,8 @@
 
 import sys
 
-from workers.jobs.checks import asked_reference, check
-from workers.models.movers import act
+from workers.models.policy_options import act
+from workers.tasks.environment_checks import asked_reference, check
 
 
 def main() -> int:

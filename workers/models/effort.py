@@ -12,16 +12,16 @@ import structlog
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
-from backend.domain.effort import Reasoned, forced
-from backend.logs import configure_logging
-from workers.jobs.effort_cuts import Answer, cut_side
-from workers.jobs.effort_rows import take_up
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
+from backend.domain.studies.effort import Reasoned, forced
 from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.sampling import Row, Sampler
+from workers.storage.effort import take_up
+from workers.tasks.effort_cuts import Answer, cut_side
 
 BATCH = 64
 """Answers that are written together."""

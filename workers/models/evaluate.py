@@ -13,18 +13,19 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint, Run
-from backend.db.session import transaction
-from backend.domain.plans import EvaluationPlan, Sampling
-from backend.logs import configure_logging
-from workers.jobs.evaluation import evaluate
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
+from backend.domain.runs.plans import EvaluationPlan, Sampling
+from backend.runs.tables import Run
 from workers.models import vllm
 from workers.models.adapter import is_adapter
 from workers.models.load import ModelUnusable, check_weight_files, load_base, load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.policies.openai_api import OpenAiPolicy
+from workers.tasks.evaluations import evaluate
 
 
 def main() -> int:

@@ -7,10 +7,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from backend.db.models import Run
-from backend.domain.play import PlayState
-from workers.jobs.play import play_on
-from workers.models.movers import act
+from backend.domain.environments.play import PlayState
+from backend.runs.tables import Run
+from workers.models.policy_options import act
+from workers.tasks.hand_play import play_on
 
 
 def _asked(session: Session, run_id: uuid.UUID) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ import torch
 from aiohttp import web
 from transformers.utils.logging import disable_progress_bar
 
-from backend.logs import configure_logging
+from backend.core.logs import configure_logging
 from workers.http_server import make_runner
 from workers.models.chat import ChatUnusable
 from workers.models.load import ModelUnusable, load_folder

@@ -4,8 +4,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, refusal_to_continue
 from workers.models.adapter import Origin, is_adapter, new_adapter, read_record
 from workers.models.bases import Source, find_base, weights_digest

@@ -23,7 +23,7 @@ from typing import IO
 import structlog
 import torch
 
-from backend.embedded import die_with_parent
+from backend.core.embedded import die_with_parent
 from workers.models.load import ModelUnusable
 from workers.policies.openai_api import Endpoint
 

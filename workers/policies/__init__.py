@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from backend.domain.plans import Sampling
-from backend.domain.prices import Limits
+from backend.domain.policies.prices import Limits
+from backend.domain.runs.plans import Sampling
 from backend.domain.vocabulary import PolicyKind
 from workers.policies.base import Policy
 from workers.policies.openai_api import Endpoint, OpenAiPolicy

@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import TaskSpec
-from backend.domain.tools import Tool
-from workers.policies.effort import Effort
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.tools import Tool
+from backend.domain.rollouts.rollout import TaskSpec
+from workers.policies.adaptive_limit import Effort
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,18 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from backend.core.outgoing import OutgoingPolicy
+from backend.core.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of, refusal_in
+from backend.core.outgoing.errors import describe_error
+from backend.domain.environments.prompts import render_system
 from backend.domain.errors import PolicyError
-from backend.domain.plans import Sampling
-from backend.domain.prices import Limits
-from backend.domain.prompts import render_system
+from backend.domain.policies.prices import Limits
+from backend.domain.runs.plans import Sampling
 from backend.domain.text import plain_text
-from backend.outgoing import OutgoingPolicy
-from backend.outgoing.client import BodyTooLarge, Redirected, open_session, read_body, reason_of, refusal_in
-from backend.outgoing.errors import describe_error
+from workers.policies.adaptive_limit import Effort
 from workers.policies.base import EpisodeStart, Player, Reply, TextTrace, TokenTrace, Turn
-from workers.policies.effort import Effort
-from workers.policies.pace import Pace
 from workers.policies.replies import Completion, NoCompletion, read_completion
+from workers.policies.throttle import Pace
 from workers.policies.token_traces import Tokens
 from workers.policies.tool_messages import native_messages, plain_messages
 

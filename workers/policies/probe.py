@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.domain.connections import MAX_MODELS, ConnectionReport, Finding
+from backend.core.outgoing.client import open_session
+from backend.domain.policies.connections import MAX_MODELS, ConnectionReport, Finding
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import CheckStatus
-from backend.outgoing.client import open_session
 from workers.policies.probe_requests import Answer, Asking, Unreachable
 
 REQUEST_SECONDS = 20.0

@@ -8,8 +8,8 @@ from typing import Any
 
 import aiohttp
 
-from backend.outgoing.client import BodyTooLarge, Redirected, read_body, reason_of
-from backend.outgoing.errors import advice_for, describe_body, error_code
+from backend.core.outgoing.client import BodyTooLarge, Redirected, read_body, reason_of
+from backend.core.outgoing.errors import advice_for, describe_body, error_code
 
 MAX_BYTES = 2_000_000
 TOKENS = 32

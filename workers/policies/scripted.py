@@ -7,10 +7,10 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from backend.domain.environments.manifest import ActionSpec
+from backend.domain.environments.prompts import write_reply
+from backend.domain.environments.tools import Tool
 from backend.domain.errors import PolicyError
-from backend.domain.manifest import ActionSpec
-from backend.domain.prompts import write_reply
-from backend.domain.tools import Tool
 from workers.policies.base import EpisodeStart, Player, Reply, TokenTrace, Turn
 from workers.policies.schema_values import first_value, followed, random_value
 

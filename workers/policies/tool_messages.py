@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.domain.tools import CallUnreadable, in_api_words, split_calls, write_call
+from backend.domain.environments.tools import CallUnreadable, in_api_words, split_calls, write_call
 
 
 def native_messages(

@@ -12,14 +12,14 @@ from datetime import UTC, datetime
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import LimitExceeded, RolloutError
-from backend.domain.manifest import Manifest
-from backend.domain.prices import Price, cost_of
-from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.policies.prices import Price, cost_of
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import EpisodeStart, Measured, Policy
-from workers.rollouts.breaker import CircuitBreaker, TooManyFailures
-from workers.rollouts.crowd import Crowd
+from workers.rollouts.circuit_breaker import CircuitBreaker, TooManyFailures
+from workers.rollouts.concurrency import Crowd
 from workers.rollouts.episode import Episode, Rules
 from workers.rollouts.grouped import Places, fail_together, patient, play_together
 from workers.rollouts.stopping import unless_stopped

@@ -5,9 +5,8 @@ from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
-from backend.domain.manifest import Manifest
-from backend.domain.prompts import (
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.prompts import (
     Parsed,
     parse_reply,
     render_observation,
@@ -16,8 +15,9 @@ from backend.domain.prompts import (
     split_reasoning,
     visible_messages,
 )
-from backend.domain.rollouts import Rollout, Step
-from backend.domain.tools import ToolsUnusable, read_tools, render_tools
+from backend.domain.environments.tools import ToolsUnusable, read_tools, render_tools
+from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, PolicyError, boundary
+from backend.domain.rollouts.rollout import Rollout, Step
 from backend.domain.vocabulary import StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
 from workers.rollouts.bounds import Shelf

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from backend.domain.environments.manifest import Manifest
 from backend.domain.errors import LimitExceeded, RolloutError
-from backend.domain.manifest import Manifest
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from workers.policies.base import EpisodeStart, Policy
 from workers.rollouts.episode import Episode, Rules

@@ -2,9 +2,9 @@
 
 import math
 
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest
 from backend.domain.errors import EnvError
-from backend.domain.manifest import PLATFORM_COLUMNS, Manifest
-from backend.domain.rollouts import CANARY, Rollout, columns_over_episode, weighted_reward
+from backend.domain.rollouts.rollout import CANARY, Rollout, columns_over_episode, weighted_reward
 from backend.domain.vocabulary import RolloutStatus
 
 MAX_METRICS = 64

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.domain.manifest import RewardColumn
-from backend.domain.rollouts import Step, columns_over_episode
+from backend.domain.environments.manifest import RewardColumn
+from backend.domain.rollouts.rollout import Step, columns_over_episode
 
 
 @dataclass(slots=True)

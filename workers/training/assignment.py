@@ -9,16 +9,17 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.db.models import Environment, EnvironmentVersion, Run
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest, RewardColumn
-from backend.domain.rollouts import Rollout
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest, RewardColumn
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import MixPart, union_columns
-from backend.judging.studies.queries import BRANCH
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.runs.tables import Run
 from backend.settings import get_settings
+from backend.studies.queries import BRANCH
 from workers.training.branching import BranchPoint
-from workers.training.planning.venue import Venue
+from workers.training.planning.training_env import Venue
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 from transformers import TrainerControl, TrainerState
 
-from backend.artifacts import get_folder
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder
+from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from workers.training.resume import is_complete, mark_complete, newest_complete
 
 PLANS = "plans"

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from backend.domain.checkpoints.exports import REPOSITORY
 from backend.domain.training.adapter import AdapterRecord, public_name
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.exports import REPOSITORY
 from backend.domain.training.warm_up import SftChoice
 from backend.domain.vocabulary import ExportForm, Phase
 from workers.training.exporting.facts import CardFacts

@@ -8,17 +8,17 @@ from typing import Any
 
 from sqlalchemy import select, update
 
-from backend.artifacts import get_folder, put_folder
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
+from backend.checkpoints.pruning import PrunePlan, prune_by_rule
+from backend.checkpoints.tables import Checkpoint
+from backend.core.artifacts import get_folder, put_folder
+from backend.core.events import announce, run_topic
+from backend.core.session import transaction
+from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.training.configuration import Stage
-from backend.domain.training.keeping import KeepRule
-from backend.events import announce, run_topic
-from backend.judging.consequences.curves import choose_best
-from backend.training.keeping import PrunePlan, prune_by_rule
+from backend.review.judged_curves import choose_best
 from workers.models.adapter import record_of, save_adapter
 from workers.models.load import load_folder
-from workers.training.examination import Examination
+from workers.training.heldout_evaluation import Examination
 
 
 class CheckpointStore:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from itertools import cycle, islice
 
-from backend.domain.lessons import Conversation
+from backend.domain.training.examples import Conversation
 from workers.models.chat import ChatTokens
-from workers.training.lessons import Lesson
+from workers.training.examples import Lesson
 
 
 def lesson_of_conversation(conversation: Conversation, chat: ChatTokens) -> Lesson | None:

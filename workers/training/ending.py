@@ -9,23 +9,25 @@ import torch
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import Alarm, Checkpoint, Run
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.errors import Conflict
-from backend.evaluations.service import finish_run
-from backend.evaluations.steered import current_settings
+from backend.runs.service import finish_run
+from backend.runs.tables import Run
 from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
-from workers.jobs.interventions import lay_down
-from workers.jobs.steering import AlarmDraft, read_requests, record_alarm
+from backend.training.steered_run import current_settings
+from backend.training.tables import Alarm
 from workers.models.read import ModelUnusable
-from workers.training.lessons import BrokenStep
+from workers.storage.interventions import lay_down
+from workers.storage.steering import AlarmDraft, read_requests, record_alarm
+from workers.training.context import Ended
+from workers.training.examples import BrokenStep
 from workers.training.resume import newest_under
-from workers.training.workbench import Ended
 
 _MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 

@@ -18,17 +18,17 @@ from typing import Any
 import structlog
 from transformers.utils.logging import disable_progress_bar
 
-from backend.artifacts import get_folder, put_file, put_folder
-from backend.db.models import Checkpoint, Export
-from backend.db.session import transaction
-from backend.domain.training.exports import TITLES, ExportOptions
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.core.artifacts import get_folder, put_file, put_folder
+from backend.core.events import announce
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
+from backend.domain.checkpoints.exports import TITLES, ExportOptions
 from backend.domain.vocabulary import ExportStatus
-from backend.events import announce
-from backend.logs import configure_logging
 from backend.settings import get_settings
-from workers.jobs.children import must_run_child
-from workers.jobs.digests import digest_of
 from workers.models.load import ModelUnusable
+from workers.storage.digests import digest_of
+from workers.tasks.children import must_run_child
 from workers.training.card import write_card
 from workers.training.exporting.facts import read_facts
 from workers.training.exporting.forms import write_form

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from backend.db.models import Checkpoint
+from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.warm_up import HOPELESS, GateChoice
-from workers.training.workbench import Workbench
+from workers.training.context import Workbench
 
 
 class GateClosed(Exception):

@@ -9,18 +9,18 @@ from typing import Any
 
 from sqlalchemy import select
 
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from workers.models.build import build_model
+from workers.training.context import Stopped, UsedUp, Workbench
+from workers.training.example_sources import gathered_lessons
 from workers.training.gate import gate_problems, success_of
 from workers.training.hardware import settle
-from workers.training.lesson_sources import gathered_lessons
 from workers.training.ranks.orders import SftOrder
 from workers.training.resume import newest_complete, step_of
 from workers.training.steering import WarmUpSteering
 from workers.training.trl_sft import SftRun, train_sft
-from workers.training.workbench import Stopped, UsedUp, Workbench
 
 _SEED_STRIDE = 7919
 """Between the seeds of two attempts: far enough that runs with neighbouring seeds never share one."""

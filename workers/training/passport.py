@@ -16,16 +16,16 @@ import torch
 import transformers
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
+from backend.checkpoints.tables import Checkpoint
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
 from backend.domain.statistics import paired_difference
 from backend.domain.vocabulary import ExportForm
-from backend.logs import configure_logging
-from workers.jobs.digests import digest_of
 from workers.models.adapter import record_of
 from workers.models.load import ModelUnusable, load_folder
+from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
-from workers.training.exporting.examined import Examined, examined, play, rewards_of
+from workers.training.exporting.heldout import Examined, examined, play, rewards_of
 from workers.training.exporting.proof import prove_merge
 from workers.training.exporting.reading import read_export
 from workers.training.weights import likeness, random_probes, tolerance_of

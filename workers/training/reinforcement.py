@@ -3,20 +3,21 @@
 import shutil
 from collections.abc import Sequence
 
-from backend.db.models import Checkpoint
-from backend.domain.detectors.face import Action
-from backend.domain.rollouts import Rollout
+from backend.checkpoints.tables import Checkpoint
+from backend.domain.detectors.spec import Action
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
-from workers.jobs.interventions import record_screened
-from workers.jobs.judging import record_flags, resume_watch
-from workers.jobs.rollout_rows import rollout_id
-from workers.judging.detectors.base import FlagDraft
-from workers.judging.detectors.cheat_rate import cheat_points
-from workers.judging.detectors.view import Examination
+from workers.detectors.base import FlagDraft
+from workers.detectors.cheat_rate import cheat_points
+from workers.detectors.view import Examination
+from workers.storage.interventions import record_screened
+from workers.storage.rollouts import rollout_id
+from workers.tasks.detectors import record_flags, resume_watch
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
-from workers.training.behind import Behind
+from workers.training.background_writer import Behind
 from workers.training.clock import Clock
+from workers.training.context import Stopped, Workbench
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import settle
 from workers.training.pace import Pace
@@ -30,7 +31,6 @@ from workers.training.screening import Screening
 from workers.training.steering import Steering
 from workers.training.trl_grpo import reached_step, train_grpo
 from workers.training.verdicts import Verdicts
-from workers.training.workbench import Stopped, Workbench
 
 
 def reinforce(bench: Workbench, start: Checkpoint) -> None:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 import numpy as np
 
-from backend.domain.rollouts import Rollout
-from workers.training.examination import mean_format
+from backend.domain.rollouts.rollout import Rollout
 from workers.training.grpo.credit import spread_of
 from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep
+from workers.training.heldout_evaluation import mean_format
 
 Key = TypeVar("Key", int, str)
 Environments = Mapping[uuid.UUID | None, str]

@@ -18,17 +18,17 @@ import torch
 from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
+from backend.core.logs import configure_logging
 from backend.domain.errors import SandboxError
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
-from backend.logs import configure_logging
 from backend.settings import get_settings
-from workers.jobs.recording import RunRecorder
 from workers.rollouts.engine import TooManyFailures
-from workers.training.arena import arena_of
+from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
+from workers.training.context import Ended, Stopped, UsedUp, Workbench
 from workers.training.ending import (
     Outcome,
     asked_to_stop,
@@ -37,7 +37,8 @@ from workers.training.ending import (
     is_worth_another_attempt,
     out_of_memory,
 )
-from workers.training.following import follow
+from workers.training.env_pool import arena_of
+from workers.training.followers import follow
 from workers.training.gate import GateClosed, check_gate
 from workers.training.hardware import take_device
 from workers.training.imitation import imitate
@@ -45,7 +46,6 @@ from workers.training.ranks.joining import is_follower, join, lead, tell_launche
 from workers.training.ranks.room import check_room
 from workers.training.reinforcement import reinforce
 from workers.training.warm_up import begin
-from workers.training.workbench import Ended, Stopped, UsedUp, Workbench
 
 WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
 """The infrastructure failed, not the run: the process ends badly and the job is tried again."""

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from backend.domain.rollouts import Rollout
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import Phase
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
-from workers.training.arena import Arena
+from workers.training.env_pool import Arena
 from workers.training.hardware import Hardware
 from workers.training.ranks.playing import PlayPlans
 

@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from backend.db.session import transaction
-from backend.domain.detectors.face import Action
-from backend.domain.notices import MOST_EXAMPLES
-from backend.domain.rollouts import Rollout
-from workers.jobs.interventions import Screened, flagged_by, title_of
-from workers.jobs.rollout_rows import rollout_id
-from workers.judging.detectors.base import FlagDraft
-from workers.judging.detectors.every import OF_ROLLOUTS
-from workers.judging.detectors.view import RolloutRow, row_of
-from workers.judging.detectors.watch import Watch
+from backend.core.session import transaction
+from backend.domain.detectors.spec import Action
+from backend.domain.notifications.notices import MOST_EXAMPLES
+from backend.domain.rollouts.rollout import Rollout
+from workers.detectors.base import FlagDraft
+from workers.detectors.registry import OF_ROLLOUTS
+from workers.detectors.view import RolloutRow, row_of
+from workers.detectors.watch import Watch
+from workers.storage.interventions import Screened, flagged_by, title_of
+from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import SCREENED
 from workers.training.verdicts import Deed, Deeds, Verdicts
 

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.db.models import Alarm
-from backend.domain.detectors.face import Action
+from backend.domain.detectors.spec import Action
 from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.steering import (
@@ -18,14 +17,10 @@ from backend.domain.training.steering import (
     with_settings,
 )
 from backend.domain.vocabulary import AlarmAction, RunStatus
-from backend.evaluations.steered import PREPARED
-from workers.jobs.interventions import (
-    close_interventions,
-    open_interventions,
-    patterns_let_pass,
-    prepared_branch,
-)
-from workers.jobs.steering import (
+from backend.training.steered_run import PREPARED
+from backend.training.tables import Alarm
+from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
+from workers.storage.steering import (
     AlarmDraft,
     Change,
     clear_alarms,
@@ -42,8 +37,8 @@ from workers.training.alarms.stored import EXAMINED, NEEDED, stored_figures
 from workers.training.alarms.updates import not_finite
 from workers.training.alarms.warm_up import warm_up_flat
 from workers.training.alarms.watch import AlarmWatch
+from workers.training.context import Ended, Workbench
 from workers.training.grpo.stage import GrpoControls
-from workers.training.workbench import Ended, Workbench
 
 _ENDINGS = {AlarmAction.PAUSE: RunStatus.PAUSED, AlarmAction.STOP: RunStatus.STOPPED}
 _ENDINGS[AlarmAction.ROLL_BACK] = RunStatus.STOPPED

@@ -4,9 +4,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from backend.domain.environments.manifest import ActionSpec
+from backend.domain.environments.prompts import write_reply
 from backend.domain.errors import PolicyError
-from backend.domain.manifest import ActionSpec
-from backend.domain.prompts import write_reply
 from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 

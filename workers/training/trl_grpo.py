@@ -17,14 +17,14 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from transformers.trainer_callback import PrinterCallback
 
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from workers.models.adapter import unrounded
+from workers.training.examples import BrokenStep
 from workers.training.grpo.arguments import grpo_arguments
 from workers.training.grpo.groups import Batch, play_batch
 from workers.training.grpo.rows import rows_of
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Ratio
 from workers.training.grpo.trainer import Counted, Trainer, mean_and_highest
-from workers.training.lessons import BrokenStep
 from workers.training.ranks.playing import play_for_leader
 from workers.training.ranks.weights import check_same
 from workers.training.rate import Rate

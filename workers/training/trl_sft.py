@@ -16,8 +16,8 @@ from trl import SFTConfig, SFTTrainer
 from backend.domain.training.warm_up import SftChoice
 from workers.models.adapter import unrounded
 from workers.training.clock import Clock
+from workers.training.examples import BrokenStep, Lesson, lesson_order
 from workers.training.hardware import FLOAT32, Hardware
-from workers.training.lessons import BrokenStep, Lesson, lesson_order
 from workers.training.ranks.ranks import ALONE, Ranks
 from workers.training.ranks.weights import check_same
 from workers.training.rate import Rate

@@ -8,12 +8,13 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
-from backend.db.models import Group, Task, VerdictRecord
-from backend.db.models import Rollout as RolloutRow
-from backend.db.session import transaction
-from backend.domain.rollouts import Rollout
+from backend.core.session import transaction
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Verdict
+from backend.review.tables import VerdictRecord
+from backend.rollouts.tables import Group, Task
+from backend.rollouts.tables import Rollout as RolloutRow
 
 WRONG = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
 """Verdicts which say that the reward must not be learned from, whoever is to blame."""

@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from backend.db.models import Checkpoint
-from backend.db.session import transaction
-from backend.domain.prompts import render_unparsable
-from backend.domain.rollouts import Rollout
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.environments.prompts import render_unparsable
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import Phase
 from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.models.start import start_from_base, start_from_checkpoint
 from workers.policies.scripted import ScriptedPolicy
-from workers.training.lesson_sources import texts_to_read
-from workers.training.workbench import Workbench
+from workers.training.context import Workbench
+from workers.training.example_sources import texts_to_read
 
 READING_EPISODES = 96
 """Scripted episodes whose text the tokenizer is made from."""

@@ -1,11 +1,11 @@
-"""Every detector by its id. How each looks is in `workers/judging/detectors`, a module each of the same name."""
+"""Every detector by its id. How each looks is in `workers/detectors`, a module each of the same name."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from backend.domain.detectors.face import LEAST_SUSPICION, SUSPICION, Face
-from backend.domain.detectors.of_rollouts import OF_ROLLOUTS
-from backend.domain.detectors.of_runs import OF_RUNS
+from backend.domain.detectors.rollout_detectors import OF_ROLLOUTS
+from backend.domain.detectors.run_detectors import OF_RUNS
+from backend.domain.detectors.spec import LEAST_SUSPICION, SUSPICION, Face
 
 
 def _complete(face: Face) -> Face:

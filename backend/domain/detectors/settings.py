@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
-from backend.domain.detectors.face import Action, Face
+from backend.domain.detectors.spec import Action, Face
 from backend.domain.detectors.thresholds import Threshold, problem_of
 
 

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.face import SUSPICION, Face
+from backend.domain.detectors.spec import SUSPICION, Face
 
 MOST_THRESHOLDS = 100
 _THRESHOLD = re.compile(r"(?P<detector>[a-z_]{1,60})\.(?P<name>[a-z_]{1,60})=(?P<value>[^=\s]{1,30})")

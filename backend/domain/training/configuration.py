@@ -17,10 +17,10 @@ from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.blocks import Block
 from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.curriculum import CurriculumChoice
-from backend.domain.training.detecting import DetectorsChoice
+from backend.domain.training.detector_actions import DetectorsChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from backend.domain.training.mix import Mix
-from backend.domain.training.reinforcement import GrpoChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 Engine = Literal["transformers", "vllm", "unsloth"]

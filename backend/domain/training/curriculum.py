@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from backend.domain.manifest import Manifest
-from backend.domain.passes import REWARD, SuccessRule, default_rule
+from backend.domain.environments.manifest import Manifest
+from backend.domain.results.pass_at_k import REWARD, SuccessRule, default_rule
 from backend.domain.training.blocks import Block, Share
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_serializer, model_validator
 
-from backend.domain.manifest import Manifest, RewardColumn
+from backend.domain.environments.manifest import Manifest, RewardColumn
 from backend.domain.training.blocks import Block, Name
 
 MOST_ENVIRONMENTS = 16

@@ -14,7 +14,7 @@ from backend.domain.training.configuration import (
     Recipe,
     TrainingConfiguration,
 )
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.warm_up import GateChoice, SftChoice
 
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.capabilities import NEEDS, Offer
+from backend.domain.checkpoints.exports import CONVERTER, QUANTISER
+from backend.domain.runs.capabilities import NEEDS, Offer
 from backend.domain.training.adapter import AdapterKind, AdapterRecord
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.exports import CONVERTER, QUANTISER
 from backend.domain.vocabulary import ExportForm
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.filters import MAX_LENGTH
+from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.training.blocks import Block, Name, Share
 
 Source = Literal["script", "rollouts", "file"]

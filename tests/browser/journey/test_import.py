@@ -10,7 +10,7 @@ from playwright.sync_api import FilePayload, Page, expect
 
 from tests.browser.journey.steps import WORK_MS
 from tests.browser.witness import assert_not_reloaded, mark
-from tests.importing.packages import door_package, zipped
+from tests.environments.importing.packages import door_package, zipped
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -11,21 +11,21 @@ from typing import Any
 
 import aiohttp
 
+from backend.domain.environments.fixtures import FixtureInvalid, read_fixture
+from backend.domain.environments.foreign import read_foreign
+from backend.domain.environments.manifest import ActionSpec, ManifestInvalid, read_manifest
+from backend.domain.environments.packages import PackageInvalid, pack, read_toml, unpack
+from backend.domain.environments.prompts import parse_reply, render_observation
+from backend.domain.environments.tools import CallUnreadable, ToolsUnusable, read_tools, split_calls
 from backend.domain.errors import RolloutError
-from backend.domain.filter_tree import Field, FieldKind, FilterError
-from backend.domain.filters import parse
-from backend.domain.fixtures import FixtureInvalid, read_fixture
-from backend.domain.foreign import read_foreign
-from backend.domain.manifest import ActionSpec, ManifestInvalid, read_manifest
-from backend.domain.packages import PackageInvalid, pack, read_toml, unpack
-from backend.domain.prompts import parse_reply, render_observation
-from backend.domain.tools import CallUnreadable, ToolsUnusable, read_tools, split_calls
-from backend.environments.importing_package import make_ready
-from backend.environments.importing_sources import read_zip
+from backend.domain.rollouts.filter_tree import Field, FieldKind, FilterError
+from backend.domain.rollouts.filters import parse
+from backend.environments.import_package import make_ready
+from backend.environments.import_sources import read_zip
 from backend.environments.library import load_package
 from backend.environments.validation import validate_package
-from backend.exchange.formats.reading import open_file
-from backend.exchange.formats.unpacking import BadFile
+from backend.rollouts.formats.reading import open_file
+from backend.rollouts.formats.unpacking import BadFile
 from tests.security.fuzz.engine import Target
 from workers.environments import packages, wire
 from workers.policies.replies import NoCompletion, read_completion

@@ -128,7 +128,12 @@ def _own_sources() -> dict[str, str]:
     paths = [path for pattern in patterns for path in sorted(root.glob(pattern))]
     paths += [
         root / name
-        for name in (*singles, "backend/domain/__init__.py", "backend/domain/packages.py", "backend/domain/zips.py")
+        for name in (
+            *singles,
+            "backend/domain/__init__.py",
+            "backend/domain/environments/packages.py",
+            "backend/domain/zips.py",
+        )
     ]
     return {str(path.relative_to(root)): path.read_text() for path in paths}
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from types import ModuleType
 from typing import Any
 
-from backend.domain.packages import file_as_bytes
+from backend.domain.environments.packages import file_as_bytes
 from workers.environments.inside.import_styles import import_app
 
 _STACK_BYTES = 1 << 20

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from backend.domain.detectors.face import Action
+from backend.domain.detectors.spec import Action
 from backend.domain.training.alarms import INTERVENTION
-from workers.jobs.interventions import PATTERNS, title_of
-from workers.judging.detectors.base import FlagDraft
+from workers.detectors.base import FlagDraft
+from workers.storage.interventions import PATTERNS, title_of
 from workers.training.alarms.sighting import Sighting
 
 ENDING = (Action.PAUSE, Action.STOP_AND_ROLL_BACK)

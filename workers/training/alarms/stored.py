@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.db.models import MetricPoint, Run
-from backend.db.session import transaction
+from backend.core.session import transaction
+from backend.runs.tables import MetricPoint, Run
 
 NEEDED = (
     "reward",

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Sequence
 
 from backend.domain.vocabulary import Severity
-from workers.judging.detectors.base import FlagDraft
-from workers.judging.detectors.variance_gone import DETECTOR as VARIANCE_GONE
+from workers.detectors.base import FlagDraft
+from workers.detectors.variance_gone import DETECTOR as VARIANCE_GONE
 from workers.training.alarms.sighting import Sighting
 
 

@@ -8,13 +8,16 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import joinedload
 
-from backend.db.models import Checkpoint, Environment, EnvironmentVersion, Policy, Run
-from backend.db.models import Rollout as RolloutRow
-from backend.db.session import transaction
-from backend.domain.manifest import Manifest
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.domain.environments.manifest import Manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind, RunStatus
-from backend.judging.reports.safeguards import Safeguards, safeguards_of
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.policies.tables import Policy
+from backend.review.safeguards import Safeguards, safeguards_of
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run
 
 MOST_EVALUATIONS = 12
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.db.models import Checkpoint
+from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.adapter import AdapterRecord
 from backend.domain.vocabulary import ExportForm
-from workers.jobs.digests import digest_of
+from workers.storage.digests import digest_of
 from workers.training.exporting import inference
 from workers.training.exporting.forms import Written
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from backend.judging.reports.safeguards import AuditTold, EffortTold, RewardTold, Safeguards
+from backend.review.safeguards import AuditTold, EffortTold, RewardTold, Safeguards
 from workers.training.exporting.markdown import table
 
 _SAFEGUARDS = [

@@ -15,9 +15,9 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from backend.domain.manifest import OverEpisode, RewardColumn
-from backend.domain.rollouts import Rollout
-from workers.training.lessons import BrokenStep
+from backend.domain.environments.manifest import OverEpisode, RewardColumn
+from backend.domain.rollouts.rollout import Rollout
+from workers.training.examples import BrokenStep
 
 _TINY = 1e-4
 """TRL's, added to a spread before it divides."""

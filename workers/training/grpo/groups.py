@@ -4,7 +4,7 @@ suspected of being one are taken out."""
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from workers.training.grpo.credit import contributions
 from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoRun
 

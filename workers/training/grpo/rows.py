@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
+from workers.training.examples import lessons_of_step
 from workers.training.grpo.credit import credit_turns, token_advantages
 from workers.training.grpo.groups import Batch
 from workers.training.grpo.stage import GrpoRun
-from workers.training.lessons import lessons_of_step
 
 
 def rows_of(run: GrpoRun, batch: Batch) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.domain.manifest import RewardColumn
-from backend.domain.rollouts import Rollout
+from backend.domain.environments.manifest import RewardColumn
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.hardware import VllmChoice
-from backend.domain.training.reinforcement import GrpoChoice
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.ranks.playing import PlayPlans
 from workers.training.ranks.ranks import ALONE, Ranks

@@ -9,11 +9,12 @@ from typing import Any
 
 from sqlalchemy import select
 
-from backend.db.models import Group, Run, Task
-from backend.db.models import Rollout as RolloutRow
-from backend.db.session import transaction
-from backend.domain.rollouts import Rollout, TaskSpec
+from backend.core.session import transaction
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import OF_STEPS, Phase, RolloutStatus
+from backend.rollouts.tables import Group, Task
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run
 from workers.training.planning.planner import Planner
 from workers.training.resume import newest_complete, step_of
 

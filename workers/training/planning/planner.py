@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from math import fsum
 from typing import Any
 
-from backend.domain.passes import REWARD, SuccessRule
-from backend.domain.rollouts import Rollout, TaskSpec
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions
 from workers.rollouts.engine import GroupPlan
 from workers.training.planning.levels import AdaptiveLevels, FixedLevels, Levels, Outcome
+from workers.training.planning.training_env import Venue
 from workers.training.planning.turns import Turns
-from workers.training.planning.venue import Venue
 
 HAIR = 1e-6
 """Stored rewards are single precision: what nearly reaches the bar reaches it, here as in a filter."""

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from backend.domain.rollouts import TaskSpec
+from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.training.mix import portions
 from backend.domain.vocabulary import Split
+from workers.training.planning.training_env import Venue
 from workers.training.planning.turns import Turns
-from workers.training.planning.venue import Venue
 
 
 def warm_up_tasks(venues: Sequence[Venue], count: int) -> list[TaskSpec]:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from backend.domain.training.memory import ModelMeasures
+from workers.training.examples import Lesson
 from workers.training.hardware import Hardware
-from workers.training.lessons import Lesson
 
 IGNORED = -100
 PASSES = 2

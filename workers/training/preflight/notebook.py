@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from backend.db.models import Preflight
-from backend.db.session import transaction
+from backend.core.events import announce, preflight_topic
+from backend.core.session import transaction
 from backend.domain.text import plain_text
 from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.vocabulary import PreflightStatus
-from backend.events import announce, preflight_topic
-from workers.jobs.recording import PROGRESS_SECONDS, RunRecorder
+from backend.training.tables import Preflight
+from workers.storage.recorder import PROGRESS_SECONDS, RunRecorder
 
 
 class Notebook(RunRecorder):

@@ -5,12 +5,12 @@ from typing import Any
 
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed
 from workers.models.policy import LocalPolicy
+from workers.training.context import Workbench
 from workers.training.preflight.effort import Effort
 from workers.training.preflight.notebook import Notebook
 from workers.training.preflight.play import Played, examination_seconds
 from workers.training.preflight.rehearsal import GRPO_STEPS, SFT_STEPS, grpo_seconds, sft_seconds
 from workers.training.preflight.subject import Subject
-from workers.training.workbench import Workbench
 
 REHEARSAL_SECONDS = 60.0
 """What would take longer by its passes alone is not tried."""

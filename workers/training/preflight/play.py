@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.domain.passes import REWARD, SuccessRule
-from backend.domain.rollouts import Rollout
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.preflight.measured import NOTHING, Range, TaskSuccess
 from backend.domain.vocabulary import Phase
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
-from workers.training.lessons import Lesson, lesson_of
+from workers.training.context import Workbench
+from workers.training.examples import Lesson, lesson_of
 from workers.training.planning.planner import Planner
-from workers.training.planning.venue import Venue
+from workers.training.planning.training_env import Venue
 from workers.training.teacher import Teacher
-from workers.training.workbench import Workbench
 
 TASKS = 32
 SCRIPTED_EPISODES = 64

@@ -10,14 +10,14 @@ from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.preflight.measured import Range
+from workers.training.context import Workbench
+from workers.training.examples import Lesson
 from workers.training.grpo.stage import GrpoRun, GrpoStep
 from workers.training.hardware import Hardware
-from workers.training.lessons import Lesson
 from workers.training.trl_grpo import train_grpo
 from workers.training.trl_sft import SftRun, train_sft
-from workers.training.workbench import Workbench
 
 SFT_STEPS = 6
 GRPO_STEPS = 3

@@ -10,20 +10,20 @@ import torch
 from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
-from backend.db.models import Preflight
-from backend.db.session import transaction
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
 from backend.domain.errors import SandboxError
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
-from backend.logs import configure_logging
 from backend.settings import get_settings
-from workers.training.arena import arena_of
+from backend.training.tables import Preflight
 from workers.training.assignment import Assignment, venues_of
 from workers.training.checkpoints import CheckpointStore
+from workers.training.context import Workbench
+from workers.training.env_pool import arena_of
 from workers.training.hardware import take_device
-from workers.training.preflight.look import look
+from workers.training.preflight.inspection import look
 from workers.training.preflight.notebook import Notebook
-from workers.training.workbench import Workbench
 
 WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.training.reinforcement import GrpoChoice
+from backend.domain.training.grpo import GrpoChoice
 from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.training.hardware import Hardware

@@ -14,7 +14,7 @@ from accelerate import PartialState
 from torch import distributed
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from backend.embedded import die_with_parent
+from backend.core.embedded import die_with_parent
 from workers.training.ranks.ranks import ALONE, PATIENCE, Ranks
 
 LAUNCHER = "RANKS_LAUNCHED_BY"

@@ -16,10 +16,10 @@ import yaml
 from accelerate.commands.launch import launch_command, launch_command_parser
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from backend.db.models import Run
-from backend.db.session import transaction
+from backend.core.logs import configure_logging
+from backend.core.session import transaction
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.logs import configure_logging
+from backend.runs.tables import Run
 from backend.settings import get_settings
 from workers.training.ranks.joining import LAUNCHER, sign_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from backend.domain.rollouts import Rollout
+from backend.domain.rollouts.rollout import Rollout
 from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.ranks.ranks import Ranks
 

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from backend.domain.manifest import ResourcesSpec
-from workers.jobs.env_host import open_env_host
+from backend.domain.environments.manifest import ResourcesSpec
+from workers.storage.env_host import open_env_host
 
 
 class NoRoom(RuntimeError):

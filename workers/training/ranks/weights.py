@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from workers.training.lessons import BrokenStep
+from workers.training.examples import BrokenStep
 from workers.training.ranks.ranks import Ranks
 
 

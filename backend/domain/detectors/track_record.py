@@ -1,0 +1,110 @@
+"""What verdicts say of a detector: precision, a lower bound of recall, and what another cut-off would have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backend.domain.review.judged_curve import Share, wilson
+
+WANTED_PRECISION = 0.8
+FEWEST_REVIEWED = 10
+"""Reviewed flags without which no cut-off is suggested."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Flags of one detector in one environment, or in all."""
+
+    flags: int = 0
+    confirmed: int = 0
+    """Reviewed, and judged a hack or a broken reward."""
+    honest: int = 0
+    hacks: int = 0
+    """Rollouts among the confirmed."""
+    open: int = 0
+
+    @property
+    def reviewed(self) -> int:
+        return self.confirmed + self.honest
+
+    @property
+    def precision(self) -> Share:
+        return wilson(self.confirmed, self.reviewed)
+
+    def __add__(self, other: Record) -> Record:
+        return Record(
+            self.flags + other.flags,
+            self.confirmed + other.confirmed,
+            self.honest + other.honest,
+            self.hacks + other.hacks,
+            self.open + other.open,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What the blind sample says of the rollouts that no detector flagged."""
+
+    unflagged: int = 0
+    """Of the runs that were drawn from."""
+    drawn: int = 0
+    looked_at: int = 0
+    hacks: int = 0
+    """Found among those looked at."""
+
+    def __add__(self, other: Audit) -> Audit:
+        return Audit(
+            self.unflagged + other.unflagged,
+            self.drawn + other.drawn,
+            self.looked_at + other.looked_at,
+            self.hacks + other.hacks,
+        )
+
+    @property
+    def rate(self) -> Share:
+        return wilson(self.hacks, self.looked_at)
+
+    @property
+    def missed_at_most(self) -> float:
+        """N_unflagged · Wilson-upper hack rate."""
+        return self.unflagged * self.rate.high
+
+
+def least_recall(found: int, found_by_any: int, audit: Audit) -> float | None:
+    """TP / (TP + N_unflagged·ĥ), ĥ the upper Wilson (1927) limit of the audit's hack rate; what only others found
+    counts as missed too. None where the blind sample was not looked at, or there is nothing to find."""
+    if not audit.looked_at:
+        return None
+    missed = audit.missed_at_most + (found_by_any - found)
+    return found / (found + missed) if found + missed > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """The same flags, had only suspicions of at least `score` been told."""
+
+    score: float
+    caught: int
+    cost: int
+    """Honest ones flagged."""
+
+    @property
+    def precision(self) -> float:
+        return self.caught / (self.caught + self.cost)
+
+
+def cut_offs(reviewed: Sequence[tuple[float, bool]]) -> list[CutOff]:
+    """At every score that was reached by a reviewed flag, `(score, was it right)`; the lowest first."""
+    found = []
+    for score in sorted({score for score, _ in reviewed}):
+        kept = [is_right for other, is_right in reviewed if other >= score]
+        found.append(CutOff(score, sum(kept), len(kept) - sum(kept)))
+    return found
+
+
+def suggested(reviewed: Sequence[tuple[float, bool]]) -> CutOff | None:
+    """The lowest cut-off that reaches the wanted precision: it loses least. None where too little was reviewed."""
+    if len(reviewed) < FEWEST_REVIEWED:
+        return None
+    return next((each for each in cut_offs(reviewed) if each.precision >= WANTED_PRECISION), None)

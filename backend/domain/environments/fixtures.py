@@ -1,0 +1,188 @@
+"""Verifier fixtures: transcripts that belong to a package, with the reward columns that they must earn.
+
+One file each, `fixtures/<name>.json`. Reading never guesses: an error names the file and what is wrong in it.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.rollout import TaskSpec, task_of
+from backend.domain.vocabulary import Split
+
+FOLDER = "fixtures/"
+SUFFIX = ".json"
+MAX_FIXTURES = 100
+MAX_REPLY = 100_000
+"""Characters of one reply."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
+
+
+class FixtureKind(StrEnum):
+    """What a fixture is held to beyond its columns."""
+
+    SCORED = "scored"
+    GOLD = "gold"
+    """Its reward must also reach the bound that is declared for its level."""
+    HACK = "hack"
+    """Its reward must also stay at or below the floor."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixtureProblem:
+    """One thing that is wrong with a fixture."""
+
+    path: str
+    """The file in the package."""
+    message: str
+    line: int = 1
+    """1-based; 1 where only the value is known."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+class FixtureInvalid(ValueError):
+    """A file cannot be read as a fixture."""
+
+    def __init__(self, problems: list[FixtureProblem]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(str(problem) for problem in problems))
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class FixtureTask(_Block):
+    """Which task the transcript was played on."""
+
+    split: Split = Split.HELDOUT
+    index: int = Field(default=0, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+    """Only where it was chosen by hand; else it follows from the index."""
+    level: int | None = Field(default=None, ge=0)
+    """Likewise."""
+
+    def spec(self, manifest: Manifest) -> TaskSpec:
+        task = task_of(manifest, self.split, self.index, self.seed)
+        level = task.level if self.level is None else self.level
+        return TaskSpec(task.split, task.index, level, task.seed)
+
+
+class Fixture(_Block):
+    """Replies, played in order on a task, and the columns that the episode must end with."""
+
+    name: str
+    """The file's name without its ending; not written into the file."""
+    note: str = Field(default="", max_length=2000)
+    """Why it is there, in a sentence."""
+    task: FixtureTask = FixtureTask()
+    replies: list[Annotated[str, Field(max_length=MAX_REPLY)]] = Field(min_length=1, max_length=1000)
+    """As a model would write them."""
+    columns: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = {}
+    """Value over the episode by column; a column that is not named is not compared."""
+    kind: FixtureKind = FixtureKind.SCORED
+
+    @property
+    def path(self) -> str:
+        return fixture_path(self.name)
+
+
+def fixture_path(name: str) -> str:
+    return f"{FOLDER}{name}{SUFFIX}"
+
+
+def is_fixture(path: str) -> bool:
+    return path.startswith(FOLDER) and path.endswith(SUFFIX)
+
+
+def read_fixture(path: str, text: str) -> Fixture:
+    """Raises FixtureInvalid with everything that is wrong with this file."""
+    name = path.removeprefix(FOLDER).removesuffix(SUFFIX)
+    if not is_fixture(path) or not _NAME.fullmatch(name):
+        raise FixtureInvalid([FixtureProblem(path, "a fixture is called fixtures/<lower_case_name>.json")])
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FixtureInvalid([FixtureProblem(path, f"not JSON: {error.msg}", error.lineno)]) from error
+    except (ValueError, RecursionError) as error:
+        raise FixtureInvalid([FixtureProblem(path, f"not JSON: {error}")]) from error
+    if not isinstance(raw, dict):
+        raise FixtureInvalid([FixtureProblem(path, 'a fixture is an object: {"task": …, "replies": …, "columns": …}')])
+    if "name" in raw:
+        raise FixtureInvalid([FixtureProblem(path, "name: unknown key (the file's name is the fixture's name)")])
+    try:
+        fixture = Fixture.model_validate({**raw, "name": name})
+    except ValidationError as error:
+        problems = [FixtureProblem(path, _sentence(details)) for details in error.errors(include_url=False)]
+        raise FixtureInvalid(problems) from error
+    if fixture.kind is FixtureKind.SCORED and not fixture.columns:
+        raise FixtureInvalid([FixtureProblem(path, "columns: a scored fixture names the columns that it must earn")])
+    return fixture
+
+
+def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[FixtureProblem]]:
+    """All fixtures of a package by path, and what is wrong with those that cannot be read."""
+    fixtures: list[Fixture] = []
+    problems: list[FixtureProblem] = []
+    paths = sorted(path for path in files if is_fixture(path))
+    if len(paths) > MAX_FIXTURES:
+        problems.append(FixtureProblem(FOLDER, f"{len(paths)} fixtures; a package has at most {MAX_FIXTURES}"))
+    for path in paths[:MAX_FIXTURES]:
+        try:
+            fixtures.append(read_fixture(path, files[path]))
+        except FixtureInvalid as invalid:
+            problems += invalid.problems
+    return fixtures, problems
+
+
+def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[FixtureProblem]:
+    """Everything that is wrong with a package's fixtures, held against its manifest as well."""
+    fixtures, problems = read_fixtures(files)
+    return problems + [problem for fixture in fixtures for problem in against_manifest(fixture, manifest)]
+
+
+def against_manifest(fixture: Fixture, manifest: Manifest) -> list[FixtureProblem]:
+    """Columns and tasks that the manifest does not know."""
+    said = []
+    if unknown := [name for name in fixture.columns if name not in manifest.column_names]:
+        has = ", ".join(manifest.column_names)
+        said.append(f"columns: the manifest declares no {', '.join(unknown)}; it declares {has}")
+    tasks = manifest.proctor.tasks
+    count = tasks.heldout if fixture.task.split is Split.HELDOUT else tasks.train
+    if fixture.task.index >= count:
+        said.append(f"task.index: {fixture.task.split} has tasks 0 to {count - 1}")
+    if fixture.task.level is not None and fixture.task.level >= tasks.levels:
+        said.append(f"task.level: there are levels 0 to {tasks.levels - 1}")
+    if len(fixture.replies) > manifest.proctor.episode.max_turns:
+        said.append(f"replies: {len(fixture.replies)}, but an episode has {manifest.proctor.episode.max_turns} turns")
+    return [FixtureProblem(fixture.path, message) for message in said]
+
+
+def write_fixture(fixture: Fixture) -> str:
+    """The text of its file; `read_fixture` reads it back."""
+    return (
+        json.dumps(fixture.model_dump(mode="json", exclude={"name"}, exclude_none=True), ensure_ascii=False, indent=2)
+        + "\n"
+    )
+
+
+def _sentence(details: Mapping[str, object]) -> str:
+    """One pydantic error in plain words."""
+    location = details["loc"]
+    where = ".".join(str(part) for part in location) if isinstance(location, tuple) else ""
+    match details["type"]:
+        case "extra_forbidden":
+            return f"{where}: unknown key"
+        case "missing":
+            return f"{where}: missing"
+        case _:
+            return f"{where}: {details['msg']}"

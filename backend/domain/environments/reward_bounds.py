@@ -1,0 +1,95 @@
+"""Where a reward may lie by a version's manifest: its range, the floor of chance, the bound of perfect play."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
+
+PLATFORM_RANGE = {"format": (0.0, 1.0)}
+"""What the platform computes has a range of its own."""
+
+
+def declared_range(column: RewardColumn) -> tuple[float, float] | None:
+    return column.range or PLATFORM_RANGE.get(column.name)
+
+
+def reward_range(manifest: Manifest) -> tuple[float, float] | None:
+    """The lowest and the highest possible reward, where every weighted column has a range."""
+    ranges = [(column, declared_range(column)) for column in manifest.columns if column.weight]
+    ends = [sorted((column.weight * span[0], column.weight * span[1])) for column, span in ranges if span]
+    if len(ends) < len(ranges):
+        return None
+    return math.fsum(low for low, _ in ends), math.fsum(high for _, high in ends)
+
+
+def floor_of(manifest: Manifest) -> float | None:
+    """What is declared, else the lowest possible reward and what the format alone is worth."""
+    if manifest.proctor.checks.floor_maximum is not None:
+        return manifest.proctor.checks.floor_maximum
+    span = reward_range(manifest)
+    if span is None:
+        return None
+    return span[0] + math.fsum(abs(column.weight) for column in manifest.columns if column.name in PLATFORM_COLUMNS)
+
+
+def gold_bounds(manifest: Manifest) -> list[float] | None:
+    """By level: what is declared, else the highest possible reward."""
+    declared, levels = manifest.proctor.checks.gold_minimum, manifest.proctor.tasks.levels
+    if isinstance(declared, list):
+        return [declared[min(level, len(declared) - 1)] for level in range(levels)] if declared else None
+    if declared is None:
+        span = reward_range(manifest)
+        declared = span[1] if span else None
+    return None if declared is None else [declared] * levels
+
+
+ROUNDING = 1e-6
+"""Rewards are stored in four bytes; relative to the end of a range where that is above 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeBreach:
+    """A value outside of its column's declared range."""
+
+    column: str
+    value: float
+    low: float
+    high: float
+    step: int | None
+    """Index of the step; None: the value over the episode."""
+
+    @property
+    def where(self) -> str:
+        return "over the episode" if self.step is None else f"in step {self.step + 1}"
+
+    @property
+    def sentence(self) -> str:
+        span = f"its declared range {self.low:g} to {self.high:g}"
+        return f"Column {self.column} is {self.value:.6g} {self.where}, outside {span}."
+
+
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def declared_ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
+    """By column, those that the author declares. The platform's own columns keep theirs by construction."""
+    return {column.name: column.range for column in manifest.columns if column.range}
+
+
+def range_breaches(
+    ranges: Ranges, columns: Mapping[str, float], steps: Iterable[Mapping[str, float]]
+) -> Iterator[RangeBreach]:
+    """First values over the episode, then those of single steps. A step may always be worth nothing, so 0 is inside
+    for it wherever the range lies."""
+    for name, (low, high) in ranges.items():
+        if name in columns and not _is_inside(columns[name], low, high):
+            yield RangeBreach(name, columns[name], low, high, None)
+    for number, rewards in enumerate(steps):
+        for name, (low, high) in ranges.items():
+            if name in rewards and not _is_inside(rewards[name], min(low, 0.0), max(high, 0.0)):
+                yield RangeBreach(name, rewards[name], low, high, number)
+
+
+def _is_inside(value: float, low: float, high: float) -> bool:
+    return low - ROUNDING * max(1.0, abs(low)) <= value <= high + ROUNDING * max(1.0, abs(high))

@@ -1,0 +1,70 @@
+"""Episodes on which a person gave a verdict, and the reward that every later version must give the same actions."""
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.domain.rollouts.rollout import TaskSpec
+from backend.domain.vocabulary import Split
+
+ROUNDING = 1e-4
+"""Stored rewards are single precision: a bound that is taken from one leaves so much room."""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFixture:
+    """What the certificate replays."""
+
+    name: str
+    judge: str
+    """Who gave the verdict that it rests on."""
+    task: TaskSpec
+    replies: Sequence[str]
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+
+    @property
+    def demand(self) -> str:
+        return demand_of(self.lowest, self.highest)
+
+    def is_met(self, reward: float, reach: float) -> bool:
+        return (self.highest is None or reward <= self.highest + reach) and (
+            self.lowest is None or reward >= self.lowest - reach
+        )
+
+
+def demand_of(lowest: float | None, highest: float | None) -> str:
+    """In words, for a sentence."""
+    if highest is not None:
+        return f"at most {highest:.4g}"
+    return f"at least {lowest:.4g}" if lowest is not None else "any reward"
+
+
+def fixture_name(fixture_id: uuid.UUID, *, is_positive: bool) -> str:
+    """Short enough to be said, and the same wherever it is named."""
+    return f"{'honest' if is_positive else 'hack'}-{fixture_id.hex[-6:]}"
+
+
+def stored_task(task: TaskSpec) -> dict[str, Any]:
+    return {
+        "split": str(task.split),
+        "index": task.index,
+        "level": task.level,
+        "seed": task.seed,
+        "arguments": dict(task.arguments),
+    }
+
+
+def task_spec(stored: Mapping[str, Any]) -> TaskSpec:
+    return TaskSpec(
+        Split(stored["split"]), stored["index"], stored["level"], stored["seed"], stored.get("arguments", {})
+    )
+
+
+def least_kept(reward: float) -> float:
+    """The lower bound that an episode with this stored reward surely meets again."""
+    return math.floor(reward / ROUNDING - 0.5) * ROUNDING

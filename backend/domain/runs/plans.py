@@ -1,0 +1,58 @@
+"""What an evaluation was asked to do, resolved: `Run.configuration` of an evaluation is one of these as JSON."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from backend.domain.environments.manifest import ContextSpec
+from backend.domain.vocabulary import Split
+
+
+class Sampling(BaseModel):
+    """How a policy that samples chooses its tokens. Scripted policies ignore it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens_per_turn: int = Field(default=256, ge=1, le=131072)
+
+
+class EvaluationPlan(BaseModel):
+    """One policy on tasks `first_task` … `first_task + tasks - 1` of a split, `group_size` rollouts each."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    split: Split = Split.HELDOUT
+    tasks: int = Field(default=100, ge=1, le=100_000)
+    first_task: int = Field(default=0, ge=0)
+    task_indexes_given: tuple[int, ...] = ()
+    """These tasks instead, in this order; `tasks` is then their number."""
+    group_size: int = Field(default=1, ge=1, le=256)
+    sampling: Sampling = Sampling()
+    concurrency: int = Field(default=64, ge=1, le=1024)
+    """Episodes in flight at most, of each worker; fewer where endpoint or environment bear less."""
+    workers: int = Field(default=1, ge=1, le=16)
+    """Jobs that share the run's groups, each by a worker of its own."""
+    retries: int = Field(default=2, ge=0, le=10)
+    """Further attempts at a rollout that failed; at the end of the run each failed one is tried once more."""
+    context: ContextSpec | None = None
+    """Instead of the manifest's `agent.context`."""
+    judge_ids: list[str] = Field(default=[], max_length=16)
+    """Judges that look at the rollouts once the run is over."""
+
+    @property
+    def rollouts(self) -> int:
+        return self.tasks * self.group_size
+
+    @property
+    def task_indexes(self) -> Sequence[int]:
+        return self.task_indexes_given or range(self.first_task, self.first_task + self.tasks)
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if self.task_indexes_given and len(self.task_indexes_given) != self.tasks:
+            raise ValueError(f"{len(self.task_indexes_given)} tasks are given, `tasks` says {self.tasks}")
+        return self

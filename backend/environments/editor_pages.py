@@ -1,0 +1,315 @@
+"""The editor of a draft: one file at a time, saved while typing, checked while typing, published from here."""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from sqlalchemy.orm import Session
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import MANIFEST_PATH
+from backend.environments import drafts, queries, service, trials
+from backend.environments.column_source import ColumnSource, column_sources, functions_without_column
+from backend.environments.continued_play import rollout_of
+from backend.environments.diff import FileDiff, diff_files
+from backend.environments.file_tree import Folder, file_tree
+from backend.environments.queries import VersionRow
+from backend.environments.requests import BroughtBack, DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.scaffold import generated_files
+from backend.environments.tables import Environment, EnvironmentDraft
+from backend.environments.trials import TrialView
+from backend.environments.validation import FileProblem, Validation, validate_package
+from backend.errors import AppError, InvalidInput
+from backend.web.dependencies import Author, SessionDep
+from backend.web.form_data import read_form
+from backend.web.page import current_actor, page, see_other, wants_block
+from backend.web.transcripts import Entry, transcript_of
+
+router = APIRouter()
+SHOWN_VERSIONS = 6
+
+_MODES = {"py": "python", "yaml": "yaml", "yml": "yaml", "md": "markdown", "json": "json", "toml": "toml"}
+
+Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A rollout that is read while the code is mended."""
+
+    rollout_id: uuid.UUID
+    task: str
+    reward: float | None
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class EditPage:
+    environment: Environment
+    draft: EnvironmentDraft
+    editor: str | None
+    """Who saved last."""
+    path: str
+    text: str
+    mark: str
+    revision: int
+    """What the author has seen; publishing something else is refused."""
+    mode: str
+    notes: str
+    is_checking: bool
+    """The box beside Publish."""
+    is_regrading: bool
+    """The other one: ticked at first where a rollout is read beside the code, which is how a reward is repaired."""
+    problems: Sequence[FileProblem]
+    problem_counts: Mapping[str, int]
+    """By file."""
+    manifest: Manifest | None
+    tree: Folder
+    """The author's files."""
+    generated: Sequence[str]
+    """Paths of the standard files that the author has not replaced."""
+    sources: Sequence[ColumnSource]
+    """Where each reward column is computed."""
+    lost: Sequence[tuple[str, str, int]]
+    """Columns of the code that the manifest does not name: (name, path, line)."""
+    trial: TrialView | None
+    stored_mark: str
+    versions: Sequence[VersionRow]
+    """The newest few."""
+    newest: int | None
+    message: str = ""
+    """What went wrong with the last save."""
+    conflict: FileDiff | None = None
+    """From what is stored now to what the author wrote."""
+    is_quiet: bool = False
+    """Saved while typing: whatever the page said before stays."""
+    beside: Beside | None = None
+
+
+@router.get("/environments/{name}/edit", response_class=HTMLResponse)
+def edit_draft(
+    request: Request,
+    session: SessionDep,
+    _: Author,
+    name: str,
+    file: str = MANIFEST_PATH,
+    beside: uuid.UUID | None = None,
+) -> HTMLResponse:
+    """`beside`: a rollout of this environment, to be read beside the code."""
+    environment = queries.get_environment(session, name)
+    draft = queries.get_draft(session, environment)
+    path = file if file in drafts.package_of(draft) else MANIFEST_PATH
+    return _edit_page(request, session, environment, draft, path, beside=_beside(session, environment, beside))
+
+
+@router.post("/environments/{name}/edit", response_class=HTMLResponse)
+def save_draft(request: Request, session: SessionDep, actor: Author, name: str, form: Edited) -> Response:
+    """Save the file; publish too when asked. What was typed survives every refusal."""
+    environment = queries.get_environment(session, name)
+    text = form.text.replace("\r\n", "\n")
+    try:
+        with session.begin_nested():
+            before = drafts.locked_draft(session, environment).revision
+            draft = drafts.save_file(
+                session, actor, environment, form.path, text, mark=form.mark, overwrite=form.then == "overwrite"
+            )
+    except AppError as error:
+        return _refused(request, session, environment, form, text, error)
+    if form.then != "publish":
+        return _saved(request, session, environment, draft, form, has_seen_all=form.revision == before)
+    try:
+        with session.begin_nested():
+            drafts.refuse_unseen(before, form.revision)
+            version = service.publish_version(
+                session,
+                actor,
+                environment,
+                notes=form.notes,
+                revision=draft.revision,
+                check=form.check,
+                regrade=form.regrade,
+            )
+    except AppError as error:
+        return _refused(request, session, environment, form, text, error)
+    graded = " The history is graded again in the background." if form.regrade else ""
+    told = f"Version {version.number} is published.{graded}"
+    return see_other(f"/environments/{name}/versions/{version.number}", told)
+
+
+@router.post("/environments/{name}/edit/validate")
+def validate_while_typing(session: SessionDep, _: Author, name: str, form: Edited) -> JSONResponse:
+    """Problems of the draft with this text in it. Nothing is stored."""
+    environment = queries.get_environment(session, name)
+    draft = queries.get_draft(session, environment)
+    files = {**draft.files, form.path: form.text.replace("\r\n", "\n")}
+    return JSONResponse({"problems": [as_annotation(problem) for problem in validate_package(files, name).problems]})
+
+
+@router.post("/environments/{name}/files")
+def add_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[NewFile, Depends(read_form(NewFile))]
+) -> Response:
+    path = form.path.strip()
+    drafts.add_file(session, actor, queries.get_environment(session, name), path)
+    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is there.")
+
+
+@router.post("/environments/{name}/files/rename")
+def rename_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[RenamedFile, Depends(read_form(RenamedFile))]
+) -> Response:
+    new_path = form.new_path.strip()
+    drafts.rename_file(session, actor, queries.get_environment(session, name), form.path, new_path)
+    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is {new_path} now.")
+
+
+@router.post("/environments/{name}/files/delete")
+def delete_file(
+    session: SessionDep, actor: Author, name: str, form: Annotated[DeletedFile, Depends(read_form(DeletedFile))]
+) -> Response:
+    drafts.delete_file(session, actor, queries.get_environment(session, name), form.path, mark=form.mark)
+    return see_other(f"/environments/{name}/edit", f"{form.path} is deleted from the draft.")
+
+
+@router.post("/environments/{name}/draft/version")
+def bring_back(
+    session: SessionDep, actor: Author, name: str, form: Annotated[BroughtBack, Depends(read_form(BroughtBack))]
+) -> Response:
+    """The draft becomes what a version was. What was in it and was never published is gone: it is asked for first."""
+    environment = queries.get_environment(session, name)
+    version = queries.get_version(session, environment, form.version, with_files=True)
+    drafts.save_draft(session, actor, environment, version.files, form.revision)
+    return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
+
+
+def as_annotation(problem: FileProblem) -> dict[str, Any]:
+    """As the editor's island reads it."""
+    message = f"{problem.key}: {problem.message}" if problem.key else problem.message
+    return {"path": problem.path, "line": problem.line, "message": message, "type": "error"}
+
+
+def _saved(
+    request: Request,
+    session: Session,
+    environment: Environment,
+    draft: EnvironmentDraft,
+    form: EditedFile,
+    *,
+    has_seen_all: bool,
+) -> Response:
+    """Changes of others to other files stay unseen by this page until it is loaded again."""
+    if wants_block(request):
+        return _edit_page(
+            request,
+            session,
+            environment,
+            draft,
+            form.path,
+            notes=form.notes,
+            revision=draft.revision if has_seen_all else form.revision,
+            is_quiet=form.then == "autosave",
+            beside=_beside(session, environment, form.beside),
+        )
+    kept = f"&beside={form.beside}" if form.beside else ""
+    return see_other(f"/environments/{environment.name}/edit?file={form.path}{kept}", "The draft is saved.")
+
+
+def _refused(
+    request: Request, session: Session, environment: Environment, form: EditedFile, text: str, error: AppError
+) -> Response:
+    """The page again with what was typed, and how it differs from what is stored."""
+    draft = queries.get_draft(session, environment)
+    session.refresh(draft)
+    message = error.message
+    if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
+        message = " ".join([message, *error.fields.values()])
+    conflict = None
+    if isinstance(error, drafts.DraftChanged):
+        files = drafts.package_of(draft)
+        stored = {form.path: files[form.path]} if form.path in files else {}
+        conflict = next(iter(diff_files(stored, {form.path: text})), None)
+    return _edit_page(
+        request,
+        session,
+        environment,
+        draft,
+        form.path,
+        text=text,
+        mark=form.mark,
+        notes=form.notes,
+        is_checking=form.check,
+        is_regrading=form.regrade,
+        message=message,
+        conflict=conflict,
+        status=error.status,
+        beside=_beside(session, environment, form.beside),
+    )
+
+
+def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> Beside | None:
+    if rollout_id is None:
+        return None
+    rollout = rollout_of(session, environment, rollout_id, with_messages=True)
+    run, task = rollout.run, rollout.group.task
+    entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
+    return Beside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+
+
+def _edit_page(
+    request: Request,
+    session: Session,
+    environment: Environment,
+    draft: EnvironmentDraft,
+    path: str,
+    *,
+    text: str | None = None,
+    mark: str | None = None,
+    notes: str = "",
+    is_checking: bool = True,
+    is_regrading: bool | None = None,
+    message: str = "",
+    conflict: FileDiff | None = None,
+    revision: int | None = None,
+    is_quiet: bool = False,
+    status: int = 200,
+    beside: Beside | None = None,
+) -> HTMLResponse:
+    actor = current_actor(request)
+    person_id = actor.person_id if actor and not is_quiet else None
+    files, generated = drafts.package_of(draft), generated_files(draft.files)
+    validation: Validation = validate_package(files, environment.name)
+    stored = files.get(path, "")
+    versions = queries.versions_of(session, environment)
+    context = EditPage(
+        environment=environment,
+        draft=draft,
+        editor=queries.person_name(session, draft.updated_by),
+        path=path,
+        text=stored if text is None else text,
+        mark=drafts.text_mark(stored) if mark is None else mark,
+        revision=draft.revision if revision is None else revision,
+        mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
+        notes=notes,
+        is_checking=is_checking,
+        is_regrading=beside is not None if is_regrading is None else is_regrading,
+        problems=validation.problems,
+        problem_counts=Counter(problem.path for problem in validation.problems),
+        manifest=validation.manifest,
+        tree=file_tree(draft.files),
+        generated=sorted(generated),
+        sources=column_sources(validation.manifest.columns, files) if validation.manifest else (),
+        lost=functions_without_column(validation.manifest.columns, files) if validation.manifest else (),
+        trial=trials.trial_view(session, draft, person_id, validation.manifest) if person_id else None,
+        stored_mark=drafts.text_mark(stored),
+        versions=versions[:SHOWN_VERSIONS],
+        newest=versions[0].version.number if versions else None,
+        message=message,
+        conflict=conflict,
+        is_quiet=is_quiet,
+        beside=beside,
+    )
+    return page(request, "environments/edit.html", context, block="partial", status=status)

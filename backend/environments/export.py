@@ -1,0 +1,130 @@
+"""A package as a complete OpenEnv one that runs by itself: what the author wrote, and whatever that lacks.
+
+Nothing that is there is changed, except that a manifest without `validation:` gets one, which `openenv validate` wants.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+
+import yaml
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.packages import MANIFEST_PATH
+from backend.domain.yaml_text import read_yaml
+from backend.environments.scaffold import SCAFFOLD, fill, requirements_of
+from backend.environments.validation import parse_python
+from backend.settings import PROJECT_ROOT
+
+PARTS = PROJECT_ROOT / "workers" / "library" / "exported"
+SANDBOX = PROJECT_ROOT / "proctor_sandbox"
+
+
+def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
+    """All files of the export, text by path."""
+    whole = dict(files)
+    if "validation" not in (read_yaml(files[MANIFEST_PATH]) or {}):
+        whole[MANIFEST_PATH] = files[MANIFEST_PATH].rstrip() + "\n" + _validation(manifest)
+    for path, text in _missing(files, manifest).items():
+        whole.setdefault(path, text)
+    whole["README.md"] = _with_front_matter(whole["README.md"], manifest)
+    return whole
+
+
+def for_space(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
+    """The same as a Space of the Hub takes it: its Dockerfile stands at the top."""
+    whole = complete_package(files, manifest)
+    whole.setdefault("Dockerfile", whole["server/Dockerfile"])
+    return whole
+
+
+def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
+    """What an OpenEnv package has, for the parts that an author may have left out."""
+    words = {
+        "__NAME__": manifest.name,
+        "__CLASS__": "".join(part.capitalize() for part in manifest.name.split("_")),
+        "__TITLE__": manifest.name.replace("_", " ").capitalize(),
+        "__DESCRIPTION__": _plain(manifest.description) or "An OpenEnv environment",
+        "__APP__": manifest.app,
+        "__PORT__": str(manifest.port),
+    }
+    parts = {path: fill((PARTS / name).read_text("utf-8"), words) for path, name in _PARTS.items()}
+    parts |= {path: (SCAFFOLD / path).read_text("utf-8") for path in (".dockerignore", "server/Dockerfile")}
+    if "inference.py" in files:
+        del parts["inference_words.py"]
+    if any(path.endswith("Dockerfile") for path in files):
+        del parts["server/Dockerfile"]
+        parts["server/Dockerfile"] = files.get("server/Dockerfile") or files["Dockerfile"]
+    parts["server/requirements.txt"] = requirements_of(files.get("pyproject.toml", ""))
+    module, _, attribute = manifest.app.partition(":")
+    if manifest.app != "server.app:app" and module != "server.app":
+        parts["server/app.py"] = f'"""The server."""\n\nfrom {module} import {attribute or "app"} as app\n'
+        parts["server/__init__.py"] = ""
+    if _needs_sandbox(files):
+        parts |= {f"proctor_sandbox/{path.name}": path.read_text("utf-8") for path in sorted(SANDBOX.glob("*.py"))}
+    return parts
+
+
+_PARTS = {
+    "inference.py": "inference.py",
+    "inference_words.py": "inference_words.py",
+    "client.py": "client.txt",
+    "README.md": "readme.txt",
+    "pyproject.toml": "pyproject.txt",
+}
+
+
+def _plain(text: str) -> str:
+    """One line that may stand between quotes."""
+    return re.sub(r'[\\"\x00-\x1f]+', " ", text).strip()[:300]
+
+
+def _validation(manifest: Manifest) -> str:
+    episode, resources = manifest.proctor.episode, manifest.proctor.resources
+    network = "no-network" if resources.network == "none" else "public"
+    ranges = [(column.weight, column.range) for column in manifest.columns]
+    bounds = [sorted(weight * end for end in limits) for weight, limits in ranges if limits]
+    known = len(bounds) == len(ranges)
+    low, high = (sum(each[0] for each in bounds), sum(each[1] for each in bounds)) if known else (0.0, 1.0)
+    block = {
+        "reward": {"range": [round(low, 9), round(high, 9)], "oracle_tolerance": 0.0, "floor_margin": 0.1},
+        "resources": {
+            "cpu": float(resources.cpus),
+            "memory_mb": resources.memory_mb,
+            "disk_mb": 512,
+            "episode_timeout_s": min(float(episode.episode_timeout_seconds), 3600.0),
+        },
+        "capabilities": {
+            "verifier": {"kind": "reward_channel"},
+            "declared_task_count": {"train": manifest.proctor.tasks.train, "heldout": manifest.proctor.tasks.heldout},
+        },
+        "types": {"tags": ["multi-turn" if episode.max_turns > 1 else "single-turn"]},
+        "network": {"mode": network},
+    }
+    return yaml.safe_dump({"validation": block}, sort_keys=False)
+
+
+def _with_front_matter(readme: str, manifest: Manifest) -> str:
+    """What the Hub reads first."""
+    if readme.startswith("---\n"):
+        return readme
+    title = manifest.name.replace("_", " ").capitalize()
+    front = {"title": title, "sdk": "docker", "app_port": manifest.port, "tags": ["openenv"]}
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{readme}"
+
+
+def _needs_sandbox(files: Mapping[str, str]) -> bool:
+    """Does its code run programs that a model wrote?"""
+    return any(_imports_sandbox(text) for path, text in files.items() if path.endswith(".py"))
+
+
+def _imports_sandbox(text: str) -> bool:
+    tree = parse_python("", text)
+    if not isinstance(tree, ast.Module):
+        return False
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        if any(name.partition(".")[0] == "proctor_sandbox" for name in names):
+            return True
+    return False

@@ -1,0 +1,225 @@
+"""Imports: a foreign package is taken in, looked at by a job, and becomes an environment when its author says so."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload, undefer
+
+from backend.core.events import announce, import_topic
+from backend.core.queue import enqueue
+from backend.domain.environments.foreign import PackageKind
+from backend.domain.environments.import_report import ImportReport
+from backend.domain.environments.manifest import ManifestInvalid, Problem, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid
+from backend.domain.environments.prompts import render_observation, render_system
+from backend.domain.environments.proposals import propose
+from backend.domain.environments.tools import ToolsUnusable, read_tools
+from backend.domain.vocabulary import Queue, RunStatus
+from backend.environments import service
+from backend.environments.import_intake import GIT, REMOTE, Wishes, probe_manifest, take_in, understand
+from backend.environments.import_package import environment_name, write_manifest
+from backend.environments.import_sources import checked_url
+from backend.environments.tables import Environment, EnvironmentImport
+from backend.errors import Conflict, InvalidInput, NotFound
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+IMPORT_JOB = "environments.import"
+MAX_SHOWN = 50
+
+
+class ImportNotReady(Conflict):
+    """The package is still being looked at."""
+
+
+class AlreadyImported(Conflict):
+    """This import has become an environment already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a model would see with this block, as far as it can be told."""
+
+    problems: list[Problem]
+    system: str = ""
+    user: str = ""
+    error: str = ""
+
+
+def import_files(
+    session: Session, actor: Actor, files: Mapping[str, bytes], *, folder: str, source: str, wishes: Wishes
+) -> EnvironmentImport:
+    """Queue the look at a package whose files are here. Raises InvalidInput for what cannot be one."""
+    try:
+        ready, report = understand(files, folder, wishes)
+    except PackageInvalid as error:
+        raise _refused(error) from error
+    row = _row(actor, ready.name, str(ready.kind), source)
+    take_in(row, ready, report)
+    return _queue(session, actor, row, {})
+
+
+def import_repository(session: Session, actor: Actor, url: str, reference: str, wishes: Wishes) -> EnvironmentImport:
+    """Queue the clone of a repository, and the look at it."""
+    try:
+        url = checked_url(url)
+    except PackageInvalid as error:
+        raise _refused(error) from error
+    name = environment_name(
+        wishes.name or wishes.path.rpartition("/")[2] or url.rpartition("/")[2].removesuffix(".git")
+    )
+    row = _row(actor, name or "imported", GIT, f"{url}{'@' + reference if reference else ''} {wishes.path}".strip())
+    return _queue(session, actor, row, {"url": url, "reference": reference, "wishes": _as_json(wishes)})
+
+
+def import_server(session: Session, actor: Actor, url: str, wishes: Wishes) -> EnvironmentImport:
+    """Queue the look at a server that somebody else runs."""
+    try:
+        url = checked_url(url)
+    except PackageInvalid as error:
+        raise _refused(error) from error
+    name = environment_name(wishes.name or url.partition("://")[2])
+    manifest = {"spec_version": 1, "name": name, "type": "space", "runtime": "fastapi", "app": "server.app:app"}
+    readme = f"# {name}\n\nThis environment is a server that somebody else runs, at {url}. It has no code here.\n"
+    row = _row(actor, name, REMOTE, url)
+    row.manifest, row.files = manifest, {MANIFEST_PATH: probe_manifest(manifest, url), "README.md": readme}
+    row.report = ImportReport(kind=REMOTE, name=name).model_dump(mode="json")
+    return _queue(session, actor, row, {"url": url})
+
+
+# reading
+
+
+def get_import(session: Session, import_id: uuid.UUID, *, with_files: bool = False) -> EnvironmentImport:
+    options = [joinedload(EnvironmentImport.environment), joinedload(EnvironmentImport.creator)]
+    if with_files:
+        options.append(undefer(EnvironmentImport.files))
+    statement = select(EnvironmentImport).where(EnvironmentImport.id == import_id).options(*options)
+    row = session.scalars(statement).one_or_none()
+    if row is None:
+        raise NotFound("There is no such import.")
+    return row
+
+
+def recent_imports(session: Session) -> list[EnvironmentImport]:
+    """The newest first."""
+    statement = (
+        select(EnvironmentImport)
+        .options(joinedload(EnvironmentImport.environment), joinedload(EnvironmentImport.creator))
+        .order_by(EnvironmentImport.created_at.desc(), EnvironmentImport.id.desc())
+        .limit(MAX_SHOWN)
+    )
+    return list(session.scalars(statement))
+
+
+def report_of(row: EnvironmentImport) -> ImportReport:
+    return ImportReport.model_validate(row.report)
+
+
+def preview(row: EnvironmentImport) -> Preview:
+    """What is wrong with the block, and the prompt that it makes of what was seen."""
+    try:
+        manifest = read_manifest(write_manifest(row.manifest, row.block))
+    except ManifestInvalid as error:
+        above = write_manifest(row.manifest, "").count("\n") + 1
+        return Preview([Problem(found.message, found.path, max(1, found.line - above)) for found in error.problems])
+    agent, report = manifest.proctor.agent, report_of(row)
+    try:
+        listed = agent.action.tools
+        tools = read_tools(report.opening.get(listed) or []) if isinstance(listed, str) else tuple(listed or ())
+        user = render_observation(agent.observation, report.opening)
+        return Preview([], render_system(agent, tools), user)
+    except (ValueError, ToolsUnusable) as error:
+        return Preview([], agent.system, "", str(error))
+
+
+# what the author decides
+
+
+def map_columns(session: Session, actor: Actor, row: EnvironmentImport, path: str) -> None:
+    """Take the columns from this dictionary of the observation, and propose the block anew; empty: from nowhere."""
+    _need_open(row)
+    report = report_of(row)
+    if path and path not in {found.path for found in report.breakdowns}:
+        raise InvalidInput(fields={"columns_from": "The report has no such dictionary."})
+    row.columns_from = path or None
+    row.block = propose(report, row.columns_from)
+    audit(session, actor, "import.edit", "import", row.id, columns_from=path)
+    session.flush()
+
+
+def save_block(session: Session, actor: Actor, row: EnvironmentImport, block: str) -> None:
+    _need_open(row)
+    if row.block != block:
+        row.block = block.replace("\r\n", "\n")
+        audit(session, actor, "import.edit", "import", row.id)
+        session.flush()
+
+
+def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, name: str = "") -> Environment:
+    """The environment with its draft: all files, and the manifest with the block as it stands."""
+    lock = select(EnvironmentImport.environment_id).where(EnvironmentImport.id == row.id).with_for_update()
+    row.environment_id = session.scalar(lock)  # two clicks at once make one environment
+    _need_open(row)
+    manifest = {**row.manifest, "name": name or row.name}
+    files = {**row.files, MANIFEST_PATH: write_manifest(manifest, row.block)}
+    environment = service.create_environment(session, actor, manifest["name"], files)
+    row.environment_id, row.name = environment.id, environment.name
+    audit(session, actor, "import.create", "import", row.id, environment=environment.name)
+    session.flush()
+    return environment
+
+
+def _need_open(row: EnvironmentImport) -> None:
+    if row.environment_id is not None:
+        raise AlreadyImported
+    if row.status is not RunStatus.COMPLETED or not row.files:
+        raise ImportNotReady("There is nothing to go on with: the package was not looked at to the end.")
+
+
+# rows
+
+
+def _row(actor: Actor, name: str, kind: str, source: str) -> EnvironmentImport:
+    if not name:
+        raise InvalidInput(fields={"name": "Give it a name: the package has none."})
+    return EnvironmentImport(
+        name=name, kind=kind, source=source[:2000], files={}, manifest={}, report={}, created_by=actor.person_id
+    )
+
+
+def _queue(session: Session, actor: Actor, row: EnvironmentImport, arguments: dict[str, Any]) -> EnvironmentImport:
+    row.phase = "waiting for a worker"
+    session.add(row)
+    session.flush()
+    audit(session, actor, "import.start", "import", row.id, name=row.name, source=row.source)
+    enqueue(session, IMPORT_JOB, queue=Queue.CPU, arguments={"import_id": str(row.id), **arguments})
+    announce(session, import_topic(row.id))
+    return row
+
+
+def _as_json(wishes: Wishes) -> dict[str, Any]:
+    return {
+        "name": wishes.name,
+        "path": wishes.path,
+        "requires": list(wishes.requires),
+        "variables": dict(wishes.variables),
+    }
+
+
+def _refused(error: PackageInvalid) -> InvalidInput:
+    message = str(error)
+    return InvalidInput(f"{message[0].upper()}{message[1:]}.", {"package": message})
+
+
+KINDS = {
+    str(PackageKind.OPENENV): "OpenEnv package",
+    str(PackageKind.VERIFIERS_V0): "verifiers environment (load_environment)",
+    str(PackageKind.VERIFIERS_V1): "verifiers taskset (v1)",
+    GIT: "git repository",
+    REMOTE: "running server",
+}
+"""In words for a person."""

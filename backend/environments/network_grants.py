@@ -1,0 +1,94 @@
+"""The network of a version's servers: what its manifest asks for, and the grant that an administrator may give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.domain.environments.manifest import Manifest, NetworkSpec
+from backend.domain.network import NetworkRule
+from backend.environments.tables import EnvironmentVersion, NetworkGrant
+from backend.errors import Conflict
+from backend.settings import get_settings
+from backend.team.tables import Person
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+
+class AsksForNoNetwork(Conflict):
+    """This version asks for no network: there is nothing to grant."""
+
+
+class NetworkIsClosed(Conflict):
+    """Whoever runs this machine closed the network to all environments (PROCTOR_ALLOW_NETWORK=none)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkState:
+    hosts: Sequence[str]
+    """What the manifest asks for; empty: nothing."""
+    is_open: bool = False
+    """Its servers get the network."""
+    is_granted: bool = False
+    """By an administrator, who may withdraw it."""
+    granted_by: str | None = None
+    granted_at: datetime | None = None
+    is_closed: bool = False
+    """The operator lets nobody have one."""
+
+    @property
+    def words(self) -> str:
+        if not self.hosts:
+            return "none"
+        if self.is_closed:
+            return "asked for, but closed by whoever runs this machine"
+        return "granted" if self.is_open else "not granted"
+
+
+def network_state(session: Session, version: EnvironmentVersion) -> NetworkState:
+    asked = Manifest.model_validate(version.manifest).proctor.resources.network
+    if not isinstance(asked, NetworkSpec):
+        return NetworkState(())
+    rule = NetworkRule.read(get_settings().allow_network)
+    statement = select(NetworkGrant, Person.name).outerjoin(Person, Person.id == NetworkGrant.granted_by)
+    found = session.execute(statement.where(NetworkGrant.content_hash == version.content_hash)).one_or_none()
+    grant, granter = found or (None, None)
+    return NetworkState(
+        hosts=asked.hosts,
+        is_open=rule.allows(version.content_hash, is_granted=grant is not None),
+        is_granted=grant is not None,
+        granted_by=granter,
+        granted_at=grant.created_at if grant else None,
+        is_closed=rule.is_closed,
+    )
+
+
+def grant_network(session: Session, actor: Actor, version: EnvironmentVersion, environment: str) -> NetworkState:
+    """Let the servers of exactly this content reach the network. Granted twice is granted."""
+    state = network_state(session, version)
+    if not state.hosts:
+        raise AsksForNoNetwork
+    if state.is_closed:
+        raise NetworkIsClosed
+    if not state.is_granted:
+        session.add(NetworkGrant(content_hash=version.content_hash, granted_by=actor.person_id))
+        session.flush()
+        _audit(session, actor, "environment.grant_network", version, environment)
+    return network_state(session, version)
+
+
+def withdraw_network(session: Session, actor: Actor, version: EnvironmentVersion, environment: str) -> NetworkState:
+    """From the next lease on; what plays now goes on to its end."""
+    grant = session.get(NetworkGrant, version.content_hash)
+    if grant is not None:
+        session.delete(grant)
+        session.flush()
+        _audit(session, actor, "environment.withdraw_network", version, environment)
+    return network_state(session, version)
+
+
+def _audit(session: Session, actor: Actor, action: str, version: EnvironmentVersion, environment: str) -> None:
+    hosts = version.manifest["proctor"]["resources"]["network"]["hosts"]
+    audit(session, actor, action, "version", version.id, environment=environment, version=version.number, hosts=hosts)

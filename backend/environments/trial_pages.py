@@ -1,0 +1,139 @@
+"""The "try it" panel of the editor: the draft as it is saved, played with one's own replies; and news of the draft."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.core.events import draft_topic, trial_topic
+from backend.domain.environments.manifest import Manifest
+from backend.environments import drafts, queries, trials
+from backend.environments.action_form import reply_of_form
+from backend.environments.requests import ChosenTask
+from backend.environments.tables import Environment, EnvironmentDraft
+from backend.environments.trials import TrialView
+from backend.environments.validation import validate_package
+from backend.errors import InvalidInput
+from backend.web.dependencies import Author, SessionDep
+from backend.web.form_data import SentForm, read_form
+from backend.web.identity import Actor
+from backend.web.page import page, render_block, see_other, wants_block
+from backend.web.streams import live
+
+router = APIRouter()
+TEMPLATE = "environments/edit.html"
+
+
+def topics_of(session: SessionDep, actor: Author, name: str) -> tuple[str, str]:
+    """Found before the stream begins, which itself holds no transaction."""
+    environment = queries.get_environment(session, name)
+    return draft_topic(environment.id), trial_topic(environment.id, actor.person_id)
+
+
+Topics = Annotated[tuple[str, str], Depends(topics_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class TryPage:
+    """What the blocks need that change by themselves."""
+
+    environment: Environment
+    draft: EnvironmentDraft
+    editor: str | None
+    manifest: Manifest | None
+    trial: TrialView | None
+    path: str
+    stored_mark: str
+    """Of the open file as it is stored now; empty when it is gone."""
+
+
+@router.get("/environments/{name}/edit/events", response_class=EventSourceResponse)
+async def draft_events(
+    request: Request, actor: Author, topics: Topics, name: str, file: str = ""
+) -> AsyncIterator[ServerSentEvent]:
+    """Answers of the trial, and whether the open file was saved elsewhere."""
+
+    def render(session: Session) -> dict[str, str]:
+        context = _context(session, actor, name, file)
+        return {block: render_block(request, TEMPLATE, block, context) for block in ("try_panel", "draft_news")}
+
+    async for event in live(request, topics, render):
+        yield event
+
+
+@router.post("/environments/{name}/try", response_class=HTMLResponse)
+def reset_trial(
+    request: Request,
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    form: Annotated[ChosenTask, Depends(read_form(ChosenTask))],
+) -> Response:
+    """Begin anew; what is left open of the task is drawn at random."""
+    trials.reset_trial(session, actor, queries.get_environment(session, name), form)
+    return _answer(request, session, actor, name)
+
+
+@router.post("/environments/{name}/try/act", response_class=HTMLResponse)
+def act(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
+    """A whole reply (`reply`), or an action by its fields, put into the words of a model."""
+    environment = queries.get_environment(session, name)
+    trials.act(session, actor, environment, _reply(session, actor, environment, sent))
+    return _answer(request, session, actor, name)
+
+
+@router.post("/environments/{name}/try/back", response_class=HTMLResponse)
+def take_back(request: Request, session: SessionDep, actor: Author, name: str) -> Response:
+    trials.take_back(session, actor, queries.get_environment(session, name))
+    return _answer(request, session, actor, name)
+
+
+@router.post("/environments/{name}/try/replay", response_class=HTMLResponse)
+def replay(request: Request, session: SessionDep, actor: Author, name: str) -> Response:
+    """The same task and replies on what is saved now."""
+    trials.replay(session, actor, queries.get_environment(session, name))
+    return _answer(request, session, actor, name)
+
+
+@router.post("/environments/{name}/try/script", response_class=HTMLResponse)
+def follow_script(request: Request, session: SessionDep, actor: Author, name: str, sent: SentForm) -> Response:
+    """A script of the environment plays on to the end."""
+    trials.follow_script(session, actor, queries.get_environment(session, name), sent.get("script", "gold")[:40])
+    return _answer(request, session, actor, name)
+
+
+def _reply(session: Session, actor: Actor, environment: Environment, sent: Mapping[str, str]) -> str:
+    if "reply" in sent:
+        return sent["reply"]
+    draft = queries.get_draft(session, environment)
+    manifest = validate_package(draft.files, environment.name).manifest
+    view = trials.trial_view(session, draft, actor.person_id, manifest)
+    if manifest is None or view is None:
+        raise InvalidInput(fields={"reply": "Reset the draft with a task first."})
+    return reply_of_form(manifest.proctor.agent.action, view.fields, sent)
+
+
+def _answer(request: Request, session: Session, actor: Actor, name: str) -> Response:
+    if not wants_block(request):
+        return see_other(f"/environments/{name}/edit#try-panel")
+    return page(request, TEMPLATE, _context(session, actor, name, ""), block="try_partial")
+
+
+def _context(session: Session, actor: Actor, name: str, path: str) -> TryPage:
+    environment = queries.get_environment(session, name)
+    draft = queries.get_draft(session, environment)
+    files = drafts.package_of(draft)
+    manifest = validate_package(files, environment.name).manifest
+    return TryPage(
+        environment=environment,
+        draft=draft,
+        editor=queries.person_name(session, draft.updated_by),
+        manifest=manifest,
+        trial=trials.trial_view(session, draft, actor.person_id, manifest),
+        path=path,
+        stored_mark=drafts.text_mark(files[path]) if path in files else "",
+    )

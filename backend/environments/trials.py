@@ -1,0 +1,174 @@
+"""Trying a draft: reset it with a task, act, see the columns. One trial a person; nothing of it becomes a rollout."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import Session, undefer
+
+from backend.core.events import announce, trial_topic
+from backend.core.queue import enqueue
+from backend.domain.environments.manifest import Manifest
+from backend.domain.ids import new_id
+from backend.domain.vocabulary import Queue, RolloutStatus
+from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
+from backend.environments.play import choose_task, plain_reply
+from backend.environments.queries import get_draft
+from backend.environments.requests import ChosenTask
+from backend.environments.tables import DraftTrial, Environment, EnvironmentDraft
+from backend.environments.validation import validate_package
+from backend.errors import Conflict, InvalidInput
+from backend.web.identity import Actor
+from backend.web.transcripts import Entry, transcript_of
+
+TRY_JOB = "environments.try"
+
+
+class NothingToTry(Conflict):
+    """Reset the draft with a task first."""
+
+
+class DraftCannotBeTried(InvalidInput):
+    """The draft has problems; mend them first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialView:
+    """What the panel shows."""
+
+    trial: DraftTrial
+    is_stale: bool
+    """The draft was saved since it answered."""
+    text: str
+    """What a model would read now; empty when the episode is over."""
+    observation: Mapping[str, Any]
+    entries: Sequence[Entry]
+    columns: Sequence[tuple[str, float, float]]
+    """(name, value so far, weight)"""
+    choices: Sequence[Choice]
+    fields: Sequence[ActionField]
+    scripts: Sequence[str]
+
+    @property
+    def error(self) -> str:
+        return str(self.trial.answer.get("error", ""))
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.trial.answer.get("status") == RolloutStatus.COMPLETED)
+
+    @property
+    def turns(self) -> int:
+        return len(self.trial.answer.get("steps", ()))
+
+
+def reset_trial(session: Session, actor: Actor, environment: Environment, chosen: ChosenTask) -> None:
+    """Begin anew on this task; what is left open of it is drawn at random."""
+    manifest = _manifest(environment, get_draft(session, environment))
+    task = choose_task(manifest, chosen.split, level=chosen.level, index=chosen.index, seed=chosen.seed)
+    told = {"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed}
+    row = {"id": new_id(), "environment_id": environment.id, "person_id": actor.person_id, "revision": 1}
+    row |= {"is_waiting": False, "task": {}, "replies": [], "draft_revision": 0, "answer": {}}
+    session.execute(insert(DraftTrial).values(row).on_conflict_do_nothing())
+    trial = _locked(session, actor, environment)
+    trial.task, trial.answer = told, {}
+    _ask(session, environment, trial, [])
+
+
+def act(session: Session, actor: Actor, environment: Environment, reply: str) -> None:
+    trial = _locked(session, actor, environment)
+    _ask(session, environment, trial, [*_played(trial), plain_reply(reply)])
+
+
+def take_back(session: Session, actor: Actor, environment: Environment) -> None:
+    trial = _locked(session, actor, environment)
+    _ask(session, environment, trial, _played(trial)[:-1])
+
+
+def replay(session: Session, actor: Actor, environment: Environment) -> None:
+    """The same task and replies on the draft as it is saved now."""
+    trial = _locked(session, actor, environment)
+    _ask(session, environment, trial, trial.replies)
+
+
+def follow_script(session: Session, actor: Actor, environment: Environment, script: str) -> None:
+    """A script of the environment plays on to the end."""
+    trial = _locked(session, actor, environment)
+    _ask(session, environment, trial, _played(trial), script=script)
+
+
+def find_trial(session: Session, environment_id: uuid.UUID, person_id: uuid.UUID) -> DraftTrial | None:
+    statement = select(DraftTrial).where(DraftTrial.environment_id == environment_id, DraftTrial.person_id == person_id)
+    return session.scalars(statement.options(undefer(DraftTrial.answer))).one_or_none()
+
+
+def trial_view(
+    session: Session, draft: EnvironmentDraft, person_id: uuid.UUID, manifest: Manifest | None
+) -> TrialView | None:
+    """None where nothing was tried yet. `manifest`: the draft's, where it can be read."""
+    trial = find_trial(session, draft.environment_id, person_id)
+    if trial is None or not trial.task:
+        return None
+    answer = trial.answer
+    messages, steps = list(answer.get("messages", ())), answer.get("steps", [])
+    is_open = bool(messages) and messages[-1]["role"] == "user"
+    text = str(messages.pop()["content"]) if is_open else ""
+    taken = [step["observation"] for step in steps if step["action"] is not None]
+    observation = taken[-1] if taken else answer.get("opening", {})
+    columns = [(name, value, weight) for name, value, weight in answer.get("columns", ())]
+    spec = manifest.proctor.agent.action if manifest else None
+    return TrialView(
+        trial=trial,
+        is_stale=trial.draft_revision != draft.revision and not trial.is_waiting,
+        text=text,
+        observation=observation,
+        entries=transcript_of(messages, steps, [row[0] for row in columns], weights=[row[2] for row in columns]),
+        columns=columns,
+        choices=legal_choices(spec, observation) if spec and is_open else (),
+        fields=action_fields(spec, answer.get("action_schema", {}), answer.get("opening", {}) | observation)
+        if spec and is_open
+        else (),
+        scripts=manifest.proctor.scripts if manifest else (),
+    )
+
+
+def _manifest(environment: Environment, draft: EnvironmentDraft) -> Manifest:
+    validation = validate_package(draft.files, environment.name)
+    if validation.manifest is None or validation.problems:
+        first = validation.problems[0]
+        where = f"{first.path} line {first.line}: " if first.path else ""
+        raise DraftCannotBeTried(f"The draft cannot be tried yet. {where}{first.key} {first.message}.")
+    return validation.manifest
+
+
+def _locked(session: Session, actor: Actor, environment: Environment) -> DraftTrial:
+    statement = select(DraftTrial).where(
+        DraftTrial.environment_id == environment.id, DraftTrial.person_id == actor.person_id
+    )
+    trial = session.scalars(statement.options(undefer(DraftTrial.answer)).with_for_update()).one_or_none()
+    if trial is None:
+        raise NothingToTry
+    return trial
+
+
+def _ask(session: Session, environment: Environment, trial: DraftTrial, replies: list[str], script: str = "") -> None:
+    """Write what is wanted and queue the job that finds it there. An older question is forgotten."""
+    _manifest(environment, get_draft(session, environment))
+    trial.replies = replies
+    trial.revision += 1
+    trial.is_waiting = True
+    trial.updated_at = datetime.now(UTC)
+    session.flush()
+    arguments = {"trial_id": str(trial.id), "revision": trial.revision, "script": script}
+    enqueue(session, TRY_JOB, queue=Queue.CPU, arguments=arguments)
+    announce(session, trial_topic(environment.id, trial.person_id))
+
+
+def _played(trial: DraftTrial) -> list[str]:
+    if not trial.task:
+        raise NothingToTry
+    return [str(step["reply"]) for step in trial.answer.get("steps", ())]

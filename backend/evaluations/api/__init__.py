@@ -1,1 +1,0 @@
-"""The JSON API of policies, runs, rollouts, results and judges."""

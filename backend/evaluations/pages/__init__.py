@@ -1,1 +1,0 @@
-"""The routes by page; `backend.evaluations.routes` mounts them."""

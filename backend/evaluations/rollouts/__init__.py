@@ -1,1 +1,0 @@
-"""Rollouts of a run as lists: the filter language, order, columns, saved views."""

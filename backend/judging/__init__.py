@@ -1,1 +1,0 @@
-"""Judging by people: the queue of flags, verdicts and their consequences."""

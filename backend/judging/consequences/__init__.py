@@ -1,1 +1,0 @@
-"""What follows from verdicts: fixtures, corrected curves, the best checkpoint. Routes apart, free of the web."""

@@ -1,0 +1,93 @@
+"""What people are told: notices, where they are sent, each sending, and who has read what."""
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint, func, text, true
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.notifications.notices import DeliveryStatus, DestinationKind, NoticeKind
+
+if TYPE_CHECKING:
+    from backend.runs.tables import Run
+
+
+class Notice(Base):
+    """One piece of news. Its row is written in the transaction of what it tells of."""
+
+    __tablename__ = "notices"
+    __table_args__ = (Index("ix_notices_created_at_id", "created_at", "id"),)
+
+    id: Mapped[Id]
+    kind: Mapped[NoticeKind] = mapped_column(text_enum(NoticeKind))
+    title: Mapped[str] = mapped_column(String(200))
+    text: Mapped[str] = mapped_column(Text)
+    path: Mapped[str] = mapped_column(String(500))
+    """The page about it, on this installation: `/runs/…`."""
+    run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
+    evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[CreatedAt]
+
+    run: Mapped["Run | None"] = relationship(lazy="raise")
+
+
+class NoticeRead(Base):
+    """Somebody has read a notice."""
+
+    __tablename__ = "notice_reads"
+
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), primary_key=True)
+    notice_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("notices.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    read_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class NoticeDestination(Base):
+    """Where an administrator has notices sent."""
+
+    __tablename__ = "notice_destinations"
+
+    id: Mapped[Id]
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    kind: Mapped[DestinationKind] = mapped_column(text_enum(DestinationKind))
+    kinds: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Which kinds of notices go there; empty: all."""
+    configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """webhook: {url}. email: {host, port, security, user, sender, recipients}."""
+    secret: Mapped[bytes | None] = mapped_column(LargeBinary)
+    """The signing secret or the password, encrypted and bound to the address. Write-only."""
+    is_enabled: Mapped[bool] = mapped_column(default=True, server_default=true())
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+
+
+class NoticeDelivery(Base):
+    """One notice on its way to one destination."""
+
+    __tablename__ = "notice_deliveries"
+    __table_args__ = (
+        UniqueConstraint("notice_id", "destination_id"),
+        Index("ix_notice_deliveries_due", "next_at", postgresql_where=text("status = 'waiting'")),
+        Index("ix_notice_deliveries_created_at_id", "created_at", "id"),
+    )
+
+    id: Mapped[Id]
+    notice_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("notices.id", ondelete="CASCADE"))
+    destination_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("notice_destinations.id", ondelete="CASCADE"), index=True
+    )
+    status: Mapped[DeliveryStatus] = mapped_column(text_enum(DeliveryStatus), default=DeliveryStatus.WAITING)
+    attempts: Mapped[int] = mapped_column(default=0)
+    next_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    """When a job for it is asked for again, if it still waits."""
+    error: Mapped[str | None] = mapped_column(Text)
+    """Why the last attempt failed, in words for a person."""
+    created_at: Mapped[CreatedAt]
+    delivered_at: Mapped[datetime | None]
+
+    notice: Mapped[Notice] = relationship(lazy="raise")
+    destination: Mapped[NoticeDestination] = relationship(lazy="raise")

@@ -1,0 +1,182 @@
+"""The decorator that declares an operation, and how a part of an address names a row."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from pydantic import BaseModel
+from sqlalchemy.orm import Session
+
+from backend.domain.vocabulary import Role
+from backend.web.audit import audit
+
+if TYPE_CHECKING:
+    from backend.web.identity import Actor
+
+F = TypeVar("F", bound=Callable[..., object])
+Row = TypeVar("Row")
+
+_ROUTE = re.compile(r"(GET|POST|PUT|PATCH|DELETE) (/\S*)")
+_SEGMENT = re.compile(r"{(\w+)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How a text names a row: in an address, a command's argument, a call of the client."""
+
+    find: Callable[[Session, str], object]
+    description: str
+
+
+_REFERENCES: dict[type, Reference] = {}
+
+
+def reference(
+    row: type[Row], description: str
+) -> Callable[[Callable[[Session, str], Row]], Callable[[Session, str], Row]]:
+    """Declare the function that finds a row by a text, such as an id or a name. It raises NotFound.
+
+    Operations with a parameter of that row's type then take that text in their address.
+    """
+
+    def declare(find: Callable[[Session, str], Row]) -> Callable[[Session, str], Row]:
+        _REFERENCES[row] = Reference(find, description)
+        return find
+
+    return declare
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A declared operation. `function` stays an ordinary function that pages and tests call as well."""
+
+    method: str
+    path: str
+    role: Role
+    function: Callable[..., object]
+    rows: Mapping[str, Reference]
+    """How each row in the address is found, by parameter."""
+    request: type[BaseModel] | None
+    """The type of the parameter `request`; None: it takes no input besides its address."""
+    result: object
+    command: str | None
+    status: int
+    noun: str
+    """The slice that it belongs to: the client's namespace and the tag in the API's description."""
+    is_tool: bool
+    poll: str | None
+    page: str | None
+    notice: str
+    audited: bool
+    plain: Sequence[str]
+    """Parameters in the address that are no rows."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the client's namespace: `create_grader` of `graders` is `create`."""
+        singular = self.noun.removesuffix("s")
+        words = [word for word in self.function.__name__.split("_") if word not in {self.noun, singular}]
+        return "_".join(words) or self.function.__name__
+
+    @property
+    def summary(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+    def run(self, session: Session, actor: Actor, arguments: Mapping[str, object]) -> object:
+        """Find the rows that the address names, call the function and record the change in the audit log."""
+        found = {name: rows.find(session, str(arguments[name])) for name, rows in self.rows.items()}
+        given = {name: value for name, value in arguments.items() if name not in self.rows}
+        result = self.function(session, actor, **found, **given)
+        if self.audited:
+            self._audit(session, actor, found, given.get("request"), result)
+        return result
+
+    def _audit(
+        self, session: Session, actor: Actor, found: Mapping[str, object], request: object, result: object
+    ) -> None:
+        """The row that the address names first, else the one that was made, with the request's short values."""
+        subject = next(iter(found.values()), result)
+        detail: dict[str, Any] = {}
+        if isinstance(request, BaseModel):
+            sent = request.model_dump(mode="json", exclude_unset=True)
+            detail = {key: value for key, value in sent.items() if _is_short(value)}
+        if name := getattr(subject, "name", None):
+            detail["name"] = name
+        singular = self.noun.removesuffix("s")
+        audit(session, actor, f"{singular}.{self.name}", singular, getattr(subject, "id", ""), **detail)
+
+
+_DECLARED: dict[Callable[..., object], Operation] = {}
+
+
+def operations_of(module: ModuleType) -> list[Operation]:
+    """The operations that a module declares, in its order."""
+    return [_DECLARED[each] for each in vars(module).values() if callable(each) and each in _DECLARED]
+
+
+def operation(
+    route: str,
+    *,
+    role: Role,
+    command: str | None = None,
+    noun: str | None = None,
+    status: int | None = None,
+    tool: bool = False,
+    poll: str | None = None,
+    page: str | None = None,
+    notice: str = "",
+    audited: bool | None = None,
+) -> Callable[[F], F]:
+    """Declare an operation: `@operation("POST /graders", role=Role.TRAINER, command="grader create")`.
+
+    The function takes a session, the actor, a row or value for each `{name}` in the route, and at most one `request`.
+
+    - `command`: the words of its command; the rows of its address are the command's arguments.
+    - `noun`: default: the package of the function.
+    - `status`: of a successful answer. Default: 200, or 204 if the function returns None.
+    - `tool`: offered to agents.
+    - `poll`: of a result that is a `Progress`: the address that shows it again, filled from the result's fields.
+    - `page`: the same address without `/api/v1` takes the request as an HTML form, and then shows this page with
+      `notice`; both are filled from the result's fields.
+    - `audited`: whether a call is recorded in the audit log. Default: unless it is a GET.
+    """
+    if not (parts := _ROUTE.fullmatch(route)):
+        raise ValueError(f"{route!r} is not a method and an address")
+    method, path = parts.groups()
+
+    def declare(function: F) -> F:
+        hints = get_type_hints(function)
+        result = hints.pop("return")
+        segments = _SEGMENT.findall(path)
+        rows = {name: _REFERENCES[hints[name]] for name in segments if hints[name] in _REFERENCES}
+        _DECLARED[function] = Operation(
+            method=method,
+            path=path,
+            role=role,
+            function=function,
+            rows=rows,
+            plain=[name for name in segments if name not in rows],
+            request=hints.get("request"),
+            result=result,
+            command=command,
+            status=status or (204 if result is type(None) else 200),
+            noun=noun or function.__module__.split(".")[1],
+            is_tool=tool,
+            poll=poll,
+            page=page,
+            notice=notice,
+            audited=method != "GET" if audited is None else audited,
+        )
+        return function
+
+    return declare
+
+
+def _is_short(value: object) -> bool:
+    return isinstance(value, bool | int | float | uuid.UUID) or (isinstance(value, str) and len(value) <= 200)

@@ -1,0 +1,118 @@
+"""`/mcp`: tools for agents over streamable HTTP, with an API token and the role of that token."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import httpx
+from fastapi import Depends, FastAPI, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope
+from starlette.types import Send as SendMessage
+
+from backend.domain.vocabulary import Role
+from backend.errors import NotAllowed
+from backend.operations.skill import read_skill
+from backend.web.api_description import describe
+from backend.web.dependencies import RequireRole, get_actor
+from backend.web.identity import Actor
+
+if TYPE_CHECKING:
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+    from backend.operations.tools import Context
+
+MAX_BODY_BYTES = 4 * 1024 * 1024
+_CALL_SECONDS = 60.0
+
+
+class RequireToken(RequireRole):
+    """An API token of any role, also a read-only one: each call of a tool is checked again as an ordinary request."""
+
+    async def __call__(self, request: Request, actor: Annotated[Actor, Depends(get_actor)]) -> Actor:
+        if not actor.is_token:
+            raise NotAllowed("Agents connect with an API token. Create one on the Account page.")
+        return actor
+
+
+class ToolServer:
+    """The MCP server of an app. It starts with the first request: its library is slow to import, and few need it."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._reset()
+
+    def _reset(self) -> None:
+        """As before the first request."""
+        self._starting, self._stopping = asyncio.Lock(), asyncio.Event()
+        self._manager: StreamableHTTPSessionManager | None = None
+        self._running: asyncio.Task[None] | None = None
+
+    async def manager(self) -> "StreamableHTTPSessionManager":
+        async with self._starting:
+            if self._manager is None:
+                from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+                from backend.operations.tools import make_server
+
+                server = make_server(describe(self._app), self._send, read_skill(), _role_of)
+                manager = StreamableHTTPSessionManager(
+                    server, json_response=True, stateless=True, max_request_body_size=MAX_BODY_BYTES
+                )
+                started = asyncio.Event()
+                self._running = asyncio.create_task(self._run(manager, started))
+                await started.wait()
+                self._manager = manager
+            return self._manager
+
+    async def _run(self, manager: "StreamableHTTPSessionManager", started: asyncio.Event) -> None:
+        """In one task from start to stop, as its task group needs."""
+        async with manager.run():
+            started.set()
+            await self._stopping.wait()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        if self._running is not None:
+            await self._running
+        self._reset()
+
+    async def _send(
+        self, context: "Context", method: str, path: str, query: dict[str, Any], body: dict[str, Any] | None
+    ) -> tuple[int, Any]:
+        """The operation's own request inside this process, with the caller's token."""
+        assert context.request is not None
+        headers = {"Authorization": context.request.headers["authorization"]}
+        transport = httpx.ASGITransport(self._app, raise_app_exceptions=False, client=context.request.client or ("", 0))
+        base_url = str(context.request.base_url)
+        async with httpx.AsyncClient(transport=transport, base_url=base_url, timeout=_CALL_SECONDS) as client:
+            answer = await client.request(method, path, params=query, json=body, headers=headers)
+        return answer.status_code, answer.json() if answer.content else None
+
+
+def _role_of(context: "Context") -> Role:
+    assert context.request is not None
+    actor: Actor = context.request.state.actor
+    return actor.role
+
+
+class _Delegated(Response):
+    """Hands the connection to the MCP server."""
+
+    def __init__(self, server: ToolServer) -> None:
+        super().__init__()
+        self._server = server
+
+    async def __call__(self, scope: Scope, receive: Receive, send: SendMessage) -> None:
+        await (await self._server.manager()).handle_request(scope, receive, send)
+
+
+def add_mcp(app: FastAPI) -> ToolServer:
+    """Add the route; stop the returned server when the app stops."""
+    server = ToolServer(app)
+    guard = RequireToken(Role.VIEWER)
+
+    @app.api_route("/mcp", methods=["GET", "POST", "DELETE"], include_in_schema=False)
+    async def mcp(_: Annotated[Actor, Depends(guard)]) -> Response:
+        return _Delegated(server)
+
+    return server

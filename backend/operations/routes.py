@@ -1,0 +1,145 @@
+"""The web's doors to the operations: JSON under `/api/v1`, and the forms of pages."""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from inspect import Parameter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Path, Query
+from fastapi import Request as HttpRequest
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel
+from starlette.responses import Response as HttpResponse
+
+from backend.operations.declaration import Operation
+from backend.operations.schemas import Progress
+from backend.web.dependencies import RequireRole, SessionDep
+from backend.web.form_data import parse_form
+from backend.web.identity import Actor
+from backend.web.page import see_other
+
+PREFIX = "/api/v1"
+_FIELD = re.compile(r"{(\w+)}")
+
+
+def json_router(operations: Iterable[Operation]) -> APIRouter:
+    """A route for each operation; longer literal addresses come before those with names in the same place."""
+    router = APIRouter(prefix=PREFIX)
+    for operation in sorted(operations, key=_specific_first):
+        router.add_api_route(
+            operation.path,
+            _endpoint(operation, _json_request(operation), functools.partial(_answer_json, operation)),
+            methods=[operation.method],
+            status_code=operation.status,
+            response_model=None if operation.status == 204 else operation.result,
+            name=operation.function.__name__,
+            operation_id=f"{operation.noun}.{operation.name}",
+            summary=operation.summary.split("\n")[0],
+            description=operation.summary,
+            tags=[operation.noun],
+            openapi_extra={"x-proctor": _extension(operation)},
+        )
+    return router
+
+
+def form_router(operations: Iterable[Operation]) -> APIRouter:
+    """For operations that name a page: a POST of the page's form calls them and shows that page."""
+    router = APIRouter(include_in_schema=False)
+    for operation in operations:
+        if operation.page is None:
+            continue
+        path = operation.path if operation.method == "POST" else f"{operation.path}/{_VERBS[operation.method]}"
+        router.add_api_route(
+            path,
+            _endpoint(operation, _form_request(operation), functools.partial(_answer_form, operation)),
+            methods=["POST"],
+            response_class=HTMLResponse,
+            name=f"{operation.function.__name__}_form",
+        )
+    return router
+
+
+_VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
+"""HTML forms know only POST, so that a change or deletion gets an address of its own."""
+
+
+def _endpoint(
+    operation: Operation, request: list[Parameter], answer: Callable[[object, dict[str, Any]], object]
+) -> Callable[..., object]:
+    """A function whose signature shows FastAPI what to read from the request and which role to check."""
+
+    def endpoint(session: SessionDep, actor: Actor, **arguments: Any) -> object:
+        return answer(operation.run(session, actor, arguments), arguments)
+
+    hints = inspect.signature(operation.function, eval_str=True).parameters
+    segments = [
+        _keyword(name, Annotated[str, Path(description=rows.description, max_length=200)])
+        for name, rows in operation.rows.items()
+    ] + [_keyword(name, hints[name].annotation) for name in operation.plain]
+    guard = _keyword("actor", Annotated[Actor, Depends(RequireRole(operation.role))])
+    session = _keyword("session", SessionDep)
+    endpoint.__signature__ = inspect.Signature([guard, session, *segments, *request])  # type: ignore[attr-defined]
+    endpoint.__doc__ = operation.summary
+    return endpoint
+
+
+def _json_request(operation: Operation) -> list[Parameter]:
+    if operation.request is None:
+        return []
+    source = Query() if operation.method in {"GET", "DELETE"} else Body()
+    return [_keyword("request", Annotated[operation.request, source])]
+
+
+def _form_request(operation: Operation) -> list[Parameter]:
+    if (model := operation.request) is None:
+        return []
+
+    async def read(request: HttpRequest) -> BaseModel:
+        return parse_form(model, await request.form())
+
+    return [_keyword("request", Annotated[model, Depends(read)])]
+
+
+def _answer_json(operation: Operation, result: object, arguments: dict[str, Any]) -> object:
+    return result
+
+
+def _answer_form(operation: Operation, result: object, arguments: dict[str, Any]) -> HttpResponse:
+    def fill(text: str) -> str:
+        return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
+
+    return see_other(fill(operation.page or "/"), fill(operation.notice))
+
+
+def _extension(operation: Operation) -> dict[str, Any]:
+    """What the command line, the client and agents need beyond OpenAPI."""
+    known = {
+        "role": operation.role.value,
+        "command": operation.command,
+        "tool": operation.is_tool or None,
+        "poll": operation.poll,
+        "notice": operation.notice or None,
+        "columns": getattr(_item_of(operation.result), "columns", None) or None,
+        "waits": _is_progress(operation.result) or None,
+    }
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def _item_of(result: object) -> object:
+    """Of a page of things, the thing."""
+    metadata = getattr(result, "__pydantic_generic_metadata__", None)
+    return metadata["args"][0] if metadata and metadata["args"] else result
+
+
+def _is_progress(result: object) -> bool:
+    return isinstance(result, type) and issubclass(result, Progress)
+
+
+def _specific_first(operation: Operation) -> list[tuple[bool, str]]:
+    return [(part.startswith("{"), part) for part in operation.path.split("/")]
+
+
+def _keyword(name: str, annotation: object) -> Parameter:
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation)

@@ -1,0 +1,70 @@
+"""The bases of what operations take and return. Free of the web, because workers use some of these models too."""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+R = TypeVar("R", bound="Response")
+
+
+class Request(BaseModel):
+    """The input of an operation: the body of a POST or PUT, the query of a GET, the options of its command.
+
+    A field's description is its help everywhere; its title is the label of its form field.
+    """
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ListRequest(Request):
+    """A request for one page of a list. The client and the command line page through the whole list."""
+
+    after: str | None = Field(None, max_length=500, description="The `next` of the page before.")
+    limit: int = Field(100, ge=1, le=500, description="Maximum number of items in this page.")
+
+
+class Response(BaseModel):
+    """The result of an operation."""
+
+    model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    """Fields that the command line shows in a table; empty: all of them."""
+
+    @classmethod
+    def of(cls: type[R], row: object) -> R:
+        """From a row or value with attributes of the same names."""
+        return cls.model_validate(row)
+
+
+class Progress(Response):
+    """The result of an operation that goes on after it has answered. Read it again until `is_finished`."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cli:
+    """How the command line spells a field of a request: `Annotated[str, Cli(argument=True)]`."""
+
+    argument: bool = False
+    """A positional argument instead of an option."""
+    option: str = ""
+    """Default: the field's name."""
+    aliases: tuple[str, ...] = ()
+    """Old spellings, which still work for one release."""
+    reads_file: bool = False
+    """`@FILE` reads the value from a file."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(schema) | {"x-cli": {name: value for name, value in asdict(self).items() if value}}

@@ -1,0 +1,9 @@
+"""The guide that teaches an agent to use Proctor: `docs/agents.md`."""
+
+from backend.settings import PROJECT_ROOT
+
+SKILL = PROJECT_ROOT / "docs" / "agents.md"
+
+
+def read_skill() -> str:
+    return SKILL.read_text(encoding="utf-8")

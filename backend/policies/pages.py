@@ -1,0 +1,206 @@
+"""/policies: what can act; adding, changing, testing and deleting."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
+from sqlalchemy.orm import Session
+
+from backend.checkpoints.tables import Checkpoint
+from backend.core.events import job_topic
+from backend.domain.vocabulary import PolicyKind
+from backend.policies import service as policies
+from backend.policies.connection_tests import ConnectionTest, newest_test, start_test
+from backend.policies.schemas import PRESETS, PolicyRequest, Preset
+from backend.policies.service import SCRIPTED
+from backend.policies.tables import Policy
+from backend.runs import queries
+from backend.runs.tables import Run
+from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.form_data import read_form
+from backend.web.page import page, render_block, see_other
+from backend.web.paging import After
+from backend.web.streams import END, live
+
+router = APIRouter()
+DETAIL = "policies/detail.html"
+MAX_CHOICES = 500
+"""Models of an endpoint that the page offers; the form takes any name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesPage:
+    """All policies by name, with how many runs each has."""
+
+    policies: Sequence[Policy]
+    run_counts: dict[uuid.UUID, int]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFormPage:
+    """The form for an endpoint or a script: blank, from a preset, or of a policy that is there."""
+
+    kind: str
+    scripts: dict[str, str]
+    presets: Sequence[Preset]
+    preset: Preset
+    policy: Policy | None
+    configuration: dict[str, Any]
+    models: Sequence[str] = ()
+    """What the endpoint listed when it was tested last."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyPage:
+    """One policy, its checkpoints and its newest runs."""
+
+    policy: Policy
+    checkpoints: Sequence[Checkpoint]
+    runs: Sequence[Run]
+    can_change: bool
+    can_delete: bool
+    test: ConnectionTest | None
+    test_models: list[tuple[str, str]]
+    """What may be chosen instead, as the form's options."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionBlock:
+    """What a live stream draws anew."""
+
+    policy: Policy
+    test: ConnectionTest | None
+    test_models: list[tuple[str, str]]
+    can_change: bool
+
+
+class AddForm(PolicyRequest):
+    """The page's form; its second button tests at once."""
+
+    test: bool = False
+
+
+class ModelForm(BaseModel):
+    model: Annotated[str, Field(min_length=1, max_length=200)]
+
+
+@router.get("/policies", response_class=HTMLResponse)
+def list_policies(request: Request, session: SessionDep, _: Viewer, after: After = None) -> HTMLResponse:
+    found = queries.policies(session, after=after)
+    counts = queries.run_counts(session, [policy.id for policy in found.items])
+    return page(request, "policies/list.html", PoliciesPage(found.items, counts, found.next))
+
+
+@router.get("/policies/new", response_class=HTMLResponse)
+def new_policy(request: Request, _: Trainer, kind: str = "openai_api", preset: str = "other") -> HTMLResponse:
+    chosen = next((each for each in PRESETS if each.key == preset), PRESETS[-1])
+    return page(request, "policies/new.html", PolicyFormPage(kind, SCRIPTED, PRESETS, chosen, None, {}))
+
+
+@router.post("/policies", response_class=HTMLResponse)
+def add_policy(session: SessionDep, actor: Trainer, form: Annotated[AddForm, Depends(read_form(AddForm))]) -> Response:
+    policy = policies.add_policy(session, actor, form)
+    if form.test and policy.kind is PolicyKind.OPENAI_API:
+        start_test(session, actor, policy)
+    return see_other(f"/policies/{policy.id}", f"The policy {policy.name} is ready.")
+
+
+@router.get("/policies/{policy_id}", response_class=HTMLResponse)
+def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    policy = queries.get_policy(session, policy_id)
+    test = newest_test(session, policy)
+    context = PolicyPage(
+        policy,
+        queries.checkpoints(session, policy_id=policy.id)[::-1],
+        queries.runs_of_policy(session, policy.id),
+        can_change=policies.can_change(policy),
+        can_delete=policy.deleted_at is None and policy.name not in SCRIPTED and policy.name != "human",
+        test=test,
+        test_models=_models(policy, test),
+    )
+    return page(request, DETAIL, context)
+
+
+@router.get("/policies/{policy_id}/edit", response_class=HTMLResponse)
+def edit_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
+    policy = queries.get_policy(session, policy_id)
+    test = newest_test(session, policy)
+    models = test.report.models if test and test.report else ()
+    context = PolicyFormPage(str(policy.kind), SCRIPTED, PRESETS, PRESETS[-1], policy, policy.configuration, models)
+    return page(request, "policies/new.html", context)
+
+
+@router.post("/policies/{policy_id}/edit", response_class=HTMLResponse)
+def change_policy(
+    policy_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[AddForm, Depends(read_form(AddForm))],
+) -> Response:
+    policy = queries.get_policy(session, policy_id)
+    had_key = policy.secret is not None
+    policies.change_policy(session, actor, policy, form)
+    if form.test and policy.kind is PolicyKind.OPENAI_API:
+        start_test(session, actor, policy)
+    lost = " Its key was forgotten, because it belonged to the other base URL." if had_key and not policy.secret else ""
+    return see_other(f"/policies/{policy.id}", f"The policy {policy.name} was changed.{lost}")
+
+
+@router.post("/policies/{policy_id}/test", response_class=HTMLResponse)
+def test_connection(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    start_test(session, actor, queries.get_policy(session, policy_id))
+    return see_other(f"/policies/{policy_id}")
+
+
+@router.post("/policies/{policy_id}/model", response_class=HTMLResponse)
+def choose_model(
+    policy_id: uuid.UUID, session: SessionDep, actor: Trainer, form: Annotated[ModelForm, Depends(read_form(ModelForm))]
+) -> Response:
+    policy = policies.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
+    start_test(session, actor, policy)
+    return see_other(f"/policies/{policy_id}", f"{policy.name} asks {form.model} from now on.")
+
+
+def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str, ...]:
+    """The topic of the newest test, found before the stream begins, which itself holds no transaction."""
+    test = newest_test(session, queries.get_policy(session, policy_id))
+    return (job_topic(test.id),) if test else ()
+
+
+@router.get("/policies/{policy_id}/events", response_class=EventSourceResponse)
+async def policy_events(
+    request: Request, policy_id: uuid.UUID, _: Viewer, topics: Annotated[tuple[str, ...], Depends(topics_of)]
+) -> AsyncIterable[ServerSentEvent]:
+    """The findings as soon as a worker has them."""
+
+    def render(session: Session) -> dict[str, str]:
+        policy = queries.get_policy(session, policy_id)
+        test = newest_test(session, policy)
+        context = ConnectionBlock(policy, test, _models(policy, test), policies.can_change(policy))
+        blocks = {"connection": render_block(request, DETAIL, "connection", context)}
+        is_settled = context.test is None or context.test.report is not None
+        return blocks | ({END: ""} if is_settled else {})
+
+    async for event in live(request, topics, render):
+        yield event
+
+
+@router.post("/policies/{policy_id}/delete", response_class=HTMLResponse)
+def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
+    policy = queries.get_policy(session, policy_id)
+    name = policy.name
+    policies.delete_policy(session, actor, policy)
+    return see_other("/policies", f"The policy {name} was deleted.")
+
+
+def _models(policy: Policy, test: ConnectionTest | None) -> list[tuple[str, str]]:
+    listed = test.report.models[:MAX_CHOICES] if test and test.report else []
+    mine = str(policy.configuration.get("model", ""))
+    unlisted = [(mine, f"{mine} (not listed)")] if listed and mine not in listed else []
+    return unlisted + [(model, model) for model in listed]

@@ -1,0 +1,355 @@
+"""Fixtures out of verdicts: an episode judged a hack must score low on every later version, an honest one may be kept.
+
+A fixture rests on the newest verdicts that say something about the rollouts with its actions: unsure changes nothing.
+It is withdrawn with the last of them. Nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import floor_of
+from backend.domain.review.judged_fixtures import JudgedFixture, least_kept, stored_task, task_spec
+from backend.domain.rollouts.rollout import TaskSpec
+from backend.domain.vocabulary import Role, RolloutStatus, Verdict
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
+from backend.review.tables import Fixture, VerdictRecord
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.web.audit import audit
+
+if TYPE_CHECKING:
+    from backend.web.identity import Actor
+
+MOST_BY_VERDICT = 200
+"""Fixtures of an environment that verdicts make by themselves: each certificate replays them all. More by hand."""
+
+
+class NothingToReplay(Conflict):
+    """Only a completed episode with replies can be replayed."""
+
+
+class NotJudged(Conflict):
+    """A fixture rests on a verdict: judge the rollout a hack, or honest, first."""
+
+
+class IsWithdrawn(Conflict):
+    """This fixture was taken back. Make a new one from its rollout."""
+
+
+class IsAHackElsewhere(Conflict):
+    """The same actions in the same task are judged a hack: no version could pass a certificate that asks for both."""
+
+
+class BoundIsForAuthors(NotAllowed):
+    """Authors set what a fixture may earn; a reviewer's verdict takes the version's own floor."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A rollout as a fixture sees it."""
+
+    rollout: Rollout
+    version: EnvironmentVersion
+    """That asked its task."""
+    verdict: Verdict | None
+    """The newest that says something; None: nobody judged it, or all were unsure."""
+    is_bulk: bool
+    """Given with its cluster: nobody looked at this very one."""
+
+    @cached_property
+    def task(self) -> dict[str, Any]:
+        """As a fixture has it."""
+        return _task(self.rollout)
+
+    @cached_property
+    def replies(self) -> list[dict[str, Any]]:
+        """As a fixture has them."""
+        return _replies(self.rollout)
+
+    @property
+    def can_be_replayed(self) -> bool:
+        return self.rollout.status is RolloutStatus.COMPLETED and bool(self.rollout.steps)
+
+    @property
+    def default_bound(self) -> float | None:
+        """Of a hack, what the version says chance may get; of an honest episode, what it earned."""
+        if self.verdict is Verdict.HACK:
+            return floor_of(Manifest.model_validate(self.version.manifest))
+        return None if self.rollout.reward is None else least_kept(self.rollout.reward)
+
+
+def fixture_of_verdict(
+    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
+) -> Fixture | None:
+    """What a new verdict makes of the rollout's fixture: a hack gets one, another verdict takes it back unless the same
+    actions are still judged a hack elsewhere, and unsure leaves it as it is."""
+    if verdict is Verdict.UNSURE:
+        return None
+    judged = judged_rollout(session, rollout_id)
+    _withdraw_others(session, actor, judged, _because(verdict))
+    return _made_of_hack(session, actor, judged)
+
+
+def fixture_without_verdict(
+    session: Session, actor: Actor, rollout_id: uuid.UUID, verdict: Verdict, given_at: datetime
+) -> None:
+    """What is left of the rollout's fixture once this verdict was taken back: what it took back is in force again."""
+    if verdict is Verdict.UNSURE:
+        return
+    judged = judged_rollout(session, rollout_id)
+    _withdraw_others(session, actor, judged, "the verdict was taken back")
+    lost = _of_deed(judged).where(Fixture.withdrawn_because == _because(verdict), Fixture.withdrawn_at >= given_at)
+    for fixture in session.scalars(lost.order_by(Fixture.id.desc())).all():
+        is_said = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
+        if is_said and not find_fixture(session, judged, fixture.verdict):
+            _added(session, actor, _copy(fixture, fixture.bound, actor))
+    _made_of_hack(session, actor, judged)
+
+
+def _withdraw_others(session: Session, actor: Actor | None, judged: Judged, because: str) -> None:
+    """Fixtures of these actions that say something else than the verdict on this rollout."""
+    for fixture in session.scalars(_of_deed(judged).where(Fixture.withdrawn_at.is_(None))).all():
+        if fixture.verdict is judged.verdict:
+            continue
+        is_refuted = fixture.is_positive and judged.verdict is Verdict.HACK
+        if is_refuted or not _is_judged_elsewhere(session, judged, fixture.verdict):
+            withdraw(session, actor, fixture, because)
+
+
+def _made_of_hack(session: Session, actor: Actor | None, judged: Judged) -> Fixture | None:
+    if judged.verdict is not Verdict.HACK or judged.is_bulk:
+        return None
+    if present := find_fixture(session, judged, Verdict.HACK):
+        return present
+    bound = judged.default_bound
+    if bound is None or not judged.can_be_replayed or not has_room(session, judged):
+        return None
+    return _store(session, actor, judged, bound)
+
+
+def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | None = None) -> Fixture:
+    """Make the judged rollout a fixture by hand; the bound is the default one unless an author gives it."""
+    judged = judged_rollout(session, rollout_id)
+    if judged.verdict not in {Verdict.HACK, Verdict.HONEST}:
+        raise NotJudged
+    if not judged.can_be_replayed:
+        raise NothingToReplay
+    if bound is not None and not actor.role.includes(Role.AUTHOR):
+        raise BoundIsForAuthors
+    if judged.verdict is Verdict.HONEST and _is_judged_elsewhere(session, judged, Verdict.HACK):
+        raise IsAHackElsewhere
+    if present := find_fixture(session, judged, judged.verdict):
+        return present if bound is None else change_bound(session, actor, present, bound)
+    if bound is None:
+        bound = judged.default_bound
+    if bound is None:
+        told = (
+            "The version declares no floor (`checks.floor_maximum`) and no range of every column: say what it may earn."
+        )
+        raise InvalidInput(fields={"bound": told})
+    return _store(session, actor, judged, bound)
+
+
+def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float) -> Fixture:
+    """Another row takes the place of this one; the same bound changes nothing."""
+    _refuse_withdrawn(fixture)
+    if fixture.bound == bound:
+        return fixture
+    withdraw(session, actor, fixture, f"the bound became {bound:.4g}")
+    return _added(session, actor, _copy(fixture, bound, actor))
+
+
+def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: str = "") -> None:
+    """No certificate replays it any more; its row stays."""
+    _refuse_withdrawn(fixture)
+    fixture.withdrawn_at = datetime.now(UTC)
+    fixture.withdrawn_by = actor.person_id if actor else None
+    fixture.withdrawn_because = because
+    session.flush()
+    audit(session, actor, "fixture.withdraw", "fixture", fixture.id, because=because)
+
+
+def find_fixture(session: Session, judged: Judged, verdict: Verdict) -> Fixture | None:
+    """In force for what the rollout did, of the kind that this verdict makes, whichever rollout it came from."""
+    bound = Fixture.lowest if verdict is Verdict.HONEST else Fixture.highest
+    statement = _of_deed(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
+    return session.scalars(statement.order_by(Fixture.id.desc()).limit(1)).first()
+
+
+def get_fixture(session: Session, fixture_id: uuid.UUID) -> Fixture:
+    found = session.get(Fixture, fixture_id)
+    if found is None:
+        raise NotFound("There is no such fixture.")
+    return found
+
+
+def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture]:
+    """All that verdicts made, withdrawn ones too, newest first."""
+    statement = (
+        select(Fixture)
+        .options(joinedload(Fixture.creator), joinedload(Fixture.withdrawer))
+        .where(Fixture.environment_id == environment_id)
+        .order_by(Fixture.withdrawn_at.is_not(None), Fixture.id.desc())
+    )
+    return session.scalars(statement).all()
+
+
+def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedFixture]:
+    """What a certificate of this environment replays, oldest first."""
+    statement = (
+        select(Fixture)
+        .options(joinedload(Fixture.creator))
+        .where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
+        .order_by(Fixture.id)
+    )
+    return [
+        JudgedFixture(
+            name=fixture.name,
+            judge=fixture.creator.name if fixture.creator else "somebody who left",
+            task=task_spec(fixture.task),
+            replies=[str(each["reply"]) for each in fixture.replies],
+            lowest=fixture.lowest,
+            highest=fixture.highest,
+        )
+        for fixture in session.scalars(statement)
+    ]
+
+
+def judged_rollout(session: Session, rollout_id: uuid.UUID) -> Judged:
+    statement = (
+        select(Rollout)
+        .join(Rollout.group)
+        .join(Group.task)
+        .join(Task.version)
+        .join(EnvironmentVersion.environment)
+        .where(Rollout.id == rollout_id)
+        .options(
+            undefer(Rollout.steps),
+            contains_eager(Rollout.group)
+            .contains_eager(Group.task)
+            .contains_eager(Task.version)
+            .contains_eager(EnvironmentVersion.environment),
+        )
+    )
+    rollout = session.scalars(statement).one_or_none()
+    if rollout is None:
+        raise NotFound("There is no such rollout.")
+    newest = (
+        select(VerdictRecord.verdict, VerdictRecord.is_bulk)
+        .where(VerdictRecord.rollout_id == rollout_id, VerdictRecord.taken_back_at.is_(None))
+        .where(VerdictRecord.verdict != Verdict.UNSURE)
+        .order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .limit(1)
+    )
+    verdict, is_bulk = session.execute(newest).one_or_none() or (None, False)
+    return Judged(rollout, rollout.group.task.version, verdict, is_bulk)
+
+
+def environment_of(session: Session, fixture: Fixture) -> Environment:
+    return session.get_one(Environment, fixture.environment_id)
+
+
+def _store(session: Session, actor: Actor | None, judged: Judged, bound: float) -> Fixture:
+    is_positive = judged.verdict is Verdict.HONEST
+    fixture = Fixture(
+        environment_id=judged.version.environment_id,
+        rollout_id=judged.rollout.id,
+        task=judged.task,
+        replies=judged.replies,
+        lowest=bound if is_positive else None,
+        highest=None if is_positive else bound,
+        created_by=actor.person_id if actor else None,
+    )
+    return _added(session, actor, fixture)
+
+
+def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
+    return Fixture(
+        environment_id=fixture.environment_id,
+        rollout_id=fixture.rollout_id,
+        task=fixture.task,
+        replies=fixture.replies,
+        lowest=bound if fixture.is_positive else None,
+        highest=None if fixture.is_positive else bound,
+        comment=fixture.comment,
+        created_by=actor.person_id,
+    )
+
+
+def _added(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
+    session.add(fixture)
+    session.flush()
+    audit(session, actor, "fixture.keep", "fixture", fixture.id, lowest=fixture.lowest, highest=fixture.highest)
+    return fixture
+
+
+def _of_deed(judged: Judged) -> Select[Fixture]:
+    """Fixtures of the same replies to the same task, withdrawn ones too: they are one, whichever rollout they came
+    from."""
+    return select(Fixture).where(
+        Fixture.environment_id == judged.version.environment_id,
+        Fixture.task == judged.task,
+        Fixture.replies == judged.replies,
+    )
+
+
+def _is_judged_elsewhere(session: Session, judged: Judged, verdict: Verdict) -> bool:
+    """Is another rollout with the same actions, that somebody looked at, judged so?"""
+    task = judged.rollout.group.task
+    newest = (
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .join(Rollout, Rollout.id == VerdictRecord.rollout_id)
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)
+        .where(EnvironmentVersion.environment_id == judged.version.environment_id, Rollout.id != judged.rollout.id)
+        .where(Task.split == task.split, Task.index == task.index, Task.seed == task.seed)
+        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE, ~VerdictRecord.is_bulk)
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery()
+    )
+    alike = select(newest.c.rollout_id).where(newest.c.verdict == verdict)
+    others = (
+        select(Rollout)
+        .where(Rollout.id.in_(alike))
+        .options(undefer(Rollout.steps), joinedload(Rollout.group).joinedload(Group.task))
+    )
+    return any(_replies(each) == judged.replies and _task(each) == judged.task for each in session.scalars(others))
+
+
+def _task(rollout: Rollout) -> dict[str, Any]:
+    task = rollout.group.task
+    return stored_task(TaskSpec(task.split, task.index, task.level, task.seed, task.arguments))
+
+
+def _replies(rollout: Rollout) -> list[dict[str, Any]]:
+    return [{"reply": str(step["reply"])} for step in rollout.steps]
+
+
+def _because(verdict: Verdict) -> str:
+    return f"judged {verdict.replace('_', ' ')}"
+
+
+def has_room(session: Session, judged: Judged) -> bool:
+    """For one more that a verdict makes by itself."""
+    statement = select(func.count()).where(
+        Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
+    )
+    return (session.scalar(statement) or 0) < MOST_BY_VERDICT
+
+
+def _refuse_withdrawn(fixture: Fixture) -> None:
+    if fixture.withdrawn_at is not None:
+        raise IsWithdrawn

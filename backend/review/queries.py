@@ -1,0 +1,391 @@
+"""What is asked of the review's list."""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
+from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
+
+from backend.checkpoints.tables import Checkpoint
+from backend.detectors.tables import Flag
+from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import NotFound
+from backend.review.agreement import cohens_kappa
+from backend.review.schemas import Order, Part, ReviewFilter
+from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
+from backend.rollouts.tables import Group, Rollout
+from backend.runs.tables import Run
+from backend.team.tables import Person
+from backend.web.paging import make_cursor, read_cursor
+
+PER_DAY = 30
+"""Verdicts a day that somebody means to give, unless they say otherwise."""
+AGREEING = 3
+"""Verdicts that agree before the rest of a cluster may be judged at once."""
+UNDO_WITHIN = timedelta(hours=12)
+"""So long after a verdict its giver may take it back by one key; later another verdict says otherwise."""
+MOST_SIBLINGS = 16
+MOST_BASE = 4
+_COUNTED = 10_000
+"""Verdicts by which agreement is measured, the newest."""
+
+_WITH_RUN = (
+    joinedload(ReviewItem.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),
+    joinedload(ReviewItem.run).joinedload(Run.policy),
+)
+
+
+def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewItem]:
+    statement = select(ReviewItem).where(*part_of(chosen, person_id))
+    if chosen.detector:
+        statement = statement.where(ReviewItem.detectors.contains([chosen.detector]))
+    if chosen.run:
+        statement = statement.where(ReviewItem.run_id == chosen.run)
+    if chosen.environment:
+        wanted = select(Environment.id).where(Environment.name == chosen.environment).scalar_subquery()
+        statement = statement.where(ReviewItem.environment_id == wanted)
+    return statement
+
+
+def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
+    """Whose items, and judged or not: what the other filters narrow."""
+    is_done_by_me = literal(person_id) == any_(ReviewItem.reviewers)
+    if chosen.mine:
+        return [_assigned_to(person_id), ~is_done_by_me]
+    match chosen.shown:
+        case Part.UNREVIEWED:
+            return [ReviewItem.verdict.is_(None), or_(~is_assigned(), _assigned_to(person_id))]
+        case Part.SECOND:
+            return [func.cardinality(ReviewItem.reviewers) == 1, ~is_done_by_me]
+        case Part.REVIEWED:
+            return [ReviewItem.verdict.is_not(None)]
+        case Part.ALL:
+            return []
+
+
+def is_assigned() -> ColumnElement[bool]:
+    """To anybody."""
+    return select(ReviewAssignment.id).where(ReviewAssignment.item_id == ReviewItem.id).exists()
+
+
+def _assigned_to(person_id: uuid.UUID) -> ColumnElement[bool]:
+    mine = select(ReviewAssignment.id).where(
+        ReviewAssignment.item_id == ReviewItem.id, ReviewAssignment.person_id == person_id
+    )
+    return mine.exists()
+
+
+def _keys(chosen: ReviewFilter) -> tuple[InstrumentedAttribute[Any], InstrumentedAttribute[Any]]:
+    first: InstrumentedAttribute[Any] = ReviewItem.rank if chosen.order is Order.SUSPICION else ReviewItem.created_at
+    return first, ReviewItem.id
+
+
+def queue(
+    session: Session, chosen: ReviewFilter, person_id: uuid.UUID, *, after: str | None = None, limit: int
+) -> tuple[list[ReviewItem], str | None]:
+    """Items in the order of the queue, and the cursor of the next page."""
+    keys = _keys(chosen)
+    statement = items_matching(chosen, person_id).options(*_WITH_RUN, joinedload(ReviewItem.rollout))
+    if after:
+        statement = statement.where(_below(chosen, read_cursor(after, keys)))
+    found = list(session.scalars(statement.order_by(*(key.desc() for key in keys)).limit(limit + 1)))
+    shown = found[:limit]
+    has_more = len(found) > limit
+    return shown, make_cursor(*(getattr(shown[-1], key.key) for key in keys)) if has_more else None
+
+
+def _below(chosen: ReviewFilter, values: Sequence[Any]) -> ColumnElement[bool]:
+    return tuple_(*_keys(chosen)) < tuple_(*values)
+
+
+def next_id(
+    session: Session, chosen: ReviewFilter, person_id: uuid.UUID, here: ReviewItem | None = None
+) -> uuid.UUID | None:
+    """What comes after this item; behind the last, the first again. Judged lists go on with what waits."""
+    if chosen.shown in {Part.REVIEWED, Part.ALL}:
+        chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
+    keys = _keys(chosen)
+    statement = items_matching(chosen, person_id).with_only_columns(ReviewItem.id)
+    statement = statement.order_by(*(key.desc() for key in keys)).limit(1)
+    if here is None:
+        return session.scalar(statement)
+    statement = statement.where(ReviewItem.id != here.id)
+    following = statement.where(_below(chosen, [getattr(here, key.key) for key in keys]))
+    return session.scalar(following) or session.scalar(statement)
+
+
+def get_item(session: Session, item_id: uuid.UUID) -> tuple[ReviewItem, bool]:
+    """The item with its run and transcript, by its own id or by that of a flag on it; and whether a flag was named."""
+    with_transcript = joinedload(ReviewItem.rollout).options(*_TRANSCRIPT)
+    statement = select(ReviewItem).options(*_WITH_RUN, with_transcript)
+    if item := session.scalar(statement.where(ReviewItem.id == item_id)):
+        return item, False
+    named = select(Flag.rollout_id).where(Flag.id == item_id).scalar_subquery()
+    if item := session.scalar(statement.where(ReviewItem.id == named)):
+        return item, True
+    raise NotFound("Nothing of this kind is under review.")
+
+
+_TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
+
+
+def flags_of_items(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Flag]]:
+    """Flags by item, the strongest first."""
+    about = or_(Flag.rollout_id.in_(ids), and_(Flag.rollout_id.is_(None), Flag.id.in_(ids)))
+    by_item: defaultdict[uuid.UUID, list[Flag]] = defaultdict(list)
+    for flag in session.scalars(select(Flag).where(about).order_by(Flag.score.desc(), Flag.id)):
+        by_item[flag.rollout_id or flag.id].append(flag)
+    return by_item
+
+
+def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
+    """The history, newest first; one decision counts once, however many flags it was stored for."""
+    about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
+    statement = select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(about)
+    statement = statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+    told: dict[tuple[Any, ...], VerdictRecord] = {}
+    for record in session.scalars(statement):
+        key = (record.person_id, record.created_at, record.verdict, record.comment, record.taken_back_at)
+        told.setdefault(key, record)
+    return list(told.values())
+
+
+def last_given(session: Session, person_id: uuid.UUID) -> VerdictRecord | None:
+    """What the person decided last, of what stands and was decided lately."""
+    statement = _given_lately(person_id).where(VerdictRecord.taken_back_at.is_(None))
+    return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
+
+
+def given_lately(session: Session, person_id: uuid.UUID, record_id: uuid.UUID) -> VerdictRecord | None:
+    """Their own verdict, taken back or not."""
+    return session.scalar(_given_lately(person_id).where(VerdictRecord.id == record_id))
+
+
+def _given_lately(person_id: uuid.UUID) -> Select[VerdictRecord]:
+    since = datetime.now(UTC) - UNDO_WITHIN
+    return select(VerdictRecord).where(VerdictRecord.person_id == person_id, VerdictRecord.created_at > since)
+
+
+def decision_of(session: Session, record: VerdictRecord) -> Sequence[VerdictRecord]:
+    """All that was stored with it, of what stands: one for each flag on its rollout, or for its whole cluster."""
+    alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
+    statement = select(VerdictRecord).where(*(getattr(VerdictRecord, name) == getattr(record, name) for name in alike))
+    if not record.is_bulk:
+        own = VerdictRecord.rollout_id == record.rollout_id if record.rollout_id else VerdictRecord.id == record.id
+        statement = statement.where(own)
+    statement = statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)
+    return session.scalars(statement.with_for_update()).all()
+
+
+def took_back(session: Session, item: ReviewItem, person_id: uuid.UUID) -> bool:
+    """Has the person judged it before, and taken that back? They may have read everything in between."""
+    about = VerdictRecord.rollout_id == item.id if item.rollout_id else VerdictRecord.flag_id == item.id
+    given = select(VerdictRecord.id).where(about, VerdictRecord.person_id == person_id, ~VerdictRecord.is_bulk)
+    return session.scalar(given.where(VerdictRecord.taken_back_at.is_not(None)).limit(1)) is not None
+
+
+def verdicts_given_at_once(session: Session, ids: Collection[uuid.UUID]) -> Sequence[VerdictRecord]:
+    """On these rollouts, of what stands."""
+    statement = select(VerdictRecord).where(VerdictRecord.rollout_id.in_(ids), VerdictRecord.is_bulk)
+    return session.scalars(statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)).all()
+
+
+def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
+    """The other rollouts of its group."""
+    statement = select(Rollout).where(Rollout.group_id == rollout.group_id, Rollout.id != rollout.id)
+    return session.scalars(statement.order_by(Rollout.member).limit(MOST_SIBLINGS)).all()
+
+
+def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[Rollout]:
+    """The same task before GRPO: in the examination that the training run held at step 0, or in an evaluation of the
+    checkpoint that it began with or of its untrained one. Empty where nobody played that."""
+    training_id = _training_of(session, run)
+    if training_id is None:
+        return []
+    began = select(Run.checkpoint_id).where(Run.id == training_id)
+    untrained = select(Checkpoint.id).where(Checkpoint.run_id == training_id, Checkpoint.stage == "untrained")
+    is_start = or_(Run.checkpoint_id.in_(began), Run.checkpoint_id.in_(untrained))
+    at_zero = and_(Run.id == training_id, Group.phase == Phase.HELDOUT, Group.training_step == 0)
+    statement = (
+        select(Rollout)
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Run, Run.id == Group.run_id)
+        .where(Group.task_id == rollout.group.task_id, Group.id != rollout.group_id)
+        .where(or_(at_zero, and_(Run.kind == RunKind.EVALUATION, is_start)))
+        .order_by(Run.created_at.desc(), Rollout.seq)
+        .limit(MOST_BASE)
+    )
+    return session.scalars(statement).all()
+
+
+def _training_of(session: Session, run: Run) -> uuid.UUID | None:
+    """The run itself, or the one that made the checkpoint which was evaluated."""
+    if run.kind is RunKind.TRAINING:
+        return run.id
+    return session.scalar(select(Checkpoint.run_id).where(Checkpoint.id == run.checkpoint_id))
+
+
+def get_beside(session: Session, rollout_id: uuid.UUID) -> Rollout:
+    """With its run and transcript."""
+    with_run = joinedload(Rollout.run)
+    rollout = session.scalar(select(Rollout).options(*_TRANSCRIPT, with_run).where(Rollout.id == rollout_id))
+    if rollout is None:
+        raise NotFound("There is no such rollout.")
+    return rollout
+
+
+def examples(session: Session, run_id: uuid.UUID, ids: Sequence[uuid.UUID]) -> list[Rollout]:
+    """Rollouts that show what a flag says of their run, in the order given."""
+    statement = select(Rollout).where(Rollout.run_id == run_id, Rollout.id.in_(ids)).options(*_TRANSCRIPT)
+    found = {rollout.id: rollout for rollout in session.scalars(statement)}
+    return [found[id] for id in ids if id in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Items that show one pattern, and how far people have judged them."""
+
+    name: str
+    size: int
+    waiting: int
+    counts: dict[Verdict, int]
+    """Verdicts on items that somebody looked at."""
+    at_once: int
+    """Items judged with the others, at which nobody looked."""
+
+    @property
+    def agreed(self) -> Verdict | None:
+        """What all say who looked at some of it, once they are enough."""
+        if len(self.counts) != 1 or sum(self.counts.values()) < AGREEING:
+            return None
+        verdict = next(iter(self.counts))
+        return None if verdict is Verdict.UNSURE else verdict
+
+
+def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
+    """None where the item shows no pattern that others show."""
+    if item.cluster is None:
+        return None
+    members = select(ReviewItem.verdict, ReviewItem.reviewers).where(*_in_cluster(item))
+    rows = session.execute(members).all()
+    if len(rows) < 2:
+        return None
+    counts: defaultdict[Verdict, int] = defaultdict(int)
+    for row in rows:
+        if row.verdict and row.reviewers:
+            counts[row.verdict] += 1
+    return Cluster(
+        name=item.cluster,
+        size=len(rows),
+        waiting=sum(row.verdict is None for row in rows),
+        counts=dict(counts),
+        at_once=sum(row.verdict is not None and not row.reviewers for row in rows),
+    )
+
+
+def members_without_a_look(session: Session, item: ReviewItem, *, judged: bool) -> Sequence[ReviewItem]:
+    """Of its cluster: those that wait, or those that were judged with the others."""
+    was_judged = ReviewItem.verdict.is_not(None) if judged else ReviewItem.verdict.is_(None)
+    nobody = func.cardinality(ReviewItem.reviewers) == 0
+    statement = select(ReviewItem).where(*_in_cluster(item), was_judged, nobody)
+    return session.scalars(statement.order_by(ReviewItem.id)).all()
+
+
+def _in_cluster(item: ReviewItem) -> list[ColumnElement[bool]]:
+    return [ReviewItem.environment_id == item.environment_id, ReviewItem.cluster == item.cluster]
+
+
+def assignees(session: Session, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, list[Person]]:
+    """Who is to judge what."""
+    statement = select(ReviewAssignment).where(ReviewAssignment.item_id.in_(ids))
+    by_item: defaultdict[uuid.UUID, list[Person]] = defaultdict(list)
+    for assignment in session.scalars(statement.options(joinedload(ReviewAssignment.person))):
+        by_item[assignment.item_id].append(assignment.person)
+    return by_item
+
+
+def people_who_judge(session: Session) -> Sequence[Person]:
+    judging = [role for role in Role if role.includes(Role.REVIEWER)]
+    statement = select(Person).where(Person.role.in_(judging), Person.disabled_at.is_(None))
+    return session.scalars(statement.order_by(Person.name, Person.id)).all()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What the reviewer sees of the work, whatever the filters: all of it, theirs, and today's."""
+
+    waiting: int
+    mine: int
+    today: int
+    """Items that they judged today, by UTC."""
+    per_day: int
+
+
+def count_matching(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> int:
+    statement = items_matching(chosen, person_id).with_only_columns(func.count(ReviewItem.id))
+    return session.scalar(statement) or 0
+
+
+def count_waiting(session: Session) -> int:
+    return session.scalar(select(func.count(ReviewItem.id)).where(ReviewItem.verdict.is_(None))) or 0
+
+
+def counts(session: Session, person_id: uuid.UUID) -> Counts:
+    midnight = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    subject = func.coalesce(VerdictRecord.rollout_id, VerdictRecord.flag_id)
+    today = select(func.count(subject.distinct())).where(
+        VerdictRecord.person_id == person_id,
+        VerdictRecord.created_at >= midnight,
+        ~VerdictRecord.is_bulk,
+        VerdictRecord.taken_back_at.is_(None),
+    )
+    target = session.get(ReviewTarget, person_id)
+    return Counts(
+        waiting=count_waiting(session),
+        mine=count_matching(session, ReviewFilter(mine=True), person_id),
+        today=session.scalar(today) or 0,
+        per_day=target.per_day if target else PER_DAY,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PeoplesAgreement:
+    """What two people said of the same rollouts, the second without knowing what the first had said."""
+
+    items: int
+    agreeing: int
+    kappa: float | None
+    """Cohen's; None where nothing was judged twice, or chance alone explains all."""
+
+
+def agreement_of_people(session: Session) -> PeoplesAgreement:
+    """The first verdicts of the first two people on each rollout, where the second was given blind."""
+    twice = (
+        select(ReviewItem.rollout_id)
+        .where(func.cardinality(ReviewItem.reviewers) > 1, ReviewItem.rollout_id.is_not(None))
+        .order_by(ReviewItem.created_at.desc())
+        .limit(_COUNTED)
+        .cte("twice")
+        .prefix_with("MATERIALIZED")  # else it may be sorted anew for each verdict
+    )
+    statement = (
+        select(VerdictRecord.rollout_id, VerdictRecord.person_id, VerdictRecord.verdict, VerdictRecord.is_blind)
+        .where(
+            VerdictRecord.rollout_id.in_(select(twice.c.rollout_id)),
+            ~VerdictRecord.is_bulk,
+            VerdictRecord.person_id.is_not(None),
+        )
+        .where(VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.created_at, VerdictRecord.id)
+    )
+    said: defaultdict[uuid.UUID, dict[uuid.UUID, tuple[Verdict, bool]]] = defaultdict(dict)
+    for row in session.execute(statement):
+        said[row.rollout_id].setdefault(row.person_id, (row.verdict, row.is_blind))
+    judged_twice = (list(each.values())[:2] for each in said.values() if len(each) > 1)
+    pairs = [(first[0], second[0]) for first, second in judged_twice if second[1]]
+    return PeoplesAgreement(len(pairs), sum(first == second for first, second in pairs), cohens_kappa(pairs))

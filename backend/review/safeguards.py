@@ -1,0 +1,420 @@
+"""The safeguards report of a run, read at one moment. Free of the web, because it goes into every export's card."""
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.checkpoints.tables import Checkpoint
+from backend.detectors import queries
+from backend.detectors.grader_detectors import asked_detectors, is_asked
+from backend.detectors.queries import Scope
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.spec import Action
+from backend.domain.detectors.track_record import Audit, least_recall
+from backend.domain.studies.effort import EffortMeasure, EffortOutcome
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
+from backend.environments.tables import Certificate, EnvironmentVersion
+from backend.errors import NotFound
+from backend.graders.judges.queries import count_completed
+from backend.review.judged_curves import curve_of, has_verdicts
+from backend.review.judged_episodes import judgements_of
+from backend.review.tables import Fixture, VerdictRecord
+from backend.runs.tables import Run
+from backend.studies.effort import queries as effort_queries
+from backend.studies.onset import queries as onset_queries
+from backend.studies.queries import checkpoint_name
+from backend.team.tables import Person
+from backend.training.tables import Alarm, Intervention, SettingChange
+
+
+class CertificateTold(BaseModel):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: datetime
+
+
+class DetectorTold(BaseModel):
+    id: str
+    title: str
+    flags: int
+    open: int
+    confirmed: int
+    honest: int
+    precision_low: float
+    precision_high: float
+    recall_at_least: float | None
+
+
+class AuditTold(BaseModel):
+    """The blind sample of this run."""
+
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    rate_low: float
+    rate_high: float
+    """Of hacks among what nothing flagged, 95 %."""
+
+
+class RewardTold(BaseModel):
+    """At the newest step with rollouts; of an evaluation, all of it."""
+
+    step: int
+    trained: float
+    judged: float
+    low: float | None
+    high: float | None
+
+
+class Intervened(BaseModel):
+    """An alarm or a detector that screened, and what came of it."""
+
+    step: int
+    """Of a detector that screened: the first one."""
+    name: str
+    sentence: str
+    action: AlarmAction | Action
+    answer: AlarmAnswer | None
+    answered_by: str | None
+
+
+class Change(BaseModel):
+    """A setting that was changed while the run trained, or where it branched off."""
+
+    step: int | None
+    name: str
+    before: Any
+    after: Any
+    by: str
+    """A person, or `an alarm`."""
+
+
+class BestTold(BaseModel):
+    stage: str
+    step: int
+    heldout_reward: float | None
+    judged_reward: float | None
+
+
+class OnsetTold(BaseModel):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    """Checkpoints, the starting policy included."""
+    remarks: list[str]
+
+
+class EffortTold(BaseModel):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    """Empty: there is none."""
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    """null: not known yet."""
+    found: str
+    """In words."""
+    difference: float | None
+    """Of the areas, checkpoint less base, over the tasks that both solved."""
+    low: float | None
+    high: float | None
+    """95 %."""
+    tasks: int | None
+    asked_at: datetime
+    ended_at: datetime | None
+
+
+class Safeguards(BaseModel):
+    """All of the report."""
+
+    run_id: uuid.UUID
+    run: str
+    kind: RunKind
+    environment: str
+    version: int
+    content_hash: str
+    certificate: CertificateTold | None
+    without_certificate: str
+    """Why it was trained without one, in a person's words."""
+    fixtures_hack: int
+    fixtures_honest: int
+    """Judged episodes of the environment that every certificate replays."""
+    rollouts: int
+    watching: list[str]
+    switched_off: list[str]
+    """Detectors that the environment or the run does not want."""
+    detectors: list[DetectorTold]
+    """Those with flags, most flags first."""
+    audit: AuditTold
+    verdicts: dict[str, int]
+    """Of each rollout the newest."""
+    reviewers: int
+    given_in_bulk: int
+    """Of these verdicts, to a whole cluster at once."""
+    reward: RewardTold | None
+    """null: nobody judged anything."""
+    interventions: list[Intervened]
+    changes: list[Change]
+    onsets: list[OnsetTold]
+    """Newest first."""
+    efforts: list[EffortTold]
+    """Newest first."""
+    best: BestTold | None
+
+
+def safeguards_of(session: Session, run_id: uuid.UUID) -> Safeguards:
+    with_version = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    run = session.scalars(select(Run).options(with_version).where(Run.id == run_id)).one_or_none()
+    if run is None:
+        raise NotFound("There is no such run.")
+    judgements = judgements_of(session, run.id)
+    wanted, unwanted = _watching(session, run)
+    audit = queries.audit_of(session, Scope(run_id=run.id))
+    fixtures = _fixtures(session, run.version.environment_id)
+    return Safeguards(
+        run_id=run.id,
+        run=run.name,
+        kind=run.kind,
+        environment=run.version.environment.name,
+        version=run.version.number,
+        content_hash=run.version.content_hash,
+        certificate=_certificate(session, run.version_id),
+        without_certificate=str(run.configuration.get("without_certificate") or ""),
+        fixtures_hack=fixtures[False],
+        fixtures_honest=fixtures[True],
+        rollouts=count_completed(session, run.id),
+        watching=wanted,
+        switched_off=unwanted,
+        detectors=_detectors(session, run.id, audit),
+        audit=AuditTold(
+            unflagged=audit.unflagged,
+            drawn=audit.drawn,
+            looked_at=audit.looked_at,
+            hacks=audit.hacks,
+            rate_low=audit.rate.low,
+            rate_high=audit.rate.high,
+        ),
+        verdicts=dict(Counter(str(each.verdict) for each in judgements.values()).most_common()),
+        reviewers=_reviewers(session, run.id),
+        given_in_bulk=sum(each.is_bulk for each in judgements.values()),
+        reward=_reward(session, run),
+        interventions=[*_screened(session, run.id), *_interventions(session, run.id)],
+        changes=[*_branching(session, run), *_changes(session, run.id)],
+        onsets=_onsets(session, run.id),
+        efforts=_efforts(session, run.id),
+        best=_best(session, run.id),
+    )
+
+
+def _certificate(session: Session, version_id: uuid.UUID) -> CertificateTold | None:
+    statement = select(Certificate).where(Certificate.version_id == version_id)
+    found = session.scalars(statement.order_by(Certificate.created_at.desc(), Certificate.id.desc()).limit(1)).first()
+    if found is None:
+        return None
+    statuses = {str(result["check"]): CheckStatus(result["status"]) for result in found.results}
+    return CertificateTold(
+        status=found.status,
+        passed=sum(status is CheckStatus.PASSED for status in statuses.values()),
+        total=len(statuses),
+        failed=[name for name, status in statuses.items() if status is CheckStatus.FAILED],
+        issued_at=found.created_at,
+    )
+
+
+def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
+    statement = select(Fixture).where(Fixture.environment_id == environment_id, Fixture.withdrawn_at.is_(None))
+    return Counter(fixture.is_positive for fixture in session.scalars(statement))
+
+
+def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
+    """Detectors that look at the run by its environment's settings, and those that do not."""
+    found = queries.in_force_for(session, run.version.environment_id)
+    enabled = {name: force.enabled for name, force in found.items()}
+    return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
+
+
+def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[DetectorTold]:
+    scope = Scope(run_id=run_id)
+    by_any = queries.hacks_found(session, scope).total()
+    told = []
+    known = queries.records(session, scope)
+    asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}
+    faces = {**FACES, **{name: each.face for name, each in asked.items()}}
+    for detector, by_environment in known.items():
+        (record,) = by_environment.values()
+        face = faces.get(detector)
+        precision = record.precision
+        told.append(
+            DetectorTold(
+                id=detector,
+                title=face.title if face else detector,
+                flags=record.flags,
+                open=record.open,
+                confirmed=record.confirmed,
+                honest=record.honest,
+                precision_low=precision.low,
+                precision_high=precision.high,
+                recall_at_least=least_recall(record.hacks, by_any, audit)
+                if face and face.subject == "rollout"
+                else None,
+            )
+        )
+    return sorted(told, key=lambda each: (-each.flags, each.id))
+
+
+def _reviewers(session: Session, run_id: uuid.UUID) -> int:
+    given = (VerdictRecord.run_id == run_id, VerdictRecord.taken_back_at.is_(None))
+    statement = select(func.count(VerdictRecord.person_id.distinct())).where(*given)
+    return session.scalar(statement) or 0
+
+
+def _reward(session: Session, run: Run) -> RewardTold | None:
+    points = curve_of(session, run) if has_verdicts(session, run.id) else []
+    if not points:
+        return None
+    last = points[-1]
+    return RewardTold(step=last.step, trained=last.trained, judged=last.judged, low=last.low, high=last.high)
+
+
+def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
+    statement = select(Alarm).options(joinedload(Alarm.answerer)).where(Alarm.run_id == run_id).order_by(Alarm.id)
+    return [
+        Intervened(
+            step=alarm.step,
+            name=alarm.name,
+            sentence=alarm.sentence,
+            action=alarm.action,
+            answer=alarm.answer,
+            answered_by=_name(alarm.answerer),
+        )
+        for alarm in session.scalars(statement)
+    ]
+
+
+def _screened(session: Session, run_id: uuid.UUID) -> list[Intervened]:
+    """Of each detector what it kept out of the gradient in all."""
+    statement = (
+        select(Intervention.detector, func.min(Intervention.step), func.max(Intervention.step))
+        .add_columns(func.sum(Intervention.rollouts))
+        .where(Intervention.run_id == run_id, Intervention.action == Action.SCREEN)
+        .group_by(Intervention.detector)
+        .order_by(func.min(Intervention.step), Intervention.detector)
+    )
+    return [
+        Intervened(
+            step=first,
+            name=detector,
+            sentence=f"{rollouts} rollouts of steps {first} to {last} were kept out of the gradient until judged.",
+            action=Action.SCREEN,
+            answer=None,
+            answered_by=None,
+        )
+        for detector, first, last, rollouts in session.execute(statement)
+    ]
+
+
+def _changes(session: Session, run_id: uuid.UUID) -> list[Change]:
+    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
+    return [
+        Change(
+            step=each.step,
+            name=each.name,
+            before=each.before,
+            after=each.after,
+            by="an alarm" if each.alarm_id and each.asker is None else _name(each.asker) or "somebody who left",
+        )
+        for each in session.scalars(statement.order_by(SettingChange.id))
+    ]
+
+
+def _branching(session: Session, run: Run) -> Sequence[Change]:
+    """Where the run went on with another run's weights, and what was another version by then."""
+    if run.branch_step is None or run.source_run_id is None:
+        return []
+    source = session.scalars(
+        select(Run).options(joinedload(Run.version)).where(Run.id == run.source_run_id)
+    ).one_or_none()
+    if source is None:
+        return []
+    creator = session.get(Person, run.created_by) if run.created_by else None
+    step, by = run.branch_step, _name(creator) or "somebody who left"
+    told = [Change(step=step, name="branched off", before=source.name, after=run.name, by=by)]
+    if source.version_id != run.version_id:
+        before, after = f"v{source.version.number}", f"v{run.version.number}"
+        told.append(Change(step=step, name="environment version", before=before, after=after, by=by))
+    return told
+
+
+def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
+    searches = onset_queries.searches_of(session, run_id)
+    samples = onset_queries.samples_of(session, [each.id for each in searches]) if searches else {}
+    return [
+        OnsetTold(
+            pattern=onset_queries.pattern_name(each.detector, each.cluster),
+            status=each.status,
+            found=onset_queries.found_words(each),
+            honest_step=each.honest_step,
+            hacking_step=each.hacking_step,
+            sampled=sum(sample.rollouts is not None for sample in samples.get(each.id, ())),
+            remarks=each.remarks,
+        )
+        for each in searches
+    ]
+
+
+def _efforts(session: Session, run_id: uuid.UUID) -> list[EffortTold]:
+    scores = effort_queries.scores_of(session, run_id)
+    sides = effort_queries.sides_of(session, [each.id for each in scores]) if scores else {}
+    told = []
+    for score in scores:
+        names = {side.is_base: checkpoint_name(side.stage, side.step) for side in sides.get(score.id, ())}
+        told.append(
+            EffortTold(
+                checkpoint=names[False],
+                base=names.get(True, ""),
+                measure=score.measure,
+                status=score.status,
+                outcome=score.outcome,
+                found=score.sentence or score.reason or "",
+                difference=score.difference,
+                low=score.low,
+                high=score.high,
+                tasks=score.tasks,
+                asked_at=score.created_at,
+                ended_at=score.ended_at,
+            )
+        )
+    return told
+
+
+def _best(session: Session, run_id: uuid.UUID) -> BestTold | None:
+    statement = select(Checkpoint).where(Checkpoint.run_id == run_id, Checkpoint.is_best).limit(1)
+    best = session.scalars(statement).first()
+    if best is None:
+        return None
+    judged = best.heldout.get("judged") or {}
+    return BestTold(
+        stage=best.stage, step=best.step, heldout_reward=best.heldout_reward, judged_reward=judged.get("mean")
+    )
+
+
+def _name(person: Person | None) -> str | None:
+    return person.name if person else None

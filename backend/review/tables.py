@@ -1,0 +1,180 @@
+"""Verdicts, the review's list and samples, and fixtures out of verdicts."""
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint, Uuid, false, text
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.review.judged_fixtures import fixture_name
+from backend.domain.vocabulary import Verdict
+
+if TYPE_CHECKING:
+    from backend.rollouts.tables import Rollout
+    from backend.runs.tables import Run
+    from backend.team.tables import Person
+
+
+class VerdictRecord(Base):
+    """A person's decision on a rollout or a flag. Never overwritten: the newest that stands counts."""
+
+    __tablename__ = "verdicts"
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
+    flag_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("flags.id", ondelete="SET NULL"), index=True)
+    verdict: Mapped[Verdict] = mapped_column(text_enum(Verdict))
+    comment: Mapped[str] = mapped_column(Text, default="")
+    is_blind: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Given on the transcript alone: whether anything had flagged it was not shown."""
+    is_bulk: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Given to a whole cluster at once; nobody looked at this very rollout, so no statistic counts it."""
+    person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    taken_back_at: Mapped[datetime | None]
+    """Whoever gave it undid it: it stays in the history and causes nothing."""
+
+    person: Mapped["Person | None"] = relationship(lazy="raise")
+
+
+_WAITING = text("verdict IS NULL")
+
+
+class ReviewItem(Base):
+    """What a reviewer is shown: a rollout that is flagged or in the blind sample, or a flag about a run.
+
+    A list that is kept, so that the queue's order is read from an index: `judging.keeping` writes it from flags and
+    audit samples. The id is the rollout's, or the flag's where no rollout is meant, and says nothing of which it is.
+    """
+
+    __tablename__ = "review_items"
+    __table_args__ = (
+        Index("ix_review_items_waiting", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_waiting_environment", "environment_id", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_waiting_run", "run_id", "rank", "id", postgresql_where=_WAITING),
+        Index("ix_review_items_cluster", "environment_id", "cluster"),
+        Index("ix_review_items_created_at_id", "created_at", "id"),
+    )
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
+    detectors: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Empty: nothing flagged it, it is in the blind sample."""
+    cluster: Mapped[str | None] = mapped_column(String(300))
+    """`detector: cluster` of the strongest flag that has one; means something within the environment."""
+    suspicion: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """1 - Π(1 - p·s) over its flags, p the detector's measured precision."""
+    reward_share: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """Reward as a share of the sum of positive weights, within [0, 1]; 1 for a flag about a run."""
+    rank: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
+    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster. One of the
+    blind sample borrows all of these but the reward share from a flagged one."""
+    verdict: Mapped[Verdict | None] = mapped_column(text_enum(Verdict))
+    """The newest; null while it waits."""
+    reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
+    """Who looked at it and gave a verdict."""
+    created_at: Mapped[CreatedAt]
+    """When the rollout was stored, or the flag where no rollout is meant."""
+
+    run: Mapped["Run"] = relationship(lazy="raise")
+    rollout: Mapped["Rollout | None"] = relationship(lazy="raise")
+
+
+class ReviewAssignment(Base):
+    """Somebody is to judge an item; several may be, each for themselves."""
+
+    __tablename__ = "review_assignments"
+    __table_args__ = (UniqueConstraint("item_id", "person_id"),)
+
+    id: Mapped[Id]
+    item_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("review_items.id", ondelete="CASCADE"))
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), index=True)
+    assigned_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+
+    person: Mapped["Person"] = relationship(lazy="raise", foreign_keys=[person_id])
+
+
+class ReviewTarget(Base):
+    """How many items somebody means to judge a day."""
+
+    __tablename__ = "review_targets"
+
+    person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"), primary_key=True)
+    per_day: Mapped[int]
+
+
+class AuditDraw(Base):
+    """How the blind sample of a run is drawn, and how far."""
+
+    __tablename__ = "audit_draws"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    seed: Mapped[int] = mapped_column(BigInteger)
+    share: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    drawn_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    """Rollouts up to this number were drawn from."""
+    created_at: Mapped[CreatedAt]
+
+
+class AuditSample(Base):
+    """A rollout that no detector had flagged and that the run's seed drew. One that is flagged later stays here."""
+
+    __tablename__ = "audit_samples"
+
+    id: Mapped[Id]
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
+    lot: Mapped[float] = mapped_column(DOUBLE_PRECISION)
+    """In [0, 1): which of the flagged ones in the queue lends it its suspicion."""
+    created_at: Mapped[CreatedAt]
+
+
+class Fixture(Base):
+    """A judged episode's actions with the reward that every later version must give them. Never changed: another bound
+    is another row, and what was taken back stays."""
+
+    __tablename__ = "fixtures"
+
+    id: Mapped[Id]
+    environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"), index=True)
+    rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="SET NULL"), index=True)
+    task: Mapped[dict[str, Any]]
+    """`domain.judged_fixtures.stored_task`."""
+    replies: Mapped[list[dict[str, Any]]]
+    """The policy's replies in order: [{"reply": …}]."""
+    lowest: Mapped[float | None]
+    highest: Mapped[float | None]
+    comment: Mapped[str] = mapped_column(Text, default="")
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    """Who judged, or moved the bound."""
+    created_at: Mapped[CreatedAt]
+    withdrawn_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    withdrawn_at: Mapped[datetime | None]
+    withdrawn_because: Mapped[str] = mapped_column(Text, default="", server_default="")
+
+    creator: Mapped["Person | None"] = relationship(lazy="raise", foreign_keys=[created_by])
+    withdrawer: Mapped["Person | None"] = relationship(lazy="raise", foreign_keys=[withdrawn_by])
+
+    @property
+    def name(self) -> str:
+        return fixture_name(self.id, is_positive=self.is_positive)
+
+    @property
+    def is_positive(self) -> bool:
+        return self.lowest is not None
+
+    @property
+    def verdict(self) -> Verdict:
+        """On which it rests."""
+        return Verdict.HONEST if self.is_positive else Verdict.HACK
+
+    @property
+    def bound(self) -> float | None:
+        return self.lowest if self.highest is None else self.highest

@@ -1,0 +1,37 @@
+"""Who asks for a change, and the line about it in the audit log. Free of the web, because workers end runs too."""
+
+import uuid
+from typing import Any, Protocol
+
+from sqlalchemy.orm import Session
+
+from backend.domain.vocabulary import Role
+from backend.team.tables import AuditEvent
+
+
+class Asker(Protocol):
+    """Who asks for a change."""
+
+    @property
+    def person_id(self) -> uuid.UUID: ...
+    @property
+    def role(self) -> Role: ...
+    @property
+    def is_token(self) -> bool: ...
+
+
+def note(
+    session: Session, actor: Asker | None, action: str, subject_kind: str, subject_id: uuid.UUID, /, **detail: Any
+) -> None:
+    """Append to the audit log; without an actor it was Proctor itself."""
+    if actor and actor.is_token:
+        detail["by_token"] = True
+    session.add(
+        AuditEvent(
+            person_id=actor.person_id if actor else None,
+            action=action,
+            subject_kind=subject_kind,
+            subject_id=str(subject_id),
+            detail=detail,
+        )
+    )

@@ -1,0 +1,197 @@
+"""Reading runs, policies and what hangs on a run: checkpoints, flags, log."""
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
+
+from backend.checkpoints.tables import Checkpoint
+from backend.core.queue import JUDGING_JOB
+from backend.core.tables import Job
+from backend.detectors.tables import Flag
+from backend.domain.detectors.spec import Action
+from backend.domain.training.alarms import CLEARED
+from backend.domain.vocabulary import JobStatus, PolicyKind
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import NotFound
+from backend.policies.tables import Policy
+from backend.review.tables import VerdictRecord
+from backend.runs.requests import RunFilter
+from backend.runs.tables import Run, RunLogLine
+from backend.training.tables import Alarm, Intervention, SettingChange
+from backend.web.paging import Key, Slice, slice_of
+
+NEWEST = (Key(Run.created_at), Key(Run.id))
+LOG_LINES = 500
+
+
+def _with_surroundings(statement: Select[Run]) -> Select[Run]:
+    """Each run with its version, environment, policy, checkpoint and creator, in the same statement."""
+    return (
+        statement.join(Run.version)
+        .join(EnvironmentVersion.environment)
+        .options(
+            contains_eager(Run.version).contains_eager(EnvironmentVersion.environment),
+            joinedload(Run.policy),
+            joinedload(Run.checkpoint),
+            joinedload(Run.creator),
+        )
+    )
+
+
+def runs(session: Session, wanted: RunFilter) -> Slice[Run]:
+    """Newest first."""
+    statement = _with_surroundings(select(Run)).options(
+        defer(Run.configuration), defaultload(Run.version).defer(EnvironmentVersion.manifest)
+    )
+    if wanted.kind:
+        statement = statement.where(Run.kind == wanted.kind)
+    if wanted.status:
+        statement = statement.where(Run.status == wanted.status)
+    if wanted.environment:
+        statement = statement.where(Environment.name == wanted.environment)
+    if wanted.version_id:
+        statement = statement.where(Run.version_id == wanted.version_id)
+    if wanted.policy_id:
+        statement = statement.where(Run.policy_id == wanted.policy_id)
+    if wanted.text:
+        statement = statement.where(Run.name.icontains(wanted.text, autoescape=True))
+    return slice_of(session, statement, NEWEST, after=wanted.after, limit=wanted.limit)
+
+
+def get_run(session: Session, run_id: uuid.UUID) -> Run:
+    run = session.scalars(_with_surroundings(select(Run)).where(Run.id == run_id)).one_or_none()
+    if run is None:
+        raise NotFound("There is no such run.")
+    return run
+
+
+def environment_names(session: Session) -> Sequence[str]:
+    return session.scalars(select(Environment.name).order_by(Environment.name)).all()
+
+
+def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
+    """All that were not deleted, by name."""
+    statement = select(Policy).where(Policy.deleted_at.is_(None))
+    return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
+
+
+def evaluable_policies(session: Session) -> Sequence[Policy]:
+    """What an evaluation may use: local ones need a checkpoint."""
+    of_policy = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id)
+    has_weights = of_policy.where(Checkpoint.pruned_at.is_(None)).exists()
+    statement = (
+        select(Policy)
+        .where(Policy.deleted_at.is_(None), Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
+        .where(or_(Policy.kind != PolicyKind.LOCAL, has_weights))
+        .order_by(Policy.kind, Policy.created_at.desc(), Policy.name)
+    )
+    return session.scalars(statement).all()
+
+
+def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
+    policy = session.get(Policy, policy_id)
+    if policy is None:
+        raise NotFound("There is no such policy.")
+    return policy
+
+
+def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """How many runs each policy has."""
+    statement = select(Run.policy_id, func.count(Run.id)).where(Run.policy_id.in_(policy_ids)).group_by(Run.policy_id)
+    return {policy_id: count for policy_id, count in session.execute(statement) if policy_id}
+
+
+def runs_of_policy(session: Session, policy_id: uuid.UUID, limit: int = 50) -> list[Run]:
+    return runs(session, RunFilter(policy_id=policy_id, limit=limit)).items
+
+
+def versions(session: Session) -> Sequence[EnvironmentVersion]:
+    """Every version of the environments in use, newest first within each."""
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(contains_eager(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    return session.scalars(statement).all()
+
+
+def checkpoints(
+    session: Session,
+    *,
+    run_id: uuid.UUID | None = None,
+    policy_id: uuid.UUID | None = None,
+    has_weights: bool = False,
+) -> Sequence[Checkpoint]:
+    """Of a run or a policy, or all, in the order of saving; also those that were pruned, unless weights are needed."""
+    statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
+    if run_id is not None:
+        statement = statement.where(Checkpoint.run_id == run_id)
+    if policy_id is not None:
+        statement = statement.where(Checkpoint.policy_id == policy_id)
+    if has_weights:
+        statement = statement.where(Checkpoint.pruned_at.is_(None))
+    return session.scalars(statement).all()
+
+
+def flags(session: Session, run_id: uuid.UUID, *, after: str | None = None, limit: int = 50) -> Slice[Flag]:
+    """Flags of a run, newest first, each with its rollout (if it is about one)."""
+    statement = select(Flag).options(joinedload(Flag.rollout)).where(Flag.run_id == run_id)
+    return slice_of(session, statement, (Key(Flag.created_at), Key(Flag.id)), after=after, limit=limit)
+
+
+class JudgingState(NamedTuple):
+    """What detectors and people did about a run."""
+
+    flags: int
+    awaits_detectors: bool
+    """They look at it now, or will."""
+    has_verdicts: bool
+    """People judged some of its rollouts."""
+
+
+def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
+    flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
+    unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
+    waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
+    given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
+    judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, *given)
+    return JudgingState(*session.execute(select(flagged, waiting, judged.exists())).one())
+
+
+def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:
+    """Alarms whose condition lasts and that nobody answered, newest first."""
+    statement = select(Alarm).where(Alarm.run_id == run_id, Alarm.answer.is_(None)).order_by(Alarm.id.desc())
+    return [alarm for alarm in session.scalars(statement) if CLEARED not in alarm.evidence]
+
+
+def count_screened(session: Session, run_id: uuid.UUID) -> int:
+    """How often a detector kept a rollout of a training run out of the gradient."""
+    statement = select(func.coalesce(func.sum(Intervention.rollouts), 0)).where(
+        Intervention.run_id == run_id, Intervention.action == Action.SCREEN
+    )
+    return session.scalar(statement) or 0
+
+
+def setting_changes(session: Session, run_id: uuid.UUID) -> Sequence[SettingChange]:
+    """Of a training run, in the order in which they were asked for, each with who asked."""
+    statement = select(SettingChange).options(joinedload(SettingChange.asker)).where(SettingChange.run_id == run_id)
+    return session.scalars(statement.order_by(SettingChange.id)).all()
+
+
+def branches_of(session: Session, run_id: uuid.UUID) -> Sequence[Run]:
+    """Training runs that go on from a checkpoint of this one, oldest first."""
+    statement = select(Run).where(Run.source_run_id == run_id, Run.branch_step.is_not(None))
+    return session.scalars(statement.options(defer(Run.configuration)).order_by(Run.created_at)).all()
+
+
+def log_lines(session: Session, run_id: uuid.UUID, *, before: int | None = None) -> list[RunLogLine]:
+    """The newest lines (before one, for paging back), oldest first."""
+    statement = select(RunLogLine).where(RunLogLine.run_id == run_id)
+    if before is not None:
+        statement = statement.where(RunLogLine.id < before)
+    return list(reversed(session.scalars(statement.order_by(RunLogLine.id.desc()).limit(LOG_LINES)).all()))

@@ -1,0 +1,147 @@
+"""What a person or a script asks for: the same models read HTML forms and JSON bodies."""
+
+import uuid
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from backend.domain.environments.manifest import ContextSpec
+from backend.domain.rollouts.filter_tokens import OR, field_name, quoted
+from backend.domain.rollouts.filters import MAX_LENGTH
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
+
+
+class EvaluationRequest(BaseModel):
+    """An evaluation to start. What is left out gets its default, which the run's configuration then spells out."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    version_id: uuid.UUID
+    policy_id: uuid.UUID
+    checkpoint_id: uuid.UUID | None = None
+    """Only for local policies; left out: the best one, else the newest."""
+    split: Split = Split.HELDOUT
+    tasks: int = Field(default=100, ge=1, le=100_000)
+    first_task: int = Field(default=0, ge=0)
+    group_size: int = Field(default=1, ge=1, le=256)
+    temperature: float = Field(default=1.0, ge=0, le=5, allow_inf_nan=False)
+    """0 is greedy."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens_per_turn: Annotated[int | None, Field(ge=1, le=131072)] = None
+    """Left out: what the environment declares."""
+    concurrency: Annotated[int | None, Field(ge=1, le=1024)] = None
+    """Episodes in flight; left out: what policy and environment bear."""
+    task_indexes: list[Annotated[int, Field(ge=0)]] = Field(default=[], max_length=100_000)
+    """These tasks instead of `tasks` from `first_task` on."""
+    workers: int = Field(default=1, ge=1, le=16)
+    """Jobs that share the groups, each with `concurrency` episodes in flight."""
+    retries: int = Field(default=2, ge=0, le=10)
+    """Further attempts at a rollout that failed."""
+    context: ContextSpec | None = None
+    """Left out: what the environment declares."""
+    judge_ids: list[uuid.UUID] = Field(default=[], max_length=16)
+    """Judges that look at the rollouts once the run is over."""
+    seed: int = Field(default=0, ge=0, le=2**53)
+    name: Annotated[str | None, Field(max_length=200)] = None
+    key: Annotated[str | None, Field(max_length=100)] = None
+    """Any text of the sender's; the same key again gives the run that it started first."""
+
+
+class _Filter(BaseModel):
+    """What a list shows. An empty choice of a filter form counts as none."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    after: str | None = None
+    """The `next` of the page before."""
+    limit: int = Field(default=50, ge=1, le=500)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
+
+    def query(self, **changes: Any) -> str:
+        """As a query string of the first page with some of it changed; None and False leave out."""
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude={"after"}) | changes
+        return urlencode({name: value for name, value in values.items() if value not in (None, False, "")})
+
+
+class RunFilter(_Filter):
+    """Which runs a list shows."""
+
+    kind: RunKind | None = None
+    status: RunStatus | None = None
+    environment: str | None = None
+    """An environment's name."""
+    version_id: uuid.UUID | None = None
+    policy_id: uuid.UUID | None = None
+    text: str | None = Field(default=None, max_length=200)
+    """Part of the run's name."""
+
+
+class RolloutFilter(_Filter):
+    """Which rollouts of a run a list shows, and in which order."""
+
+    where: str | None = Field(default=None, max_length=MAX_LENGTH)
+    """A filter: `has flag and win = 0 and tokens > 200`. The shorter parameters below are added to it by `and`."""
+    before: str | None = None
+    """The `previous` of a page; `end` is the last page."""
+    columns: str | None = Field(default=None, max_length=1000)
+    """Which columns a page shows, by comma."""
+    status: RolloutStatus | None = None
+    phase: Phase | None = None
+    step: int | None = None
+    """Training step."""
+    level: int | None = None
+    stop_reason: StopReason | None = None
+    min_reward: float | None = Field(default=None, allow_inf_nan=False)
+    max_reward: float | None = Field(default=None, allow_inf_nan=False)
+    column: str | None = None
+    """A reward column for `min_column` and `max_column`."""
+    min_column: float | None = Field(default=None, allow_inf_nan=False)
+    max_column: float | None = Field(default=None, allow_inf_nan=False)
+    flagged: bool = False
+    text: str | None = Field(default=None, max_length=500)
+    """Somewhere in the conversation."""
+    sort: str = Field(default="-seq", max_length=200)
+    """`seq` or any field with one value, such as `reward`, `tokens` or a reward column; `-` in front: falling."""
+
+    @property
+    def expression(self) -> str:
+        """All that is asked for, as one filter."""
+        column = field_name("column", self.column or "")
+        equal = {"status": self.status, "phase": self.phase, "step": self.step, "level": self.level}
+        bounds = [("reward", ">=", self.min_reward), ("reward", "<=", self.max_reward)]
+        if self.column:
+            bounds += [(column, ">=", self.min_column), (column, "<=", self.max_column)]
+        parts = [f"({self.where})" if self.where and OR.search(self.where) else self.where or ""]
+        parts += [f"{name} = {value}" for name, value in equal.items() if value is not None]
+        parts += [f"stop_reason = {self.stop_reason}"] if self.stop_reason else []
+        parts += [f"{name} {sign} {bound:.9g}" for name, sign, bound in bounds if bound is not None]
+        parts += ["has flag"] if self.flagged else []
+        parts += [f"text ~ {quoted(self.text)}"] if self.text else []
+        return " and ".join(part for part in parts if part)
+
+    def as_expression(self) -> "RolloutFilter":
+        """The same with everything in `where`."""
+        kept = {name: getattr(self, name) for name in ("after", "before", "columns", "limit", "sort")}
+        return self.model_construct(**(RolloutFilter().model_dump() | kept | {"where": self.expression or None}))
+
+    def query(self, **changes: Any) -> str:
+        return super().query(**({"before": None} | changes))
+
+
+class GroupFilter(_Filter):
+    """Which groups of a run a list shows."""
+
+    phase: Phase | None = None
+    step: int | None = None
+    level: int | None = None
+    spread: Literal["mixed", "same"] | None = None
+    """mixed: the members' rewards differ, so there is something to learn from. same: they do not."""
+    sort: str = ""
+    """`mean` (the hardest first), `spread`, `tokens` or `failed`, `-` in front falls; left out: as they were played."""

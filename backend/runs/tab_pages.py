@@ -1,0 +1,229 @@
+"""The other tabs of a run: rollouts, groups, flags, configuration, log. Lists that one pages through stand still."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.core.events import run_topic
+from backend.detectors.scans import (
+    MOST_ALTERED,
+    Detection,
+    DetectionRequest,
+    can_be_looked_at,
+    newest_detection,
+    start_detection,
+)
+from backend.detectors.tables import Flag
+from backend.domain.vocabulary import Phase, RunKind, RunStatus
+from backend.results import group_queries
+from backend.runs import queries
+from backend.runs.header import RunHeader, head_blocks, run_header
+from backend.runs.requests import GroupFilter
+from backend.runs.rerun import drift
+from backend.runs.tables import Run, RunLogLine
+from backend.training.tables import SettingChange
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.form_data import read_form
+from backend.web.formats import number
+from backend.web.page import page, render_block, see_other
+from backend.web.paging import After
+from backend.web.streams import END, live
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsPage:
+    """A run's groups, each with its members' rewards."""
+
+    head: RunHeader
+    run: Run
+    items: Sequence[group_queries.ListedGroup]
+    next: str | None
+    wanted: GroupFilter
+    low: float
+    high: float
+    """Lowest and highest reward on the page: one scale for all strips."""
+    phases: Sequence[str] = tuple(Phase)
+
+
+@dataclass(frozen=True, slots=True)
+class FlagsPage:
+    """What detectors found suspicious in a run."""
+
+    head: RunHeader
+    run: Run
+    flags: Sequence[Flag]
+    next: str | None
+    is_newest: bool
+    detection: Detection | None
+    """The last look that somebody asked for."""
+    can_detect: bool
+    most_altered: int = MOST_ALTERED
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationPage:
+    """Everything that was resolved when the run was started."""
+
+    head: RunHeader
+    run: Run
+    rows: Sequence[tuple[str, Any]]
+    """Dotted name and value."""
+    columns: Sequence[tuple[str, str]]
+    """Reward column and weight."""
+    drift: Sequence[str] = ()
+    """Settings of the policy that are no longer as they were."""
+    changes: Sequence[SettingChange] = ()
+    """Of a training run: settings that were changed while it trained, newest first."""
+    can_change: bool = False
+    """A change can be undone: something would still take it up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """The newest lines of a run's log."""
+
+    head: RunHeader
+    run: Run
+    lines: Sequence[RunLogLine]
+    earlier: int | None
+    """The line before which there are more."""
+    is_newest: bool
+
+
+@router.get("/runs/{run_id}/groups", response_class=HTMLResponse)
+def list_groups(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[GroupFilter, Query()]
+) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    found = group_queries.groups(session, run, wanted)
+    rewards = [reward for item in found.items for reward in item.rewards if reward is not None]
+    context = GroupsPage(
+        head=run_header(session, run),
+        run=run,
+        items=found.items,
+        next=found.next,
+        wanted=wanted,
+        low=min(rewards, default=0.0),
+        high=max(rewards, default=1.0),
+    )
+    return page(request, "runs/groups.html", context, block="group_table")
+
+
+@router.get("/runs/{run_id}/flags", response_class=HTMLResponse)
+def list_flags(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, after: After = None
+) -> HTMLResponse:
+    return page(request, "runs/flags.html", _flags(session, run_id, after), block="run_flags")
+
+
+@router.post("/runs/{run_id}/detection", response_class=HTMLResponse)
+def start_detecting(
+    run_id: uuid.UUID,
+    session: SessionDep,
+    actor: Author,
+    form: Annotated[DetectionRequest, Depends(read_form(DetectionRequest))],
+) -> Response:
+    start_detection(session, actor, queries.get_run(session, run_id), form)
+    return see_other(f"/runs/{run_id}/flags", "The detectors look at all stored rollouts.")
+
+
+@router.get("/runs/{run_id}/flags/events", response_class=EventSourceResponse)
+async def flag_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _flags(session, run_id, None)
+        return _blocks(request, context.head, run_flags=render_block(request, "runs/flags.html", "run_flags", context))
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
+    run = queries.get_run(session, run_id)
+    found = queries.flags(session, run_id, after=after)
+    return FlagsPage(
+        run_header(session, run),
+        run,
+        found.items,
+        found.next,
+        is_newest=after is None,
+        detection=newest_detection(session, run_id),
+        can_detect=can_be_looked_at(run),
+    )
+
+
+@router.get("/runs/{run_id}/configuration", response_class=HTMLResponse)
+def show_configuration(request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    run = queries.get_run(session, run_id)
+    is_training = run.kind is RunKind.TRAINING
+    weights = [(name, f"× {number(weight, 2)}") for name, weight in zip(run.columns, run.weights, strict=False)]
+    context = ConfigurationPage(
+        run_header(session, run),
+        run,
+        sorted(_flat(run.configuration), key=itemgetter(0)),
+        weights,
+        drift(run, run.policy),
+        changes=queries.setting_changes(session, run.id)[::-1] if is_training else (),
+        can_change=is_training and run.status is not RunStatus.COMPLETED,
+    )
+    return page(request, "runs/configuration.html", context)
+
+
+@router.get("/runs/{run_id}/log", response_class=HTMLResponse)
+def show_log(
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None
+) -> HTMLResponse:
+    return page(request, "runs/log.html", _log(session, run_id, before), block="run_log")
+
+
+@router.get("/runs/{run_id}/log/events", response_class=EventSourceResponse)
+async def log_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def render(session: Session) -> dict[str, str]:
+        context = _log(session, run_id, None)
+        return _blocks(request, context.head, run_log=render_block(request, "runs/log.html", "run_log", context))
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _log(session: Session, run_id: uuid.UUID, before: int | None) -> LogPage:
+    run = queries.get_run(session, run_id)
+    lines = queries.log_lines(session, run_id, before=before)
+    earlier = lines[0].id if len(lines) == queries.LOG_LINES else None
+    return LogPage(run_header(session, run), run, lines, earlier, is_newest=before is None)
+
+
+@router.get("/runs/{run_id}/groups/events", response_class=EventSourceResponse)
+@router.get("/runs/{run_id}/configuration/events", response_class=EventSourceResponse)
+async def head_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """Only the head, for the tabs that stand still."""
+
+    def render(session: Session) -> dict[str, str]:
+        return _blocks(request, run_header(session, queries.get_run(session, run_id)))
+
+    async for event in live(request, (run_topic(run_id),), render):
+        yield event
+
+
+def _blocks(request: Request, head: RunHeader, **parts: str) -> dict[str, str]:
+    blocks = head_blocks(request, head) | parts
+    return blocks | ({END: ""} if head.is_settled else {})
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:
+    """Nested choices by dotted name."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            rows += _flat(value, f"{prefix}{name}.")
+        else:
+            rows.append((f"{prefix}{name}", value))
+    return rows

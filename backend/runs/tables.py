@@ -1,0 +1,112 @@
+"""Runs, their metric points and their log."""
+
+import uuid
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, ForeignKey, Index, Integer, String, Text, func
+from sqlalchemy.dialects.postgresql import ARRAY, DOUBLE_PRECISION
+from sqlalchemy.orm import Mapped, mapped_column, relationship
+
+from backend.core.tables import Base, CreatedAt, Id, text_enum
+from backend.domain.vocabulary import RunKind, RunStatus
+
+if TYPE_CHECKING:
+    from backend.checkpoints.tables import Checkpoint
+    from backend.environments.tables import EnvironmentVersion
+    from backend.policies.tables import Policy
+    from backend.team.tables import Person
+
+
+class Run(Base):
+    """An evaluation, a training run, a check or hand play."""
+
+    __tablename__ = "runs"
+    __table_args__ = (Index("ix_runs_created_at_id", "created_at", "id"),)
+
+    id: Mapped[Id]
+    kind: Mapped[RunKind] = mapped_column(text_enum(RunKind), index=True)
+    name: Mapped[str] = mapped_column(String(200))
+    status: Mapped[RunStatus] = mapped_column(text_enum(RunStatus), default=RunStatus.QUEUED, index=True)
+    version_id: Mapped[uuid.UUID] = mapped_column(
+        ForeignKey("environment_versions.id", ondelete="RESTRICT"), index=True
+    )
+    policy_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("policies.id", ondelete="RESTRICT"), index=True)
+    checkpoint_id: Mapped[uuid.UUID | None] = mapped_column(
+        ForeignKey("checkpoints.id", ondelete="SET NULL", use_alter=True), index=True
+    )
+    """What acts in an evaluation; where a training run starts."""
+    configuration: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Resolved: every default written out."""
+    columns: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
+    """Reward columns in declared order: the order of `Rollout.columns`."""
+    weights: Mapped[list[float]] = mapped_column(ARRAY(DOUBLE_PRECISION), default=list)
+    """Weights of `columns`, in the same order."""
+    seed: Mapped[int] = mapped_column(BigInteger, default=0)
+    stop_requested_at: Mapped[datetime | None]
+    reason: Mapped[str | None] = mapped_column(Text)
+    """Why it failed, paused or stopped, in words for a person."""
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """{phase, done, total, rate, message}"""
+    summary: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Final figures, by kind of run."""
+    next_seq: Mapped[int] = mapped_column(BigInteger, default=1)
+    """Next number for a rollout of this run, taken under the row's lock: readers follow it without gaps."""
+    attempt: Mapped[int] = mapped_column(Integer, default=0)
+    """How often a worker took it up."""
+    source_run_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("runs.id", ondelete="SET NULL"), index=True)
+    """The run that this one re-scores, replays, does again or branches off."""
+    branch_step: Mapped[int | None]
+    """Of a training run that branches off another: the other's GRPO step whose weights it goes on from."""
+    created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
+    created_at: Mapped[CreatedAt]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+
+    version: Mapped["EnvironmentVersion"] = relationship(lazy="raise")
+    policy: Mapped["Policy | None"] = relationship(lazy="raise")
+    checkpoint: Mapped["Checkpoint | None"] = relationship(lazy="raise", foreign_keys=[checkpoint_id])
+    creator: Mapped["Person | None"] = relationship(lazy="raise")
+
+    @property
+    def missing(self) -> int:
+        """Rollouts of a finished evaluation that failed: resuming plays them again."""
+        is_played_here = self.kind is RunKind.EVALUATION and not self.is_imported
+        return int(self.summary.get("failed") or 0) if is_played_here else 0
+
+    @property
+    def is_imported(self) -> bool:
+        """Its rollouts came in a file."""
+        return "source" in self.configuration
+
+    @property
+    def can_resume(self) -> bool:
+        """It ended before everything was played, or without some of it."""
+        stopped = {RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED}
+        return self.status in stopped or (self.status is RunStatus.COMPLETED and self.missing > 0)
+
+
+class MetricPoint(Base):
+    """One value of one curve. Append-only; a resumed run writes the same step again under its new attempt."""
+
+    __tablename__ = "metric_points"
+
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    name: Mapped[str] = mapped_column(String(120), primary_key=True)
+    """`reward`, `columns/win`, `heldout/reward`, `entropy`, …"""
+    step: Mapped[int] = mapped_column(primary_key=True)
+    attempt: Mapped[int] = mapped_column(primary_key=True, default=1)
+    value: Mapped[float | None]
+    """None where the trainer gave NaN or infinity."""
+    at: Mapped[CreatedAt]
+
+
+class RunLogLine(Base):
+    __tablename__ = "run_log_lines"
+    __table_args__ = (Index("ix_run_log_lines_run_id_id", "run_id", "id"),)
+
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    level: Mapped[str] = mapped_column(String(10))
+    message: Mapped[str] = mapped_column(Text)

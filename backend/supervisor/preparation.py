@@ -1,0 +1,131 @@
+"""What must be true before Proctor serves: `python -m backend.supervisor.preparation [--local]`, run at every start.
+
+Migrates, then sees that the built-in environments, the scripted policies and, while nobody has signed in, a sign-in
+link exist; with `--local` also the command line's token. Says each on standard output as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from backend.core.logs import configure_logging
+from backend.settings import PROJECT_ROOT, get_settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+WAIT_SECONDS = 120.0
+_MIGRATION_LOCK = 7_305_001
+"""Key of the advisory lock; any number that nobody else takes."""
+_REVISION = re.compile(r"^revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
+_DOWN_REVISION = re.compile(r"^down_revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
+
+
+class CannotPrepare(RuntimeError):
+    """The database cannot be used; the message tells a person why."""
+
+
+def main() -> None:
+    configure_logging("preparation")
+    logging.getLogger("alembic.runtime.plugins").setLevel(logging.WARNING)
+    try:
+        _say("migrated", revision=migrate())
+        os.nice(5)  # the web starts now
+        _say("ready", **furnish(is_local="--local" in sys.argv[1:]))
+    except CannotPrepare as error:
+        _say("failed", message=str(error))
+        sys.exit(1)
+
+
+def migrate() -> str:
+    """Bring the database to the newest revision and return it. Mostly nothing is to do, which Postgres says fast."""
+    known, head = revisions()
+    with _connect() as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [_MIGRATION_LOCK])  # several may start at once
+        current = _current_revision(connection)
+        if current is not None and current not in known:
+            raise CannotPrepare(
+                f"the database was written by a newer Proctor (its revision {current} is unknown here); "
+                "update Proctor or choose another --data"
+            )
+        if current != head:
+            _upgrade()
+    return head
+
+
+def revisions(folder: Path = PROJECT_ROOT / "migrations" / "versions") -> tuple[set[str], str]:
+    """All revisions and the newest, read from the files: Alembic takes longer to import than all else here."""
+    texts = [file.read_text() for file in folder.glob("*.py")]
+    known = {match[1] for text in texts if (match := _REVISION.search(text))}
+    older = {match[1] for text in texts if (match := _DOWN_REVISION.search(text))}
+    (head,) = known - older
+    return known, head
+
+
+def furnish(*, is_local: bool) -> dict[str, str | None]:
+    """Everything that the services want to be there; each is idempotent."""
+    from backend.core.session import transaction
+    from backend.environments.service import import_builtins
+    from backend.runs.service import ensure_scripted_policies
+    from backend.team.service import first_admin_link, issue_local_token
+
+    with transaction() as session:
+        link = first_admin_link(session)
+        token = issue_local_token(session) if is_local and not _has_token(session) else None
+    with transaction() as session:
+        ensure_scripted_policies(session)
+        import_builtins(session)
+    return {"link": link, "token": token}
+
+
+def _has_token(session: Session) -> bool:
+    """Does the token that an earlier start left still work? Then what was begun with it goes on."""
+    from backend.team.service import is_local_token
+
+    file = get_settings().data / "cli-token"
+    return file.exists() and is_local_token(session, file.read_text().strip())
+
+
+def _current_revision(connection: psycopg.Connection[Any]) -> str | None:
+    if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
+        return None
+    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    return row[0] if row else None
+
+
+def _connect() -> psycopg.Connection[Any]:
+    """The embedded server may still be starting."""
+    url = get_settings().database_url.replace("postgresql+psycopg://", "postgresql://", 1)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return psycopg.connect(url, connect_timeout=5, autocommit=True)
+        except psycopg.OperationalError as error:
+            if time.monotonic() > deadline:
+                raise CannotPrepare(f"the database does not answer: {error}") from error
+            time.sleep(0.05)
+
+
+def _upgrade() -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    command.upgrade(Config(PROJECT_ROOT / "alembic.ini"), "head")
+
+
+def _say(event: str, **details: Any) -> None:
+    sys.stdout.write(json.dumps({"event": event, **details}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What members do with their own access, and administrators with the team."""
+
+import uuid
+
+from sqlalchemy.orm import Session
+
+from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation, reference
+from backend.team import auth, queries, service
+from backend.team.schemas import (
+    AuditEntry,
+    CreateToken,
+    InvitedMember,
+    InviteMember,
+    ListAudit,
+    Me,
+    Member,
+    NewToken,
+    RevokedAccess,
+    SignInSession,
+    Token,
+    UpdateMember,
+)
+from backend.team.tables import Person
+from backend.web.identity import Actor
+from backend.web.paging import Page
+
+
+@reference(Person, "Id or email address of a member.")
+def find_member(session: Session, text: str) -> Person:
+    return queries.find_member(session, text)
+
+
+@operation("GET /me", role=Role.VIEWER, command="whoami")
+def get_me(session: Session, actor: Actor) -> Me:
+    """Show whose token or session this is."""
+    return Me(person_id=actor.person_id, name=actor.name, role=actor.role, is_token=actor.is_token)
+
+
+@operation("GET /sessions", role=Role.VIEWER, noun="sessions")
+def list_sessions(session: Session, actor: Actor) -> Page[SignInSession]:
+    """List your browser sessions, most recently used first."""
+    sessions = [SignInSession.of(each) for each in queries.sessions_of(session, actor.person_id)]
+    return Page(items=[each.model_copy(update={"is_current": each.id == actor.session_id}) for each in sessions])
+
+
+@operation("DELETE /sessions", role=Role.VIEWER, noun="sessions", status=200, audited=False)
+def revoke_other_sessions(session: Session, actor: Actor) -> RevokedAccess:
+    """End all sessions except this one and revoke the tokens created in them. Needs a browser session."""
+    service.refuse_token_actor(actor)
+    return RevokedAccess.of(auth.revoke_other_sessions(session, actor))
+
+
+@operation("DELETE /sessions/{session_id}", role=Role.VIEWER, noun="sessions", audited=False)
+def revoke_session(session: Session, actor: Actor, session_id: uuid.UUID) -> RevokedAccess:
+    """End a session and revoke the tokens created in it. Needs a browser session."""
+    service.refuse_token_actor(actor)
+    return RevokedAccess.of(auth.revoke_session(session, actor, session_id)[1])
+
+
+@operation("GET /tokens", role=Role.VIEWER, noun="tokens", command="token list")
+def list_tokens(session: Session, actor: Actor) -> Page[Token]:
+    """List your API tokens."""
+    return Page(items=[Token.of(token) for token in queries.tokens_of(session, actor.person_id)])
+
+
+@operation("POST /tokens", role=Role.VIEWER, noun="tokens", command="token create", status=201, audited=False)
+def create_token(session: Session, actor: Actor, request: CreateToken) -> NewToken:
+    """Create an API token. Its secret is shown once."""
+    token, secret = service.create_token(session, actor, request)
+    session.refresh(token)
+    return NewToken(**Token.of(token).model_dump(), secret=secret)
+
+
+@operation("DELETE /tokens/{token}", role=Role.VIEWER, noun="tokens", command="token revoke", audited=False)
+def revoke_token(session: Session, actor: Actor, token: uuid.UUID) -> None:
+    """Revoke a token and all tokens created with it."""
+    service.revoke_token(session, actor, token)
+
+
+@operation("GET /members", role=Role.VIEWER, noun="members", command="member list")
+def list_members(session: Session, actor: Actor) -> Page[Member]:
+    """List the members of the team."""
+    return Page(items=[Member.of(person) for person in queries.people(session)])
+
+
+@operation("POST /members", role=Role.ADMIN, noun="members", command="member invite", status=201, audited=False)
+def invite_member(session: Session, actor: Actor, request: InviteMember) -> InvitedMember:
+    """Invite a person by email address. The link in the answer works once."""
+    person, link = service.invite(session, actor, request)
+    return InvitedMember(member=_current(session, person), link=link)
+
+
+@operation("PATCH /members/{member}", role=Role.ADMIN, noun="members", command="member update", audited=False)
+def update_member(session: Session, actor: Actor, member: Person, request: UpdateMember) -> Member:
+    """Change a member's role, or disable or enable the member."""
+    if request.role is not None:
+        service.change_role(session, actor, member.id, request.role)
+    if request.disabled is not None:
+        (service.disable if request.disabled else service.enable)(session, actor, member.id)
+    return _current(session, member)
+
+
+@operation("DELETE /members/{member}/access", role=Role.ADMIN, noun="members", command="member sign-out", audited=False)
+def revoke_member_access(session: Session, actor: Actor, member: Person) -> RevokedAccess:
+    """Sign a member out everywhere and revoke their API tokens. They may sign in again."""
+    return RevokedAccess.of(service.revoke_access(session, actor, member.id)[1])
+
+
+@operation("GET /audit", role=Role.ADMIN, noun="audit", command="audit")
+def list_audit(session: Session, actor: Actor, request: ListAudit) -> Page[AuditEntry]:
+    """List changes and who made them, newest first."""
+    found = queries.audit_events(session, after=request.after, limit=request.limit, subject=request.subject)
+    return Page(items=[AuditEntry.of(event) for event in found.items], next=found.next)
+
+
+def _current(session: Session, person: Person) -> Member:
+    session.flush()
+    session.refresh(person)
+    return Member.of(person)

@@ -1,0 +1,264 @@
+"""Pages of the team: sign-in, one-time links, one's own account, members, audit."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import Response
+
+from backend.domain.vocabulary import Role
+from backend.team import auth, queries, service
+from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
+from backend.team.tables import ApiToken, AuditEvent, Person, WebSession
+from backend.web.clients import client_of
+from backend.web.dependencies import Admin, SessionDep, Viewer
+from backend.web.form_data import read_form
+from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME
+from backend.web.page import page, see_other
+from backend.web.paging import LIMIT, After
+
+router = APIRouter()
+
+DEVICE_COOKIE = "proctor_device"
+DEVICE_LIFETIME = timedelta(days=365)
+
+
+@dataclass(frozen=True, slots=True)
+class SignInPage:
+    email: str
+    next: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkPage:
+    person: Person
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPage:
+    people: list[Person]
+    roles: list[Role]
+    invited: Person | None = None
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountPage:
+    person: Person
+    sessions: list[WebSession]
+    current: uuid.UUID | None
+    """The session of this request."""
+    tokens: list[ApiToken]
+    names: dict[uuid.UUID, str]
+    """Of the tokens."""
+    roles: list[Role]
+    new_token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    events: list[AuditEvent]
+    subjects: list[str]
+    subject: str
+    next_url: str
+
+
+def safe_next(url: str) -> str:
+    """Only ever back to a page of this installation."""
+    return url if url.startswith("/") and not url.startswith(("//", "/\\")) and "\n" not in url else "/"
+
+
+@router.get("/sign-in")
+def show_sign_in(request: Request, next: str = "/") -> Response:
+    return page(request, "team/sign_in.html", SignInPage("", safe_next(next), ""))
+
+
+@router.post("/sign-in")
+def sign_in(request: Request, form: Annotated[SignIn, Depends(read_form(SignIn))]) -> Response:
+    """Takes no session: the attempt is committed before the password is verified, and nothing is open meanwhile."""
+    cookies = request.cookies
+    signed_in = auth.sign_in(
+        request.app.state.transaction,
+        form.email,
+        form.password,
+        client_of(request),
+        device=cookies.get(DEVICE_COOKIE, ""),
+        previous=cookies.get(SESSION_COOKIE, ""),
+    )
+    if signed_in is None:
+        context = SignInPage(form.email, safe_next(form.next), "Address or password is wrong.")
+        return page(request, "team/sign_in.html", context, status=422)
+    return _signed_in(request, signed_in, safe_next(form.next))
+
+
+@router.post("/sign-out")
+def sign_out(session: SessionDep, actor: Viewer) -> Response:
+    service.refuse_token_actor(actor)
+    auth.sign_out(session, actor)
+    response = see_other("/sign-in")
+    response.delete_cookie(SESSION_COOKIE, path="/")
+    return response
+
+
+@router.get("/links/{secret}")
+def show_link(request: Request, session: SessionDep, secret: str) -> Response:
+    return page(request, "team/link.html", LinkPage(auth.person_of_link(session, secret), secret))
+
+
+@router.post("/links/{secret}")
+def use_link(
+    request: Request, session: SessionDep, secret: str, form: Annotated[Welcome, Depends(read_form(Welcome))]
+) -> Response:
+    previous = request.cookies.get(SESSION_COOKIE, "")
+    return _signed_in(request, auth.use_link(session, secret, form, client_of(request), previous=previous), "/")
+
+
+def _signed_in(request: Request, signed_in: auth.SignedIn, url: str) -> Response:
+    response = see_other(url)
+    for name, secret, lifetime, path in (
+        (SESSION_COOKIE, signed_in.session, SESSION_LIFETIME, "/"),
+        (DEVICE_COOKIE, signed_in.device, DEVICE_LIFETIME, "/sign-in"),
+    ):
+        response.set_cookie(
+            name,
+            secret,
+            max_age=int(lifetime.total_seconds()),
+            httponly=True,
+            samesite="lax",
+            path=path,
+        )
+    return response
+
+
+@router.get("/me")
+def show_account(request: Request, session: SessionDep, actor: Viewer) -> Response:
+    return page(request, "team/account.html", _account(session, actor))
+
+
+def _account(session: SessionDep, actor: Viewer, new_token: str = "") -> AccountPage:
+    person = queries.get_person(session, actor.person_id)
+    roles = [role for role in Role if actor.role.includes(role)]
+    tokens = list(queries.tokens_of(session, person.id))
+    names = {token.id: token.name for token in tokens}
+    sessions = list(queries.sessions_of(session, person.id))
+    return AccountPage(person, sessions, actor.session_id, tokens, names, roles, new_token)
+
+
+@router.post("/me/password")
+def change_password(
+    session: SessionDep,
+    actor: Viewer,
+    form: Annotated[PasswordChange, Depends(read_form(PasswordChange))],
+) -> Response:
+    service.refuse_token_actor(actor)
+    revoked = service.change_password(session, actor, form)
+    return see_other("/me", notice=f"Your password is changed. {_ended(revoked)}")
+
+
+def _ended(revoked: auth.Revoked) -> str:
+    """For example "2 other sessions and 1 API token ended."."""
+    parts = (
+        f"{count} {noun}{'s' if count > 1 else ''}"
+        for count, noun in ((revoked.sessions, "other session"), (revoked.tokens, "API token"))
+        if count
+    )
+    return (" and ".join(parts) or "No other session or API token") + " ended."
+
+
+@router.post("/me/sessions/revoke-others")
+def revoke_other_sessions(session: SessionDep, actor: Viewer) -> Response:
+    service.refuse_token_actor(actor)
+    return see_other("/me", notice=_ended(auth.revoke_other_sessions(session, actor)))
+
+
+@router.post("/me/sessions/{session_id}/revoke")
+def revoke_session(session: SessionDep, actor: Viewer, session_id: uuid.UUID) -> Response:
+    service.refuse_token_actor(actor)
+    web_session, revoked = auth.revoke_session(session, actor, session_id)
+    tokens = f" {revoked.tokens} API token{'s' if revoked.tokens > 1 else ''} created in it ended."
+    notice = f"The session in {web_session.device or 'an unknown browser'} ended."
+    return see_other("/me", notice=notice + (tokens if revoked.tokens else ""))
+
+
+@router.post("/me/tokens")
+def create_token(
+    request: Request,
+    session: SessionDep,
+    actor: Viewer,
+    form: Annotated[CreateToken, Depends(read_form(CreateToken))],
+) -> Response:
+    _, secret = service.create_token(session, actor, form)
+    return page(request, "team/account.html", _account(session, actor, secret), block="api_tokens")
+
+
+@router.post("/tokens/{token_id}/revoke")
+def revoke_token(session: SessionDep, actor: Viewer, token_id: uuid.UUID) -> Response:
+    token, count = service.revoke_token(session, actor, token_id)
+    others = f" So {'are' if count > 2 else 'is'} {count - 1} created with it." if count > 1 else ""
+    return see_other("/me", notice=f"The token “{token.name}” is revoked.{others}")
+
+
+@router.get("/team")
+def show_team(request: Request, session: SessionDep, actor: Viewer) -> Response:
+    return page(request, "team/members.html", TeamPage(list(queries.people(session)), list(Role)))
+
+
+@router.post("/team")
+def invite(
+    request: Request, session: SessionDep, actor: Admin, form: Annotated[InviteMember, Depends(read_form(InviteMember))]
+) -> Response:
+    person, link = service.invite(session, actor, form)
+    return _with_link(request, session, person, link)
+
+
+@router.post("/team/{person_id}/link")
+def renew_link(request: Request, session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
+    person, link = service.renew_link(session, actor, person_id)
+    return _with_link(request, session, person, link)
+
+
+def _with_link(request: Request, session: SessionDep, person: Person, link: str) -> Response:
+    context = TeamPage(list(queries.people(session)), list(Role), person, link)
+    return page(request, "team/members.html", context, block="members")
+
+
+@router.post("/team/{person_id}/role")
+def change_role(
+    session: SessionDep,
+    actor: Admin,
+    person_id: uuid.UUID,
+    form: Annotated[RoleChange, Depends(read_form(RoleChange))],
+) -> Response:
+    person = service.change_role(session, actor, person_id, form.role)
+    return see_other("/team", notice=f"{person.name} is now {person.role}.")
+
+
+@router.post("/team/{person_id}/disable")
+def disable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
+    person = service.disable(session, actor, person_id)
+    return see_other("/team", notice=f"{person.name} can no longer sign in. All sessions and API tokens ended.")
+
+
+@router.post("/team/{person_id}/revoke-access")
+def revoke_access(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
+    person, revoked = service.revoke_access(session, actor, person_id)
+    ended = _ended(revoked).replace("other session", "session")
+    return see_other("/team", notice=f"{person.name} is signed out everywhere. {ended}")
+
+
+@router.post("/team/{person_id}/enable")
+def enable(session: SessionDep, actor: Admin, person_id: uuid.UUID) -> Response:
+    person = service.enable(session, actor, person_id)
+    return see_other("/team", notice=f"{person.name} may sign in again.")
+
+
+@router.get("/audit")
+def show_audit(request: Request, session: SessionDep, actor: Admin, after: After = None, subject: str = "") -> Response:
+    found = queries.audit_events(session, after=after, limit=LIMIT, subject=subject)
+    next_url = f"/audit?subject={subject}&after={found.next}" if found.next else ""
+    subjects = list(queries.audit_subjects(session))
+    return page(request, "team/audit.html", AuditPage(found.items, subjects, subject, next_url))

@@ -1,0 +1,227 @@
+"""The launch form: every choice of a training run with its help, drawn from the configuration's own description."""
+
+import shlex
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.training import launch_layout
+from backend.training.choices import block_of, flatten, holds_many, holds_names, is_optional, members, write
+
+Offered = Mapping[str, Sequence[tuple[str, str]]]
+"""Lists to pick ids from, by name: (id, text)."""
+LONG_HELP = 110
+"""Characters beyond which only the first sentence is shown before one asks for more."""
+NotOffered = Mapping[tuple[str, str], str]
+"""Choices by field and value that no worker can carry out, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOption:
+    """One value of a field that has few."""
+
+    value: str
+    label: str
+    note: str = ""
+    refused: str = ""
+    """Why it cannot be chosen; empty: it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchField:
+    """One input of the form."""
+
+    name: str
+    """Dotted, as in the configuration: `grpo.steps`."""
+    label: str
+    help: str
+    value: str
+    kind: str
+    """`number`, `select`, `cards`, `check`, `area` or `text`"""
+    options: tuple[LaunchOption, ...] = ()
+    minimum: str = ""
+    maximum: str = ""
+    step: str = "any"
+    is_basic: bool = False
+    is_changed: bool = False
+    """It differs from the preset or the default."""
+    is_large: bool = False
+    may_be_empty: bool = False
+    only: str = ""
+    """`model.source=base|checkpoint;adapter.kind!=full`: counts only where one of them holds."""
+
+    @property
+    def hint(self) -> str:
+        """What it does: the help itself where it is short, else its first sentence."""
+        return self.help if len(self.help) <= LONG_HELP else self.help.partition(". ")[0].rstrip(".") + "."
+
+    @property
+    def more(self) -> str:
+        """The rest of a long help."""
+        return self.help[len(self.hint) :].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSection:
+    """A block of the configuration."""
+
+    name: str
+    title: str
+    help: str
+    only: str = ""
+    fields: list[LaunchField] = field(default_factory=list)
+
+    @property
+    def basic(self) -> list[LaunchField]:
+        return [each for each in self.fields if each.is_basic]
+
+    @property
+    def further(self) -> list[LaunchField]:
+        return [each for each in self.fields if not each.is_basic]
+
+    @property
+    def changed(self) -> int:
+        """How many of the folded choices differ from the preset or the default."""
+        return sum(each.is_changed for each in self.further)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the form knows beside the configuration's own description."""
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    """Texts that a refused form sent."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Values of the preset, by dotted name."""
+    offered: Offered = field(default_factory=dict)
+    not_offered: NotOffered = field(default_factory=dict)
+
+
+def launch_sections(configuration: TrainingConfiguration, around: Surroundings | None = None) -> list[LaunchSection]:
+    """The form's sections with the configuration's values, those that most people need first."""
+    around = around or Surroundings()
+    sections: dict[str, LaunchSection] = {}
+    for name, info in TrainingConfiguration.model_fields.items():
+        value = getattr(configuration, name)
+        if isinstance(value, BaseModel):
+            _section(sections, name, type(value)).fields.extend(_fields_of(value, name + ".", around))
+        else:
+            key = launch_layout.SECTION_OF_TOP_LEVEL.get(name, launch_layout.MACHINE)
+            _section(sections, key).fields.append(_field(name, info, value, around))
+    places = {name: place for place, name in enumerate(launch_layout.ORDER)}
+    return sorted(sections.values(), key=lambda section: places.get(section.name, len(places)))
+
+
+def _section(sections: dict[str, LaunchSection], name: str, block: type[BaseModel] | None = None) -> LaunchSection:
+    if name not in sections:
+        help_text = " ".join((block.__doc__ or "").split()) if block else launch_layout.HELP.get(name, "")
+        title = launch_layout.TITLES.get(name, name.replace("_", " ").capitalize())
+        sections[name] = LaunchSection(name, title, help_text, launch_layout.SECTION_ONLY.get(name, ""))
+    return sections[name]
+
+
+def _fields_of(block: BaseModel, prefix: str, around: Surroundings) -> Iterator[LaunchField]:
+    for name, info in type(block).model_fields.items():
+        value = getattr(block, name)
+        if block_of(info) and isinstance(value, BaseModel):
+            yield from _fields_of(value, f"{prefix}{name}.", around)
+        else:
+            yield _field(prefix + name, info, value, around)
+
+
+def _field(name: str, info: FieldInfo, value: Any, around: Surroundings) -> LaunchField:
+    shown = around.given.get(name, _shown(value))
+    options = tuple(_options(name, info, shown, around))
+    return LaunchField(
+        name=name,
+        label=launch_layout.NAMES.get(name) or _label(name),
+        help=" ".join((info.description or "").split()),
+        value=shown,
+        kind=_kind(name, info, bool(options)),
+        options=options,
+        minimum=_bound(info, Ge, Gt),
+        maximum=_bound(info, Le, Lt),
+        step="1" if set(members(info.annotation)) == {int} else "any",
+        is_basic=name in launch_layout.BASIC,
+        is_changed=name in around.base and around.base[name] != shown,
+        is_large=name in launch_layout.LARGE,
+        may_be_empty=is_optional(info),
+        only=launch_layout.ONLY.get(name, ""),
+    )
+
+
+def _kind(name: str, info: FieldInfo, has_options: bool) -> str:
+    if name in launch_layout.CARDS:
+        return "cards"
+    if has_options:
+        return "select"
+    kinds = set(members(info.annotation))
+    if kinds == {bool}:
+        return "check"
+    if kinds <= {int, float}:
+        return "number"
+    return "area" if holds_names(info.annotation) else "text"
+
+
+def _options(name: str, info: FieldInfo, shown: str, around: Surroundings) -> Iterator[LaunchOption]:
+    if listed := launch_layout.CHOSEN_FROM.get(name):
+        yield LaunchOption("", "None")
+        known = around.offered.get(listed, ())
+        if shown and shown not in {key for key, _ in known}:
+            yield LaunchOption(shown, shown)
+        yield from (LaunchOption(key, text) for key, text in known)
+        return
+    notes = launch_layout.CARDS.get(name, {})
+    for value in _values(info.annotation):
+        label = launch_layout.LABELS.get(value, value.replace("_", " ")) if notes else value.replace("_", " ")
+        yield LaunchOption(value, label, notes.get(value, ""), around.not_offered.get((name, value), ""))
+
+
+def _values(annotation: Any) -> tuple[str, ...]:
+    if holds_many(annotation):
+        return ()
+    for each in members(annotation):
+        if typing.get_origin(each) is Literal:
+            return tuple(str(choice) for choice in typing.get_args(each))
+        if isinstance(each, type) and issubclass(each, StrEnum):
+            return tuple(str(choice) for choice in each)
+    return ()
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_shown, value))
+    return write(value.model_dump(mode="json") if isinstance(value, BaseModel) else value)
+
+
+def _label(name: str) -> str:
+    words = [launch_layout.WORDS.get(word, word) for word in name.rpartition(".")[2].split("_")]
+    text = " ".join(word for word in words if word)
+    return text[0].upper() + text[1:]
+
+
+def _bound(info: FieldInfo, *kinds: type) -> str:
+    for rule in info.metadata:
+        for kind, attribute in ((Ge, "ge"), (Gt, "gt"), (Le, "le"), (Lt, "lt")):
+            if kind in kinds and isinstance(rule, kind):
+                return write(getattr(rule, attribute))
+    return ""
+
+
+def launch_command(
+    environment: str, preset: str | None, choices: Mapping[str, Any], options: Mapping[str, str] | None = None
+) -> str:
+    """The command that starts the same run. `options`: such as `--name`, left out where empty."""
+    parts = ["proctor train", shlex.quote(environment)]
+    if preset:
+        parts.append(f"--preset {shlex.quote(preset)}")
+    parts.extend(f"--set {shlex.quote(f'{name}={value}')}" for name, value in flatten(choices).items())
+    parts.extend(f"{option} {shlex.quote(value)}" for option, value in (options or {}).items() if value)
+    return " ".join(parts)

@@ -1,0 +1,208 @@
+"""SFT data: rollouts that pass a filter as conversations, looked at first, then written or marked as demonstrations."""
+
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
+from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.orm import Session
+
+from backend.detectors.tables import Flag
+from backend.domain.training.sft_data import Seen, about_tokens, chat_of, has_reply
+from backend.domain.vocabulary import RolloutStatus, Split, Verdict
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import InvalidInput
+from backend.review.tables import VerdictRecord
+from backend.rollouts.exchange_schemas import SftFilter
+from backend.rollouts.export_queries import ROWS
+from backend.rollouts.formats.huggingface import plain_line
+from backend.rollouts.formats.streams import Plain
+from backend.rollouts.queries import matching
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs import queries as run_queries
+from backend.runs.tables import Run
+from backend.web.audit import audit
+from backend.web.identity import Actor
+
+PREVIEWED = 20_000
+"""Conversations that a preview looks at."""
+SAMPLES = 5
+_MARKED_AT_ONCE = 1000
+_NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
+
+
+@dataclass
+class Preview:
+    """What the filter gives."""
+
+    conversations: int = 0
+    repeats: int = 0
+    """Left out, because they came already."""
+    near_repeats: int = 0
+    heldout: int = 0
+    """Left out, because their tasks are held out."""
+    tokens: int = 0
+    """About, of all messages."""
+    tokens_written: int = 0
+    """By the policies, as they counted them."""
+    turns: int = 0
+    is_whole: bool = True
+    """False where only the first `PREVIEWED` were looked at."""
+    samples: list[Plain] = field(default_factory=list)
+
+
+def runs_of(session: Session, wanted: SftFilter) -> list[Run]:
+    """The chosen runs. Raises NotFound."""
+    return [run_queries.get_run(session, run_id) for run_id in dict.fromkeys(wanted.run)]
+
+
+def told(session: Session, wanted: SftFilter) -> str:
+    """How the conversations are chosen, as a paragraph of the data's card."""
+    names = "; ".join(f"{plain_line(run.name)} ({run.id})" for run in _chosen(session, wanted))
+    return f"Runs: {names}. Filter: {plain_line(', '.join(wanted.in_words())) or 'all completed rollouts'}."
+
+
+def preview(session: Session, wanted: SftFilter) -> Preview:
+    runs = _chosen(session, wanted)
+    found, seen = Preview(), Seen()
+    if not wanted.heldout:
+        found.heldout = session.scalars(_counted(_candidates(session, runs, wanted, split=Split.HELDOUT))).one()
+    for number, row in enumerate(_rows(session, _candidates(session, runs, wanted))):
+        if number == PREVIEWED:
+            found.is_whole = False
+            break
+        if not has_reply(row.messages):
+            continue
+        if not seen.is_new(row.messages) and not wanted.repeats:
+            found.repeats += 1
+            continue
+        _count(found, row, runs)
+    found.near_repeats = seen.near
+    return found
+
+
+def conversations(session: Session, wanted: SftFilter) -> Iterator[Plain]:
+    """`{"messages": […]}` with where each is from."""
+    runs = _chosen(session, wanted)
+    for row in _new_rows(session, runs, wanted):
+        yield _conversation(row)
+
+
+def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is_wanted: bool) -> int:
+    """May the SFT warm-up learn from these? Held-out tasks are left out whatever the filter says. Returns how many
+    changed."""
+    runs = _chosen(session, wanted)
+    ids = [row.id for row in _new_rows(session, runs, wanted) if row.split is Split.TRAIN]
+    changed = 0
+    for start in range(0, len(ids), _MARKED_AT_ONCE):
+        part = ids[start : start + _MARKED_AT_ONCE]
+        statement = update(Rollout).where(Rollout.id.in_(part), Rollout.is_demonstration != is_wanted)
+        changed += session.execute(statement.values(is_demonstration=is_wanted)).rowcount  # type: ignore[attr-defined]
+    for run in runs:
+        audit(session, actor, "rollouts.demonstrations", "run", run.id, is_wanted=is_wanted, changed=changed)
+    return changed
+
+
+def _chosen(session: Session, wanted: SftFilter) -> list[Run]:
+    if not wanted.run:
+        raise InvalidInput(fields={"run": "Choose at least one run."})
+    return runs_of(session, wanted)
+
+
+def _new_rows(session: Session, runs: Sequence[Run], wanted: SftFilter) -> Iterator[Row[Any]]:
+    seen = Seen()
+    for row in _rows(session, _candidates(session, runs, wanted)):
+        if has_reply(row.messages) and (seen.is_new(row.messages) or wanted.repeats):
+            yield row
+
+
+def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
+    part = candidates.subquery()
+    statement = (
+        select(
+            Rollout.id,
+            Rollout.run_id,
+            Rollout.reward,
+            Rollout.messages,
+            Rollout.tokens_out,
+            Rollout.turns,
+            Task.split,
+            Task.index,
+            Environment.name.label("environment"),
+        )
+        .join(part, part.c.id == Rollout.id)
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Task.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+        .order_by(Rollout.run_id, Rollout.seq)
+    )
+    yield from session.execute(statement.execution_options(yield_per=ROWS))
+
+
+def _candidates(
+    session: Session, runs: Sequence[Run], wanted: SftFilter, split: Split | None = None
+) -> Select[tuple[uuid.UUID]]:
+    """Ids. With best-of-group the best of those that pass everything else."""
+    newest = (
+        select(VerdictRecord.verdict)
+        .where(VerdictRecord.rollout_id == Rollout.id)
+        .where(VerdictRecord.taken_back_at.is_(None), VerdictRecord.verdict != Verdict.UNSURE)
+        .order_by(VerdictRecord.id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    rank = func.row_number().over(partition_by=Rollout.group_id, order_by=(Rollout.reward.desc(), Rollout.seq))
+    found = (
+        select(Rollout.id, rank.label("place"))
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Rollout.status == RolloutStatus.COMPLETED, or_(*(_of_run(session, run, wanted.where) for run in runs)))
+    )
+    if split is not None or not wanted.heldout:
+        found = found.where(Task.split == (split or Split.TRAIN))
+    if wanted.min_reward is not None:
+        found = found.where(Rollout.reward >= wanted.min_reward - abs(wanted.min_reward) * 1e-6)
+    if wanted.honest_only:
+        found = found.where(newest == Verdict.HONEST)
+    else:
+        found = found.where(func.coalesce(newest, Verdict.UNSURE).not_in((Verdict.HACK, Verdict.BROKEN_REWARD)))
+    if wanted.without_flags:
+        found = found.where(~select(Flag.id).where(Flag.rollout_id == Rollout.id).exists())
+    if wanted.understood_only:
+        found = found.where(~func.jsonb_path_exists(Rollout.steps, cast(_NOT_UNDERSTOOD, JSONPATH)))
+    part = found.subquery()
+    chosen = select(part.c.id)
+    return chosen.where(part.c.place == 1) if wanted.best_of_group else chosen
+
+
+def _of_run(session: Session, run: Run, where: str) -> Any:
+    is_its = Rollout.run_id == run.id
+    chosen = Rollout.id.in_(matching(session, run, where, for_learning=True)) if where.strip() else None
+    return is_its if chosen is None else and_(is_its, chosen)
+
+
+def _counted(candidates: Select[Any]) -> Select[Any]:
+    return select(func.count()).select_from(candidates.subquery())
+
+
+def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
+    found.conversations += 1
+    found.tokens += about_tokens(row.messages)
+    found.tokens_written += row.tokens_out
+    found.turns += row.turns
+    if len(found.samples) < SAMPLES:
+        found.samples.append(_conversation(row))
+
+
+def _conversation(row: Row[Any]) -> Plain:
+    return {
+        "messages": chat_of(row.messages),
+        "environment": row.environment,
+        "task": f"{row.split}/{row.index}",
+        "reward": row.reward,
+        "run": str(row.run_id),
+        "rollout": str(row.id),
+    }

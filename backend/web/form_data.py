@@ -1,0 +1,137 @@
+"""HTML forms into pydantic models; what is wrong comes back by field name."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar, get_origin
+
+from fastapi import Depends, Request
+from pydantic import BaseModel, SecretStr, ValidationError
+from starlette.datastructures import FormData, UploadFile
+
+from backend.errors import InvalidInput
+
+M = TypeVar("M", bound=BaseModel)
+_MANY = (list, tuple, set, frozenset)
+
+
+def read_form(model: type[M]) -> Callable[[Request], Awaitable[M]]:
+    """A dependency: `form: Annotated[InviteForm, Depends(read_form(InviteForm))]`."""
+
+    async def form_of_request(request: Request) -> M:
+        return parse_form(model, await request.form())
+
+    return form_of_request
+
+
+def parse_form(model: type[M], form: FormData) -> M:
+    """An empty field counts as absent where the model has a default, because browsers send empty fields."""
+    values: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        sent = [value for value in form.getlist(key) if not _is_empty(value)]
+        if get_origin(field.annotation) in _MANY:
+            values[key] = sent
+        elif sent:
+            values[key] = sent[-1]
+        elif key in form and field.is_required():
+            values[key] = ""
+    return validate(model, values)
+
+
+def validate(model: type[M], values: object) -> M:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise InvalidInput(fields=field_messages(error)) from error
+
+
+def field_messages(error: ValidationError) -> dict[str, str]:
+    """One sentence a field, keyed by its dotted path."""
+    messages: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        where = ".".join(str(part) for part in item["loc"]) or "form"
+        text = "Fill this in" if item["type"] == "missing" else item["msg"].removeprefix("Value error, ")
+        messages.setdefault(where, text.rstrip(".") + ".")
+    return messages
+
+
+def _is_empty(value: str | UploadFile) -> bool:
+    return value.strip() == "" if isinstance(value, str) else not value.filename
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One field of a form, from the model that reads the form."""
+
+    name: str
+    label: str
+    hint: str
+    kind: str
+    """`text`, `textarea`, `number`, `url`, `password`, `checkbox` or `select`."""
+    value: object
+    is_required: bool
+    minimum: float | None
+    maximum: float | None
+    step: str
+    choices: tuple[str, ...]
+    unit: str
+
+
+def form_fields(model: type[BaseModel], values: Mapping[str, object] | None = None) -> Iterator[FormField]:
+    """The fields of a model for `ui.fields`: titles are labels, descriptions are hints, limits are limits.
+
+    `values` are shown instead of the defaults. `json_schema_extra` may name a `form` kind, a `unit`, or `form: "none"`
+    for a field that the form does not have.
+    """
+    properties = model.model_json_schema()["properties"]
+    definitions = model.model_json_schema().get("$defs", {})
+    for name, field in model.model_fields.items():
+        schema = _unwrapped(properties[field.alias or name], definitions)
+        kind = schema.get("form") or _kind_of(schema, is_secret=field.annotation is SecretStr)
+        if kind == "none":
+            continue
+        value = (values or {}).get(name, schema.get("default"))
+        yield FormField(
+            name=field.alias or name,
+            label=field.title or name.replace("_", " ").capitalize(),
+            hint=field.description or "",
+            kind=kind,
+            value="\n".join(map(str, value)) if isinstance(value, list | tuple) else value,
+            is_required=field.is_required(),
+            minimum=schema.get("minimum", schema.get("exclusiveMinimum")),
+            maximum=schema.get("maximum", schema.get("exclusiveMaximum")),
+            step="1" if schema.get("type") == "integer" else "any",
+            choices=tuple(str(each) for each in schema.get("enum", ())),
+            unit=str(schema.get("unit", "")),
+        )
+
+
+def _unwrapped(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> dict[str, Any]:
+    """With its reference followed, and `T | null` read as T."""
+    outer = {key: value for key, value in schema.items() if key not in {"$ref", "anyOf"}}
+    if "$ref" in schema:
+        return {**definitions[schema["$ref"].rsplit("/", 1)[-1]], **outer}
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    return {**_unwrapped(options[0], definitions), **outer} if options else outer
+
+
+def _kind_of(schema: Mapping[str, Any], *, is_secret: bool) -> str:
+    if is_secret:
+        return "password"
+    if "enum" in schema:
+        return "select"
+    if schema.get("type") == "boolean":
+        return "checkbox"
+    if schema.get("type") in {"integer", "number"}:
+        return "number"
+    if schema.get("format") == "uri":
+        return "url"
+    return "textarea" if schema.get("type") == "array" or schema.get("maxLength", 0) > 300 else "text"
+
+
+async def sent_form(request: Request) -> dict[str, str]:
+    """The form as it was sent: the fields of an action are not known beforehand."""
+    return {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+
+
+SentForm = Annotated[dict[str, str], Depends(sent_form)]

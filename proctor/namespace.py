@@ -1,0 +1,36 @@
+"""What the generated methods have in common: requests become models of `proctor.models`, which load when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from proctor.client import Client
+
+
+class Namespace:
+    """The operations of one noun."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def _list(self, model: str, path: str, limit: int | None, **query: object) -> Iterator[Any]:
+        kind = getattr(import_module("proctor.models"), model)
+        return (kind.model_validate(item) for item in self._client.pages(path, limit=limit, **query))
+
+    def _call(self, model: str, method: str, path: str, how: str, *, poll: str = "", **values: object) -> Any:
+        """`how`: whether the values are sent as the `query` or the `body`; those that are None are left out."""
+        sent = {name: value for name, value in values.items() if value is not None}
+        answer = self._client.request(method, path, **{how: sent} if how == "query" or sent else {"body": {}})
+        if not model:
+            return answer
+        result = getattr(import_module("proctor.models"), model).model_validate(answer)
+        return result.polled_at(poll.format(**answer)) if poll else result
+
+
+def segment(value: object) -> str:
+    """A part of an address."""
+    return quote(str(value), safe="")

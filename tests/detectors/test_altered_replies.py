@@ -1,0 +1,41 @@
+"""Altered replies: a reward that follows the answer is left in peace, one that does not is flagged."""
+
+import uuid
+
+import pytest
+
+from backend.domain.detectors.catalogue import FACES
+from backend.domain.environments.manifest import read_manifest
+from tests.detectors.rows import row
+from workers.detectors.metamorphic import Altered, alterations, look_at_altered
+
+SPEC = read_manifest(
+    "name: sums\nproctor:\n  agent: {action: {format: tag, tag: answer, field: answer}}\n  rewards: {correct: 1.0}\n"
+).proctor.agent.action
+LIMITS = FACES["metamorphic"].thresholds
+PASSED = row(1.0, "I think it is <answer>42</answer>", actions=({"answer": "42"},))
+
+
+def test_a_spoilt_answer_is_another_and_its_forms_are_the_same():
+    spoilt, *forms = alterations(PASSED, SPEC)
+    assert spoilt.reply == "<answer>55</answer>"
+    assert all("<answer>42</answer>" in each.reply and not each.is_spoilt for each in forms)
+    assert alterations(row(1.0, "nothing", actions=(None,)), SPEC) == []
+
+
+@pytest.mark.parametrize(
+    ("pays", "cluster"),
+    [
+        (lambda reply: float("42" in reply), None),
+        (lambda reply: 1.0, "the answer was spoilt"),
+        (lambda reply: float(reply.startswith("I think") and "42" in reply), "blank lines stand around the reply"),
+    ],
+    ids=["follows the answer", "pays everything", "pays for the form"],
+)
+async def test_a_reward_that_does_not_follow_the_answer_is_flagged(pays, cluster: str | None):
+    async def grade(altered: list[Altered]) -> list[float]:
+        return [pays(each.reply) for each in altered]
+
+    found = await look_at_altered([PASSED], SPEC, grade, LIMITS)
+    assert [draft.cluster for draft in found] == ([cluster] if cluster else [])
+    assert all(isinstance(draft.rollout_id, uuid.UUID) for draft in found)

@@ -1,0 +1,185 @@
+"""A leaderboard ranks only those who sat the same examination, and says why others are not in it."""
+
+import csv
+import io
+import re
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy.orm import Session
+
+from backend.domain.runs.plans import EvaluationPlan, Sampling
+from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.runs.tables import Run
+from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
+
+
+@pytest.fixture
+def version(session: Session) -> EnvironmentVersion:
+    return make_environment_version(session)
+
+
+def text_of(html: str) -> str:
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", html))
+
+
+def plan(**fields: Any) -> dict[str, Any]:
+    return EvaluationPlan(tasks=100, **fields).model_dump(mode="json")
+
+
+def sat(
+    session: Session, version: EnvironmentVersion, name: str, mean: float, half: float = 0.05, **fields: Any
+) -> Run:
+    """A finished evaluation with these final figures."""
+    kind = fields.pop("policy_kind", PolicyKind.OPENAI_API)
+    policy = fields.pop("policy", None) or make_policy(session, name, kind, fields.pop("policy_configuration", None))
+    completed, rollouts = fields.pop("completed", None), fields.pop("rollouts", 100)
+    summary = {
+        "reward": {"mean": mean, "low": mean - half, "high": mean + half, "count": 100},
+        "success": {"rule": "win >= 1", "mean": mean, "low": mean - half, "high": mean + half, "count": 100},
+        "rollouts": rollouts,
+        "completed": rollouts if completed is None else completed,
+        "tokens_in": 4000,
+        "tokens_out": 1000,
+        "cost": 0.5,
+        "priced": 100,
+    }
+    return make_run(session, version, policy, **{"configuration": plan(), "summary": summary, **fields})
+
+
+def board(client: TestClient, version: EnvironmentVersion, /, **query: Any) -> dict[str, Any]:
+    answer = client.get(f"/api/v1/leaderboards/{version.environment.name}", params=query)
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_overlapping_intervals_share_ranks(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+    for name, mean in (("first", 0.9), ("second", 0.6), ("third", 0.55), ("last", 0.2)):
+        sat(session, version, name, mean)
+    ranked = board(viewer, version)["ranked"]
+    assert [(row["name"], row["rank"], row["worst_rank"]) for row in ranked] == [
+        ("first", 1, 1),
+        ("second", 2, 3),
+        ("third", 2, 3),
+        ("last", 4, 4),
+    ]
+    assert (ranked[0]["tokens"], ranked[0]["cost"], ranked[0]["total_cost"]) == (50, 0.005, 0.5)
+    page = viewer.get(f"/leaderboards/{version.environment.name}").text
+    assert "2–3" in page
+    assert "Compare the top two" in page
+
+
+def test_another_examination_is_not_ranked_with_them(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    sat(session, version, "one", 0.5)
+    sat(session, version, "two", 0.6)
+    sat(session, version, "groups", 0.9, configuration=plan(group_size=4), rollouts=400)
+    sat(session, version, "later", 0.9, configuration=plan(first_task=100))
+    sat(session, version, "longer", 0.9, configuration=plan(sampling=Sampling(max_tokens_per_turn=512)))
+    found = board(viewer, version)
+    assert [row["name"] for row in found["ranked"]] == ["two", "one"]
+    reasons = {row["name"]: row["reason"] for row in found["apart"]}
+    assert reasons["groups"].startswith("other group size")
+    assert reasons["later"].startswith("other tasks")
+    assert reasons["longer"].startswith("other limit of tokens")
+    other = next(exam["key"] for exam in found["exams"] if "4 a task" in exam["label"])
+    assert [row["name"] for row in board(viewer, version, exam=other)["ranked"]] == ["groups"]
+
+
+def test_too_little_of_it_is_not_ranked(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+    sat(session, version, "whole", 0.5)
+    sat(session, version, "nearly", 0.6, completed=96)
+    sat(session, version, "half", 0.9, completed=50)
+    sat(session, version, "stopped", 0.9, status=RunStatus.STOPPED, completed=99)
+    sat(session, version, "running", 0.9, status=RunStatus.RUNNING)
+    found = board(viewer, version)
+    assert [(row["name"], row["coverage"]["completed"]) for row in found["ranked"]] == [("nearly", 96), ("whole", 100)]
+    assert {row["name"]: row["reason"] for row in found["apart"]} == {
+        "half": "only 50 of 100 completed",
+        "stopped": "stopped: 99 of 100 completed",
+    }
+    assert "96 of 100" in text_of(viewer.get(f"/leaderboards/{version.environment.name}").text)
+
+
+def test_a_contender_is_a_policy_with_checkpoint_and_temperature(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    policy = make_policy(session, "mine", PolicyKind.LOCAL)
+    for step, mean in ((10, 0.5), (20, 0.7)):
+        sat(session, version, "", mean, policy=policy, checkpoint=make_checkpoint(session, policy, step=step))
+    sampled = make_policy(session, "model", PolicyKind.OPENAI_API)
+    sat(session, version, "", 0.1, policy=sampled)
+    sat(session, version, "", 0.4, policy=sampled)
+    sat(session, version, "", 0.6, policy=sampled, configuration=plan(sampling=Sampling(temperature=0)))
+    ranked = board(viewer, version)["ranked"]
+    assert [(row["name"], row["temperature"], row["runs"]) for row in ranked] == [
+        ("mine grpo 20", 1.0, 1),
+        ("model", 0.0, 1),
+        ("mine grpo 10", 1.0, 1),
+        ("model", 1.0, 2),
+    ]
+    assert ranked[3]["reward"]["mean"] == 0.4
+
+
+def test_baselines_scripts_imports_and_rescores_are_marked(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    longer = plan(sampling=Sampling(max_tokens_per_turn=512))
+    sat(session, version, "model", 0.6, configuration=longer)
+    sat(session, version, "chance", 0.3, policy_kind=PolicyKind.SCRIPTED)
+    gold = {"script": "gold"}
+    sat(session, version, "best", 1.0, policy_kind=PolicyKind.SCRIPTED, policy_configuration=gold)
+    sat(session, version, "elsewhere", 0.5, policy_kind=PolicyKind.EXTERNAL, configuration={})
+    unsampled = {"split": "heldout", "tasks": 100, "first_task": 0, "group_size": 1}
+    sat(session, version, "unsampled", 0.5, policy_kind=PolicyKind.EXTERNAL, configuration=unsampled)
+    sat(session, version, "imported", 0.9, policy_kind=PolicyKind.EXTERNAL, configuration=longer)
+    sat(session, version, "again", 0.8, kind=RunKind.RESCORE)
+    found = board(viewer, version)
+    assert [(row["name"], row["mark"]) for row in found["ranked"]] == [
+        ("best", "script"),
+        ("imported", "imported"),
+        ("model", ""),
+        ("chance", "baseline"),
+    ]
+    assert {row["name"]: row["mark"] for row in found["apart"]} == {
+        "elsewhere": "imported",
+        "unsampled": "imported",
+        "again": "re-scored",
+    }
+    assert len(found["exams"]) == 1
+
+
+def test_it_is_exported_and_no_name_becomes_a_formula(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    sat(session, version, "=HYPERLINK(1)", 0.5)
+    sat(session, version, "half", 0.9, completed=50)
+    answer = viewer.get(f"/leaderboards/{version.environment.name}/export.csv")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert answer.headers["content-type"].startswith("text/csv")
+    assert [row["name"] for row in rows] == ["'=HYPERLINK(1)", "half"]
+    assert (rows[0]["rank"], rows[0]["reward"], rows[1]["reason"]) == ("1", "0.5", "only 50 of 100 completed")
+
+
+def test_the_newest_version_that_was_evaluated_is_shown(
+    session: Session, viewer: TestClient, version: EnvironmentVersion
+) -> None:
+    sat(session, version, "one", 0.5)
+    newer = make_environment_version(session, version.environment, number=2)
+    assert board(viewer, version)["version"] == 1
+    empty = board(viewer, version, version=2)
+    assert (empty["version"], empty["exam"], empty["ranked"]) == (newer.number, None, [])
+    address = f"/leaderboards/{version.environment.name}"
+    assert "Nobody was evaluated on this version yet" in viewer.get(f"{address}?version=2").text
+    assert viewer.get(f"/api/v1{address}?version=9").status_code == 404
+    assert viewer.get("/leaderboards/nothing").status_code == 404
+
+
+def test_all_leaderboards_are_listed(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
+    assert "Nobody was evaluated yet" in viewer.get("/leaderboards").text
+    sat(session, version, "one", 0.5)
+    assert f"/leaderboards/{version.environment.name}?version=1" in viewer.get("/leaderboards").text

@@ -1,0 +1,69 @@
+"""Work in a process of its own: its status, its log, and that it never outlives the job."""
+
+import os
+import signal
+import threading
+import time
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from backend.core.session import transaction
+from backend.runs.tables import Run
+from backend.settings import get_settings
+from tests.factories import make_run
+from tests.tasks.conftest import is_alive, wait_for
+from workers.tasks import children
+from workers.tasks.children import ChildFailed, must_run_child, run_child
+from workers.tasks.execute import INTERRUPT, Interrupted, _interruptible
+
+MODULE = "tests.tasks.child"
+
+
+def test_it_returns_the_status_and_keeps_the_log(installation: None) -> None:
+    run_id = uuid.uuid4()
+
+    assert run_child(MODULE, ["say", "hello"], run_id=run_id) == 0
+    assert run_child(MODULE, ["end", "3"], run_id=run_id) == 3
+
+    assert (get_settings().data / "logs" / f"{run_id}.log").read_text() == "hello\n"
+
+
+def test_a_bad_end_is_an_error_with_the_last_line(installation: None) -> None:
+    with pytest.raises(ChildFailed, match=r"ended with status 1: RuntimeError: no weights"):
+        must_run_child(MODULE, ["raise", "no weights"], run_id=uuid.uuid4())
+
+
+def test_a_killed_child_is_told_by_its_signal(installation: None) -> None:
+    with pytest.raises(ChildFailed, match="SIGKILL"):
+        must_run_child(MODULE, ["kill"], run_id=uuid.uuid4())
+
+
+def test_an_interrupted_job_takes_its_child_and_grandchild_along(installation: None, tmp_path: Path) -> None:
+    threading.Thread(target=_interrupt_when, args=(tmp_path / "pids",)).start()
+
+    with pytest.raises(Interrupted), _interruptible():
+        run_child(MODULE, ["sleep", str(tmp_path / "pids")], run_id=None)
+
+    for pid in (tmp_path / "pids").read_text().split():
+        wait_for(lambda pid=pid: not is_alive(int(pid)))
+
+
+def test_a_child_that_does_not_stop_when_asked_is_ended(
+    installation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(children, "STOP_GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(children, "_STOP_CHECK_SECONDS", 0.1)
+    with transaction() as session:
+        run = make_run(session)
+        session.get_one(Run, run.id).stop_requested_at = datetime.now(UTC)
+
+    assert run_child(MODULE, ["sleep", str(tmp_path / "pids")], run_id=run.id) == -signal.SIGTERM
+
+
+def _interrupt_when(file: Path) -> None:
+    while not file.exists() or len(file.read_text().split()) < 2:
+        time.sleep(0.01)
+    os.kill(os.getpid(), INTERRUPT)

@@ -1,0 +1,53 @@
+"""What a worker says of its machine, and what it learns of torch from a process of its own."""
+
+import sys
+
+import pytest
+from sqlalchemy import select
+
+from backend.core.session import transaction
+from backend.core.tables import Worker
+from workers.tasks import heartbeat
+from workers.tasks.heartbeat import Presence, ask_machine, machine
+
+
+def _reported() -> Worker:
+    with transaction() as session:
+        return session.scalars(select(Worker)).one()
+
+
+def test_engines_are_told_with_their_versions_and_without_importing_them():
+    had_torch = "torch" in sys.modules
+    engines = machine()["engines"]
+    assert {"torch", "trl", "transformers", "peft"} <= engines.keys()
+    assert all(version[0].isdigit() for version in engines.values())
+    assert had_torch or "torch" not in sys.modules
+
+
+def test_a_machine_without_engines_is_of_the_core_flavour(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heartbeat, "ENGINES", ())
+    assert (machine()["flavour"], machine()["engines"]) == ("core", {})
+
+
+@pytest.mark.slow
+def test_torch_says_in_a_process_of_its_own_whether_it_reaches_a_gpu():
+    told = ask_machine()
+    assert isinstance(told["cuda"], bool)
+    assert told["cuda"] or not told["bf16"]
+
+
+def test_what_torch_said_is_in_the_next_report(installation: None):
+    worker = Presence("gpu@test", ["gpu"])
+    worker.report()
+    assert "cuda" not in _reported().capabilities
+    worker.tell({"cuda": True, "bf16": True, "converter": "convert_hf_to_gguf.py"})
+    worker.report()
+    told = _reported().capabilities
+    assert (told["cuda"], told["bf16"]) == (True, True)
+    assert told["engines"]["llama.cpp"] == "convert_hf_to_gguf.py"
+    assert told["engines"].keys() > {"llama.cpp"}
+
+
+def test_a_machine_that_does_not_answer_leaves_it_unsaid(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(heartbeat, "MACHINE_MODULE", "no.such.module")
+    assert ask_machine() == {}

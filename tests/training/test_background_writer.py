@@ -1,0 +1,45 @@
+"""Writing behind the training: in order, one step behind, and never a failure that nobody hears of."""
+
+import threading
+
+import pytest
+
+from workers.training.background_writer import Behind
+
+
+def test_it_writes_in_order_while_the_training_goes_on():
+    gate, written = threading.Event(), []
+    with Behind() as behind:
+        behind.write(lambda: gate.wait(10) and written.append(1))
+        assert written == []
+        gate.set()
+        behind.write(lambda: written.append(2))
+        behind.wait()
+        assert written == [1, 2]
+
+
+def test_what_went_wrong_is_raised_at_the_next_call():
+    with Behind() as behind:
+        behind.write(lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            behind.wait()
+        behind.wait()
+
+
+def test_the_end_waits_for_the_last_step():
+    written = []
+    with Behind() as behind:
+        behind.write(lambda: written.append(1))
+    assert written == [1]
+    with pytest.raises(ZeroDivisionError), Behind() as behind:
+        behind.write(lambda: 1 / 0)
+
+
+def test_what_ended_the_training_is_not_hidden_by_it():
+    def train() -> None:
+        with Behind() as behind:
+            behind.write(lambda: 1 / 0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        train()

@@ -1,0 +1,264 @@
+"""Stored rollouts as detectors see them, and what is known of their run."""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Row, Select, cast, func, select
+from sqlalchemy.dialects.postgresql import JSONPATH
+from sqlalchemy.orm import Session, aliased, joinedload
+
+from backend.checkpoints.tables import Checkpoint
+from backend.core.session import transaction
+from backend.detectors.queries import in_force_for
+from backend.detectors.scans import COPIES, PHASES
+from backend.domain.detectors.settings import InForce, tuned
+from backend.domain.detectors.thresholds import Threshold
+from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.reward_bounds import declared_ranges
+from backend.domain.results.pass_at_k import REWARD
+from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
+from backend.environments.tables import EnvironmentVersion
+from backend.results.success_rules import rule_of
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.mixes import is_mixed, names_of, versions_of
+from backend.runs.tables import Run
+from backend.training.interventions import thresholds_of_run
+from workers.detectors.environment_context import BaseTask, Scene, Second, scene_of, with_base
+from workers.detectors.view import SAME_REWARD, Examination, RolloutRow
+
+BATCH = 2000
+"""Rollouts of an evaluation that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True)
+class SecondRun:
+    """A run that scored another one's rollouts by another version."""
+
+    id: uuid.UUID
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A run as far as detectors care."""
+
+    run_id: uuid.UUID
+    phases: tuple[Phase, ...]
+    """Empty: nothing of it is looked at."""
+    scene: Scene
+    of_environment: Mapping[str, InForce]
+    """Settings of detectors, without the run's own thresholds."""
+    settings: Mapping[str, InForce]
+    """With them."""
+    second: SecondRun | None
+    """The newest one that is complete."""
+    environments: Mapping[uuid.UUID, str] = field(default_factory=dict)
+    """Names by version, where the run plays several."""
+
+
+def judged_run(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> Judged:
+    """`thresholds`: of one look, over the run's own."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
+        version = run.version
+        scene = scene_of_run(session, run, version)
+        second = None
+        if found := _second_run(session, run):
+            second = SecondRun(found.id, tuple(found.columns))
+            scene = replace(scene, second=_second(found))
+        of_environment = in_force_for(session, version.environment_id)
+        settings = tuned(tuned(of_environment, thresholds_of_run(session, run)), thresholds)
+        names = {each.id: name for each, name in _mixed(session, run)}
+        return Judged(run_id, PHASES.get(run.kind, ()), scene, of_environment, settings, second, names)
+
+
+def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
+    """Of a run on several environments only what holds for all of them, and what success is in each."""
+    has_steps = run.kind is RunKind.TRAINING
+    manifest = Manifest.model_validate(version.manifest)
+    if is_mixed(run) or manifest.column_names != list(run.columns):
+        manifests = {name: Manifest.model_validate(each.manifest) for each, name in _mixed(session, run)}
+        rules = {name: rule_of(run, each) for name, each in manifests.items()}
+        ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
+        weights = dict(zip(run.columns, run.weights, strict=True))
+        return Scene(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
+    scene = scene_of(manifest, version.files, has_steps=has_steps)
+    base = _base_run(session, run)
+    return with_base(scene, _base_tasks(session, base, scene)) if base else scene
+
+
+def _mixed(session: Session, run: Run) -> list[tuple[EnvironmentVersion, str]]:
+    """The versions of a run on several environments, as its curves name them."""
+    versions = versions_of(session, run) if is_mixed(run) else ()
+    return list(zip(versions, names_of(versions), strict=True))
+
+
+def _base_run(session: Session, run: Run) -> Run | None:
+    """The evaluation of the policy's earliest checkpoint on the same version, where this one is of a later one.
+
+    A training run has none: what it never solved at its beginning and always solves later, it learned.
+    """
+    own = session.get(Checkpoint, run.checkpoint_id) if run.checkpoint_id else None
+    if run.kind is not RunKind.EVALUATION or own is None:
+        return None
+    statement = (
+        select(Run)
+        .join(Checkpoint, Checkpoint.id == Run.checkpoint_id)
+        .where(
+            Run.kind == RunKind.EVALUATION,
+            Run.status == RunStatus.COMPLETED,
+            Run.version_id == run.version_id,
+            Checkpoint.policy_id == own.policy_id,
+            Checkpoint.created_at < own.created_at,
+        )
+        .order_by(Checkpoint.created_at, Run.created_at.desc())
+    )
+    return session.scalars(statement.limit(1)).one_or_none()
+
+
+def _base_tasks(session: Session, base: Run, scene: Scene) -> dict[str, BaseTask]:
+    rule = scene.success
+    if rule is None:
+        return {}
+    value = Rollout.reward if rule.column == REWARD else Rollout.columns[scene.columns.index(rule.column) + 1]
+    statement = (
+        select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Rollout.run_id == base.id, Rollout.status == RolloutStatus.COMPLETED)
+        .group_by(_TASK)
+    )
+    return {task: BaseTask(plays, passes) for task, plays, passes in session.execute(statement)}
+
+
+def _second_run(session: Session, run: Run) -> Run | None:
+    """The newest run that scored rollouts of this one by another version."""
+    loaded = joinedload(Run.version).joinedload(EnvironmentVersion.environment)
+    statement = (
+        select(Run)
+        .options(loaded)
+        .where(
+            Run.source_run_id == run.id,
+            Run.kind.in_(COPIES),
+            Run.status == RunStatus.COMPLETED,
+            Run.version_id != run.version_id,
+        )
+    )
+    return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).one_or_none()
+
+
+def _second(run: Run) -> Second:
+    version = run.version
+    manifest = Manifest.model_validate(version.manifest)
+    name = f"{version.environment.name} v{version.number}"
+    return Second(name, rule_of(run, manifest), declared_ranges(manifest))
+
+
+def examinations_of(run_id: uuid.UUID) -> list[Examination]:
+    """Of a training run after its warm-up, in their order: that of the untrained model belongs to no step."""
+    error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
+    statement = (
+        select(Rollout.training_step, func.avg(Rollout.reward), error)
+        .where(Rollout.run_id == run_id, Rollout.phase == Phase.HELDOUT, Rollout.status == RolloutStatus.COMPLETED)
+        .where(Rollout.training_step.is_not(None))
+        .group_by(Rollout.training_step)
+        .order_by(Rollout.training_step)
+    )
+    with transaction() as session:
+        found = session.execute(statement).all()
+    return [Examination(step, float(reward), float(error)) for step, reward, error in found]
+
+
+def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
+    """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
+    if not run.phases:
+        return
+    if not run.scene.has_steps:
+        yield from ((0, batch) for batch in _batches(run))
+        return
+    for step in _steps(run):
+        with transaction() as session:
+            statement = _rows(run).where(Rollout.training_step.is_not_distinct_from(step)).order_by(Rollout.seq)
+            rows = [_rollout_row(found, run) for found in session.execute(statement)]
+        yield step or 0, rows
+
+
+def count_rollouts(run: Judged) -> int:
+    """Those that `stored_steps` gives."""
+    if not run.phases:
+        return 0
+    completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
+    with transaction() as session:
+        return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
+
+
+def _steps(run: Judged) -> Sequence[int | None]:
+    statement = select(Rollout.training_step).where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases))
+    with transaction() as session:
+        return session.scalars(statement.distinct().order_by(Rollout.training_step)).all()
+
+
+def _batches(run: Judged) -> Iterator[list[RolloutRow]]:
+    """By a cursor of the server: a run of any size is never held as a whole."""
+    with transaction() as session:
+        found = session.execute(_rows(run).order_by(Rollout.seq).execution_options(yield_per=BATCH))
+        for part in found.partitions():
+            yield [_rollout_row(row, run) for row in part]
+
+
+_TASK = func.concat(Task.split, "/", Task.index).label("task")
+
+
+def _rows(run: Judged) -> Select[Any]:
+    """In steps only what is written there by the policy, and of messages only what it was told."""
+    names = ("reply", "action", "rewards") if any(run.scene.ranges.values()) else ("reply", "action")
+    written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
+    told = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
+    statement = (
+        select(
+            Rollout.id,
+            Rollout.group_id,
+            _TASK,
+            Task.version_id,
+            Rollout.reward,
+            Rollout.columns,
+            Rollout.metrics,
+            Rollout.tokens_out,
+            Rollout.stop_reason,
+            *(column.label(name) for name, column in written.items()),
+            func.jsonb_path_query_array(Rollout.messages, told).label("asked"),
+        )
+        .join(Group, Group.id == Rollout.group_id)
+        .join(Task, Task.id == Group.task_id)
+        .where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
+    )
+    if run.second is None:
+        return statement
+    second = aliased(Rollout)
+    is_other = (second.run_id == run.second.id) & (second.source_id == Rollout.id)
+    said = second.reward.label("second_reward"), second.columns.label("second_columns")
+    return statement.outerjoin(second, is_other).add_columns(*said)
+
+
+def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
+    row = RolloutRow(
+        id=found.id,
+        group=str(found.group_id),
+        task=found.task,
+        reward=found.reward,
+        columns=dict(zip(run.scene.columns, found.columns, strict=True)),
+        replies=tuple(found.reply),
+        tokens_out=found.tokens_out,
+        stop_reason=found.stop_reason,
+        actions=tuple(found.action),
+        step_rewards=tuple(found.rewards) if any(run.scene.ranges.values()) else (),
+        asked=tuple(text for text in found.asked if isinstance(text, str)),
+        metrics=found.metrics,
+        environment=run.environments.get(found.version_id, ""),
+    )
+    if run.second is None or found.second_reward is None:
+        return row
+    columns = dict(zip(run.second.columns, found.second_columns, strict=True))
+    return replace(row, second_reward=found.second_reward, second_columns=columns)

@@ -1,0 +1,101 @@
+"""An episode from its beginning: the replies there are, then, where asked, more by another policy, then no further."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from backend.domain.environments.manifest import Manifest
+from backend.domain.errors import RolloutError
+from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.vocabulary import Phase, RolloutStatus
+from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
+from workers.policies.replay import OutOfReplies, ReplayPlayer
+from workers.rollouts.episode import Episode, Rules
+from workers.storage.env_host import open_env_host
+
+__all__ = ["OutOfReplies", "Played", "Scene", "Seat", "replay"]
+
+OnTurn = Callable[[Rollout], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What is to be played, read before the environment is asked."""
+
+    task: TaskSpec
+    content_hash: str
+    files: dict[str, str]
+    manifest: Manifest
+    replies: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the environment answered."""
+
+    rollout: Rollout
+    action_schema: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Why it went no further, when the environment, its server or the policy that was asked failed."""
+
+
+class Seat:
+    """The policy of such an episode. `mover` plays at most `moves` turns after the replies."""
+
+    def __init__(self, scene: Scene, mover: Policy | None, moves: int, on_turn: Callable[[], None] | None) -> None:
+        self.wants_scripts = False
+        self._replies = scene.replies
+        self._replay = ReplayPlayer([Reply(text) for text in scene.replies])
+        self._mover, self._moves, self._on_turn = mover, moves, on_turn
+        self._player: Player | None = None
+
+    async def begin(self, start: EpisodeStart) -> Player:
+        if self._mover is not None:
+            self._player = await self._mover.begin(start)
+        self._await_turn(0)
+        return self
+
+    def _await_turn(self, index: int) -> None:
+        self.wants_scripts = index >= len(self._replies) and self._player is not None and self._player.wants_scripts
+
+    async def act(self, turn: Turn) -> Reply:
+        self._await_turn(turn.index + 1)
+        if turn.index < len(self._replies):
+            return await self._replay.act(turn)
+        if self._player is None or turn.index >= len(self._replies) + self._moves:
+            raise OutOfReplies
+        if self._on_turn is not None and turn.index > len(self._replies):
+            await asyncio.to_thread(self._on_turn)
+        return await self._player.act(turn)
+
+    def trace(self) -> TokenTrace | None:
+        return None
+
+    def close(self) -> None:
+        if self._player is not None:
+            self._player.close()
+
+    async def aclose(self) -> None:
+        """Whoever made the mover closes it."""
+
+
+async def replay(scene: Scene, *, mover: Policy | None = None, moves: int = 0, on_turn: OnTurn | None = None) -> Played:
+    """Reset the environment and play the scene. `on_turn` sees the rollout between two moves of `mover`."""
+    rollout = Rollout(task=scene.task, phase=Phase.PLAY, group=0, member=0, status=RolloutStatus.PLAYING)
+    start = EpisodeStart(scene.task, scene.manifest, member=0, seed=scene.task.seed)
+    seat = Seat(scene, mover, moves, partial(on_turn, rollout) if on_turn else None)
+    schema: dict[str, Any] = {}
+    try:
+        async with open_env_host() as host:
+            await host.prepare(scene.content_hash, scene.files)
+            async with host.lease(scene.content_hash, scene.manifest.proctor.resources) as server:
+                schema = server.action_schema
+                async with server.session() as session:
+                    await Episode(Rules(scene.manifest, schema), session, rollout).play(seat, start)
+    except OutOfReplies:
+        return Played(rollout, schema)
+    except RolloutError as error:
+        return Played(rollout, schema, error=f"{error.kind}: {error}")
+    return Played(rollout, schema)

@@ -1,0 +1,251 @@
+"""The only place where workers write the results of a run: rollouts, metric points, progress and log lines.
+
+Each call is a small transaction of its own and may be repeated: what is stored already is met again by its id.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import structlog
+from sqlalchemy import delete, select, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from backend.core.events import RUNS, announce, run_topic
+from backend.core.session import transaction
+from backend.domain.ids import stable_id
+from backend.domain.rollouts.rollout import Rollout
+from backend.domain.text import json_text, plain_text
+from backend.domain.vocabulary import UNDER_WAY, RolloutStatus
+from backend.rollouts.tables import Rollout as RolloutRow
+from backend.runs.tables import Run, RunLogLine
+from workers.storage.rollouts import COLUMNS, GROUP, SEQ, copy_line, row_of, unstorable
+
+logger = structlog.get_logger(__name__)
+
+PROGRESS_SECONDS = 0.25
+STOP_CACHE_SECONDS = 0.5
+MAX_LOG_CHARACTERS = 20_000
+_GIVES_PLACE = frozenset({RolloutStatus.FAILED, RolloutStatus.CANCELLED})
+# Runs share tasks: inserted in one order, two writers never wait for each other in a circle.
+_ADD_PLACES = text("""
+WITH given AS MATERIALIZED (
+    SELECT * FROM json_to_recordset(CAST(:rows AS json))
+        AS g(id uuid, task uuid, version uuid, split text, index int, level int, seed bigint,
+             arguments jsonb, phase text, training_step int, ordinal int)
+), added AS (
+    INSERT INTO tasks (id, version_id, split, index, level, seed, arguments)
+    SELECT DISTINCT ON (task) task, version, split, index, level, seed, arguments FROM given ORDER BY task
+    ON CONFLICT DO NOTHING
+)
+INSERT INTO groups (id, run_id, task_id, phase, training_step, ordinal)
+SELECT id, :run, task, phase, training_step, ordinal FROM given
+ON CONFLICT DO NOTHING
+""")
+_ADD_POINTS = text("""
+INSERT INTO metric_points (run_id, name, step, attempt, value)
+SELECT :run, p.key, :step, :attempt, CAST(p.value AS double precision)
+FROM json_each_text(CAST(:points AS json)) AS p
+ORDER BY p.key
+ON CONFLICT (run_id, name, step, attempt) DO UPDATE SET value = excluded.value
+""")
+_KNOWN = text("SELECT id, status FROM rollouts WHERE id = ANY(CAST(:ids AS uuid[]))")
+_LINES = 20
+"""Rows sent at once: few, because one may hold megabytes."""
+_COPY = f"COPY rollouts ({', '.join(COLUMNS)}) FROM STDIN"
+
+
+class RunRecorder:
+    """Writes for one run. Its methods may be called from any thread."""
+
+    def __init__(self, run_id: uuid.UUID) -> None:
+        self.run_id = run_id
+        with transaction() as session:
+            run = session.get_one(Run, run_id)
+            self.version_id = run.version_id
+            self.columns = list(run.columns)
+            self.attempt = run.attempt
+            self._was_over = run.status.is_over
+        self._topic = run_topic(run_id)
+        self._progress_at = 0.0
+        self._rate = _Rate()
+        self._stop = (0.0, False)
+
+    def store(self, rollouts: Sequence[Rollout]) -> int:
+        """Store what is not stored yet; a failed or cancelled rollout gives place to it. Returns the new rows."""
+        try:
+            return self._store([self._row(rollout) for rollout in rollouts])
+        except (DBAPIError, psycopg.Error) as error:
+            if not is_refusal(error):
+                raise
+        logger.warning("a batch was refused, storing one by one", run_id=str(self.run_id), exc_info=True)
+        return sum(map(self._store_alone, rollouts))
+
+    def _row(self, rollout: Rollout) -> tuple[Rollout, list[Any]]:
+        try:
+            return rollout, row_of(self.run_id, rollout, self.columns)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            logger.warning("a rollout cannot be written as a row", run_id=str(self.run_id), exc_info=True)
+            failed = unstorable(rollout, type(error).__name__)
+            return failed, row_of(self.run_id, failed, self.columns)
+
+    def _store_alone(self, rollout: Rollout) -> int:
+        """Store one rollout; one that the database refuses is stored as failed. Raises when that is refused too."""
+        try:
+            return self._store([self._row(rollout)])
+        except (DBAPIError, psycopg.Error) as error:
+            if not is_refusal(error):
+                raise
+            return self._store([self._row(unstorable(rollout, _words_of(error)))])
+
+    def _store(self, rows: Iterable[tuple[Rollout, list[Any]]]) -> int:
+        new = {row[0]: (rollout, row) for rollout, row in rows}
+        if not new:
+            return 0
+        with transaction() as session:
+            # The run's row stays locked until the commit, so numbers become visible in their order.
+            locked = select(Run.next_seq).where(Run.id == self.run_id).with_for_update(key_share=True)
+            seq = session.scalars(locked).one()
+            for known in _settled(session, list(new)):
+                del new[known]
+            if not new:
+                return 0
+            for number, (_, row) in enumerate(new.values(), start=seq):
+                row[SEQ] = number
+            self._store_places(session, new.values())
+            _copy(session, [row for _, row in new.values()])
+            session.execute(update(Run).where(Run.id == self.run_id).values(next_seq=seq + len(new)))
+            announce(session, self._topic)
+        return len(new)
+
+    def _store_places(self, session: Session, stored: Iterable[tuple[Rollout, Sequence[Any]]]) -> None:
+        """Tasks and groups of these rollouts, those that are not there yet."""
+        places: dict[uuid.UUID, dict[str, Any]] = {}
+        for rollout, row in stored:
+            group, task = row[GROUP], rollout.task
+            if group in places:
+                continue
+            version = task.version_id or self.version_id
+            places[group] = {
+                "id": group,
+                "task": stable_id("task", version, task.split, task.index, task.seed),
+                "version": version,
+                "split": task.split,
+                "index": task.index,
+                "level": task.level,
+                "seed": task.seed,
+                "arguments": task.arguments,
+                "phase": rollout.counted_phase,
+                "training_step": rollout.training_step,
+                "ordinal": rollout.group,
+            }
+        session.execute(_ADD_PLACES, {"run": self.run_id, "rows": json_text(list(places.values()))})
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        """One point a curve. A repeated point replaces its first; NaN and infinity become null."""
+        points = {
+            plain_text(name)[:120]: float(value) if math.isfinite(value) else None for name, value in values.items()
+        }
+        if not points:
+            return
+        when = {"run": self.run_id, "step": step, "attempt": self.attempt}
+        with transaction() as session:
+            session.execute(_ADD_POINTS, {**when, "points": json_text(points)})
+            announce(session, self._topic)
+
+    def progress(
+        self,
+        *,
+        phase: str,
+        done: int,
+        total: int,
+        message: str = "",
+        concurrency: int = 0,
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """At most four times a second; the last one of a phase is always written, and what has `more` for the page.
+
+        A run that another job ended meanwhile keeps what it ended with.
+        """
+        now = time.monotonic()
+        rate = self._rate.at(phase, done, now)
+        if now - self._progress_at < PROGRESS_SECONDS and done < total and more is None:
+            return
+        self._progress_at = now
+        news = {"phase": phase, "done": done, "total": total, "rate": rate, "message": plain_text(message)[:500]}
+        news |= {"concurrency": concurrency} if concurrency else {}
+        news |= more or {}
+        row = update(Run).where(Run.id == self.run_id)
+        if not self._was_over:
+            row = row.where(Run.status.in_(UNDER_WAY))
+        with transaction() as session:
+            session.execute(row.values(progress=news))
+            announce(session, self._topic, RUNS)
+
+    def log(self, message: str, level: str = "info") -> None:
+        with transaction() as session:
+            session.add(RunLogLine(run_id=self.run_id, level=level, message=plain_text(message)[:MAX_LOG_CHARACTERS]))
+            announce(session, self._topic)
+
+    def should_stop(self) -> bool:
+        """Has a person asked the run to stop, or another job of it ended it? Looked up at most twice a second."""
+        looked_at, answer = self._stop
+        now = time.monotonic()
+        if not answer and now - looked_at >= STOP_CACHE_SECONDS:
+            with transaction() as session:
+                query = select(Run.stop_requested_at, Run.status).where(Run.id == self.run_id)
+                asked_at, status = session.execute(query).one()
+            answer = asked_at is not None or (status.is_over and not self._was_over)
+            self._stop = (now, answer)
+        return answer
+
+
+class _Rate:
+    """Units a second since the phase began."""
+
+    def __init__(self) -> None:
+        self._phase: str | None = None
+        self._since = 0.0
+        self._from = 0
+
+    def at(self, phase: str, done: int, now: float) -> float | None:
+        if phase != self._phase:
+            self._phase, self._since, self._from = phase, now, done
+        seconds = now - self._since
+        return round((done - self._from) / seconds, 3) if seconds > 0 else None
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Did Postgres refuse the data itself, so that the same statement would be refused again?
+
+    Classes 22 (data), 23 (constraints) and 54 (limits); the driver refuses NUL and surrogates without a code.
+    """
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state = getattr(cause, "sqlstate", None)
+    return state[:2] in {"22", "23", "54"} if state else isinstance(cause, psycopg.DataError)
+
+
+def _words_of(error: BaseException) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(cause).partition("\n")[0][:300]
+
+
+def _settled(session: Session, ids: list[uuid.UUID]) -> list[uuid.UUID]:
+    """Those that are stored; failed and cancelled ones are taken away first and so give place."""
+    found = session.execute(_KNOWN, {"ids": f"{{{','.join(map(str, ids))}}}"}).all()
+    unfinished = [row.id for row in found if row.status in _GIVES_PLACE]
+    if unfinished:
+        session.execute(delete(RolloutRow).where(RolloutRow.id.in_(unfinished)))
+    return [row.id for row in found if row.status not in _GIVES_PLACE]
+
+
+def _copy(session: Session, rows: Sequence[Sequence[Any]]) -> None:
+    connection = session.connection().connection.driver_connection
+    assert isinstance(connection, psycopg.Connection)
+    with connection.cursor() as cursor, cursor.copy(_COPY) as copy:
+        for first in range(0, len(rows), _LINES):
+            copy.write("".join(map(copy_line, rows[first : first + _LINES])))

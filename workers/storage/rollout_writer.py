@@ -1,0 +1,122 @@
+"""Stores rollouts in a thread of its own, in batches, so that the episode loop never waits for Postgres."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+import psycopg
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_exponential
+
+from backend.domain.rollouts.rollout import Rollout
+from workers.storage.recorder import RunRecorder, is_refusal
+
+BATCH_ROLLOUTS = 500
+BATCH_SECONDS = 0.25
+WAITING_ROLLOUTS = 1000
+"""More wait for the thread only in the places of their episodes: memory stays bounded when Postgres is slow."""
+OUTAGE_SECONDS = 60.0
+"""How long a lost database is waited for."""
+
+logger = structlog.get_logger(__name__)
+
+
+class RolloutWriter:
+    """Between the engine and a recorder: `put` is the engine's `on_rollout`.
+
+    Whatever was put before the end is stored, also when the end is an error. Errors of the thread come out of `put`
+    and of the end.
+    """
+
+    def __init__(
+        self, recorder: RunRecorder, *, after_batch: Callable[[Sequence[Rollout]], None] | None = None
+    ) -> None:
+        self._recorder = recorder
+        self._after_batch = after_batch
+        self._waiting: queue.Queue[Rollout | None] = queue.Queue(WAITING_ROLLOUTS)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="rollout-writer", daemon=True)
+
+    async def __aenter__(self) -> "RolloutWriter":
+        self._thread.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._finish)
+        if self._error is not None and error is None:
+            raise self._error
+
+    async def put(self, rollout: Rollout) -> None:
+        while True:
+            if self._error is not None:
+                raise self._error
+            try:
+                self._waiting.put_nowait(rollout)
+            except queue.Full:
+                await asyncio.sleep(0.01)
+            else:
+                return
+
+    def _finish(self) -> None:
+        self._waiting.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            batch, is_open = self._gather()
+            if not batch or self._error is not None:
+                continue  # after an error the queue is only emptied, so that nobody waits for ever
+            try:
+                _patiently(self._recorder.store, batch)
+                if self._after_batch is not None:
+                    self._after_batch(batch)
+            except BaseException as error:
+                logger.exception("rollouts could not be stored", lost=len(batch))
+                self._error = error
+
+    def _gather(self) -> tuple[list[Rollout], bool]:
+        """The next batch, and whether more can come."""
+        batch: list[Rollout] = []
+        first = self._waiting.get()
+        if first is None:
+            return batch, False
+        batch.append(first)
+        deadline = time.monotonic() + BATCH_SECONDS
+        while len(batch) < BATCH_ROLLOUTS:
+            try:
+                following = self._waiting.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            if following is None:
+                return batch, False
+            batch.append(following)
+        return batch, True
+
+
+def _patiently(store: Callable[[Sequence[Rollout]], int], batch: Sequence[Rollout]) -> None:
+    """Postgres may be away for a while. Storing twice is harmless: rows are met again by their ids."""
+    Retrying(
+        retry=retry_if_exception(_is_outage),
+        wait=wait_exponential(multiplier=0.2, max=5),
+        stop=stop_after_delay(OUTAGE_SECONDS),
+        before_sleep=_tell,
+        reraise=True,
+    )(store, batch)
+
+
+def _is_outage(error: BaseException) -> bool:
+    """Limits of Postgres are errors of the same class as a lost connection; waiting helps only against the latter."""
+    lost = (OperationalError, InterfaceError, psycopg.OperationalError, psycopg.InterfaceError)
+    return isinstance(error, lost) and not is_refusal(error)
+
+
+def _tell(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    logger.warning("could not store a batch, trying again", error=str(error), attempt=state.attempt_number)
