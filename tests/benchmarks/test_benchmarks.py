@@ -120,4 +120,4 @@ def test_a_comparison_alternates_the_checkouts_and_reports_what_got_worse(
     assert calls == [tmp_path, PROJECT_ROOT, PROJECT_ROOT, tmp_path]
     shown = " ".join(capsys.readouterr().out.split())
     assert "20% worse" in shown
-    assert "1 measures are worse by more than 5%" in shown
+    assert "measures that are worse by more than 5%: 1" in shown
