@@ -46,7 +46,7 @@ LIMIT_SECONDS = 1800
 TOLERANCE = 0.05
 """A comparison reports a measure that is worse by a larger share."""
 
-console = Console(width=None if sys.stdout.isatty() else 140)
+console = Console(width=None if sys.stdout.isatty() else 160)
 Report = dict[str, Any]
 """A benchmark's measures and how long it took, as in the file of `--json`."""
 

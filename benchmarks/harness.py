@@ -95,7 +95,8 @@ def print_table(console: Console, title: str, measures: Sequence[Measure]) -> No
     console.print(title, highlight=False)
     table = Table(box=None, padding=(0, 3, 0, 0))
     for column in ("measure", "unit", "Proctor", "peer", "ratio", "target", ""):
-        table.add_column(column, justify="left" if column in {"measure", "unit", ""} else "right")
+        is_text = column in {"measure", "unit", ""}
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=column in {"measure", "unit"})
     for measure in measures:
         sign = "≥" if measure.higher_is_better else "≤"
         targets = [f"{sign} {measure.target:,g}"] if measure.target is not None else []
