@@ -95,7 +95,7 @@ class SessionsOperations(Namespace):
 
 
 class TeamOperations(Namespace):
-    def get_me(self) -> Me:
+    def whoami(self) -> Me:
         """Show whose token or session this is."""
         return self._call(
             "Me",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from proctor.api import Operations
 
 if TYPE_CHECKING:
     import httpx
+    import pandas
+    import pyarrow
 
     from proctor.base import Job
 
@@ -123,36 +127,61 @@ class Client(Operations):
                 update(job.done, job.total, job.message)
         return job
 
-    def download(self, path: str, target: Path, **query: object) -> int:
-        """Store an answer as a file and return its size in bytes. A broken download leaves no file."""
+    def download(self, path: str, target: Path | str | None = None, **query: object) -> Path:
+        """Store a file that the server sends and return its path. A broken download leaves no file.
+
+        `target` is a file or a folder. Default: the server's name for the file, in the current folder.
+        """
         import httpx
 
-        partial = target.with_name(target.name + ".partial")
         try:
-            with self._http.stream("GET", path, params=_parameters(query)) as response, partial.open("wb") as file:
+            with self._http.stream("GET", path, params=_parameters(query)) as response:
                 if not response.is_success:
                     response.read()
                     self._read(response)
-                for part in response.iter_bytes():
-                    file.write(part)
-            return partial.rename(target).stat().st_size
+                file = Path(target or ".")
+                if file.is_dir():
+                    file /= _file_name(response.headers.get("content-disposition", ""))
+                partial = file.with_name(file.name + ".partial")
+                try:
+                    with partial.open("wb") as opened:
+                        for part in response.iter_bytes():
+                            opened.write(part)
+                    return partial.rename(file)
+                finally:
+                    partial.unlink(missing_ok=True)
         except httpx.TransportError as error:
             raise ProctorError(f"The connection to {self.url} broke during the download: {error}") from error
-        finally:
-            partial.unlink(missing_ok=True)
 
-    def upload(self, path: str, file: Path, fields: Mapping[str, object]) -> Any:
-        """Send a file together with form fields; return the parsed JSON."""
+    def upload(self, path: str, files: Mapping[str, Path | str], fields: Mapping[str, object]) -> Any:
+        """Send files by field name together with other form fields; return the parsed JSON."""
         import httpx
 
-        with file.open("rb") as opened:
+        with ExitStack() as stack:
+            opened = {
+                name: (Path(file).name, stack.enter_context(Path(file).open("rb"))) for name, file in files.items()
+            }
             try:
-                response = self._http.post(
-                    path, files={"file": (file.name, opened)}, data=_parameters(fields), timeout=UPLOAD_SECONDS
-                )
+                response = self._http.post(path, files=opened, data=_parameters(fields), timeout=UPLOAD_SECONDS)
             except httpx.TransportError as error:
                 raise ProctorError(f"No Proctor server answers at {self.url} ({error}).") from error
         return self._read(response)
+
+    def table(self, run: object, *, where: str = "") -> pyarrow.Table:
+        """Return a run's rollouts as an Arrow table, one row per rollout; needs `pyarrow`.
+
+        `run` is a run's id or name, or a run; `where` is a filter such as `reward > 0 and has flag`.
+        """
+        import pyarrow.parquet
+
+        name = quote(str(getattr(run, "id", run)), safe="")
+        with tempfile.TemporaryDirectory() as folder:
+            file = self.download(f"/runs/{name}/export", folder, format="parquet", where=where)
+            return pyarrow.parquet.read_table(file)
+
+    def dataframe(self, run: object, *, where: str = "") -> pandas.DataFrame:
+        """Return a run's rollouts as a pandas DataFrame; needs `pandas` and `pyarrow`. See `table`."""
+        return self.table(run, where=where).to_pandas()
 
     def _read(self, response: httpx.Response) -> Any:
         if response.is_redirect:  # never followed: the token belongs to this address
@@ -178,6 +207,12 @@ def _progress_bar(is_shown: bool) -> Iterator[Callable[[int, int | None, str], N
     with Progress(*Progress.get_default_columns(), disable=not is_shown) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total, message: bar.update(task, completed=done, total=total, description=message)
+
+
+def _file_name(disposition: str) -> str:
+    """The name that the server gives a file, without any folder."""
+    _, _, name = disposition.partition('filename="')
+    return Path(name.partition('"')[0]).name or "download"
 
 
 def _parameters(values: Mapping[str, object]) -> dict[str, str | list[str]]:

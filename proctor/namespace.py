@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -29,6 +30,14 @@ class Namespace:
             return answer
         result = getattr(import_module("proctor.models"), model).model_validate(answer)
         return result.polled_at(poll.format(**answer)) if poll else result
+
+    def _download(self, path: str, to: Path | str | None, **query: object) -> Path:
+        return self._client.download(path, to, **query)
+
+    def _upload(self, model: str, path: str, files: dict[str, Path | str], **fields: object) -> Any:
+        sent = {name: value for name, value in fields.items() if value is not None}
+        answer = self._client.upload(path, files, sent)
+        return getattr(import_module("proctor.models"), model).model_validate(answer) if model else answer
 
 
 def segment(value: object) -> str:

@@ -13,6 +13,7 @@ from importlib.resources import files
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -58,7 +59,7 @@ class Input:
 
     @property
     def is_argument(self) -> bool:
-        return self.is_segment or bool(self.cli.get("argument"))
+        return self.is_segment or bool(self.cli.get("argument")) or self.schema.get("format") == "binary"
 
     def parameter(self) -> Parameter:
         kind, is_list = _type_of(self.schema)
@@ -115,8 +116,15 @@ class Described:
 
     def call(self, client: Client, given: Mapping[str, Json]) -> Json:
         values = {each.name: each.value(given[each.name]) for each in self.inputs}
-        path = self.path.format(**{each.name: values.pop(each.name) for each in self.inputs if each.is_segment})
+        path = self.path.format(
+            **{each.name: quote(str(values.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
+        )
         sent = {name: value for name, value in values.items() if value is not None}
+        if self.extension.get("downloads"):
+            file = client.download(path, given["out"], **sent)
+            return {"file": str(file), "bytes": file.stat().st_size}
+        if files := self.extension.get("uploads"):
+            return client.upload(path, {name: Path(sent.pop(name)) for name in files if name in sent}, sent)
         if self.is_list:
             return list(client.pages(path, limit=given.get("limit"), **sent))
         return client.request(self.method, path, **{"body" if self.sends_body else "query": sent})
@@ -139,6 +147,8 @@ class Described:
             parameters.append(_LIMIT)
         if self.extension.get("waits"):
             parameters.append(_NO_WAIT)
+        if self.extension.get("downloads"):
+            parameters.append(_OUT)
         parameters.append(_AS_JSON)
         parameters.sort(key=lambda each: each.default is not Parameter.empty)
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -155,6 +165,8 @@ class Described:
             columns = self.extension.get("columns") or list(result[0] if result else ())
             rows = [[row.get(column) for column in columns] for row in result]
             write_table([_words(column) for column in columns], rows, empty=self.extension.get("empty", "Nothing yet."))
+        elif self.extension.get("downloads"):
+            say(f"{result['file']}: {result['bytes']:,} bytes")
         elif notice := self.extension.get("notice"):
             say(self._fill(notice, result, given))
         elif result is not None:
@@ -213,7 +225,8 @@ def described(document: Json) -> Iterator[Described]:
                 for each in route.get("parameters", ())
                 if each["name"] not in {"after", "before", "limit"}
             ]
-            body = route.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
+            contents = route.get("requestBody", {}).get("content", {})
+            body = next((content["schema"] for content in contents.values()), None)
             if body:
                 model = resolve(body)
                 inputs += [
@@ -260,6 +273,14 @@ _NO_WAIT = Parameter(
     Parameter.KEYWORD_ONLY,
     annotation=Annotated[bool, typer.Option("--no-wait", help="Start it and return at once.")],
     default=False,
+)
+_OUT = Parameter(
+    "out",
+    Parameter.KEYWORD_ONLY,
+    annotation=Annotated[
+        Path | None, typer.Option("--out", "-o", help="File or folder to write. Default: the file's own name.")
+    ],
+    default=None,
 )
 _LIMIT = Parameter(
     "limit",

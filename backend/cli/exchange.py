@@ -94,7 +94,7 @@ def import_rollouts(
     wishes = {"environment": environment, "policy": policy, "name": name, "split": split, "tasks": tasks}
     with tempfile.TemporaryDirectory(prefix="proctor-import-") as folder:
         sent = _packed(file, Path(folder))
-        run = client.upload("/rollouts/import", sent, {key: value or None for key, value in wishes.items()})
+        run = client.upload("/rollouts/import", {"file": sent}, {key: value or None for key, value in wishes.items()})
     if not no_wait:
         run = watch(client, run, quiet=as_json)
     if as_json:
@@ -184,7 +184,7 @@ def _download(client: Client, path: str, target: Path, **query: object) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     with progress_bars() as progress:
         progress.add_task(f"writing {target.name}", total=None, rate="")
-        return client.download(path, target, **query)
+        return client.download(path, target, **query).stat().st_size
 
 
 def _packed(source: Path, folder: Path) -> Path:

@@ -97,7 +97,7 @@ def _fetch(client: Client, done: dict[str, Any], to: Path, *, unpack: bool) -> d
     """The zip, or its files in a folder of the same name."""
     to.mkdir(parents=True, exist_ok=True)
     target = to / f"proctor-export-{short(done['id'])}.zip"
-    size = client.download(f"/exports/{done['id']}/download", target)
+    size = client.download(f"/exports/{done['id']}/download", target).stat().st_size
     if not unpack:
         return {"file": str(target), "bytes": size}
     folder = target.with_suffix("")

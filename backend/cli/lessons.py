@@ -33,7 +33,7 @@ def add(
     Each line is checked; anything wrong is named with its line, nothing is stored, and the command ends with 2.
     """
     client = connect()
-    row = client.upload(PATH, file, {"name": name})
+    row = client.upload(PATH, {"file": file}, {"name": name})
     if as_json:
         write_json(row)
         return

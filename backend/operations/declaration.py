@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+from fastapi import UploadFile
 from pydantic import BaseModel
 from sqlalchemy.orm import Session
 
@@ -74,6 +75,8 @@ class Operation:
     page: str | None
     notice: str
     audited: bool
+    max_body_size: int | None
+    """In bytes; None: the limit of the web."""
     plain: Sequence[str]
     """Parameters in the address that are no rows."""
 
@@ -83,6 +86,12 @@ class Operation:
         singular = self.noun.removesuffix("s")
         words = [word for word in self.function.__name__.split("_") if word not in {self.noun, singular}]
         return "_".join(words) or self.function.__name__
+
+    @property
+    def uploads(self) -> list[str]:
+        """The fields of its request that are files."""
+        fields = self.request.model_fields if self.request else {}
+        return [name for name, field in fields.items() if field.annotation is UploadFile]
 
     @property
     def summary(self) -> str:
@@ -104,7 +113,7 @@ class Operation:
         subject = next(iter(found.values()), result)
         detail: dict[str, Any] = {}
         if isinstance(request, BaseModel):
-            sent = request.model_dump(mode="json", exclude_unset=True)
+            sent = request.model_dump(mode="json", exclude_unset=True, exclude=set(self.uploads))
             detail = {key: value for key, value in sent.items() if _is_short(value)}
         if name := getattr(subject, "name", None):
             detail["name"] = name
@@ -132,10 +141,12 @@ def operation(
     page: str | None = None,
     notice: str = "",
     audited: bool | None = None,
+    max_body_size: int | None = None,
 ) -> Callable[[F], F]:
     """Declare an operation: `@operation("POST /graders", role=Role.TRAINER, command="grader create")`.
 
     The function takes a session, the actor, a row or value for each `{name}` in the route, and at most one `request`.
+    A request with a field of type `fastapi.UploadFile` is a multipart form. A result of type `Download` is a file.
 
     - `command`: the words of its command; the rows of its address are the command's arguments.
     - `noun`: default: the package of the function.
@@ -172,6 +183,7 @@ def operation(
             page=page,
             notice=notice,
             audited=method != "GET" if audited is None else audited,
+            max_body_size=max_body_size,
         )
         return function
 

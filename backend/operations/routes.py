@@ -3,18 +3,18 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from inspect import Parameter
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Path, Query
 from fastapi import Request as HttpRequest
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, StreamingResponse
 from pydantic import BaseModel
 from starlette.responses import Response as HttpResponse
 
 from backend.operations.declaration import Operation
-from backend.operations.schemas import Progress
+from backend.operations.schemas import Download, Progress
 from backend.web.dependencies import RequireRole, SessionDep
 from backend.web.form_data import parse_form
 from backend.web.identity import Actor
@@ -30,16 +30,17 @@ def json_router(operations: Iterable[Operation]) -> APIRouter:
     for operation in sorted(operations, key=_specific_first):
         router.add_api_route(
             operation.path,
-            _endpoint(operation, _json_request(operation), functools.partial(_answer_json, operation)),
+            _endpoint(operation, _json_request(operation), _answer_json),
             methods=[operation.method],
             status_code=operation.status,
-            response_model=None if operation.status == 204 else operation.result,
+            response_model=None if operation.status == 204 or operation.result is Download else operation.result,
+            max_body_size=operation.max_body_size,
             name=operation.function.__name__,
             operation_id=f"{operation.noun}.{operation.name}",
             summary=operation.summary.split("\n")[0],
             description=operation.summary,
             tags=[operation.noun],
-            openapi_extra={"x-proctor": _extension(operation)},
+            openapi_extra={"x-proctor": _extension(operation)} | _multipart(operation),
         )
     return router
 
@@ -56,6 +57,7 @@ def form_router(operations: Iterable[Operation]) -> APIRouter:
             _endpoint(operation, _form_request(operation), functools.partial(_answer_form, operation)),
             methods=["POST"],
             response_class=HTMLResponse,
+            max_body_size=operation.max_body_size,
             name=f"{operation.function.__name__}_form",
         )
     return router
@@ -66,12 +68,12 @@ _VERBS = {"PUT": "edit", "PATCH": "edit", "DELETE": "delete"}
 
 
 def _endpoint(
-    operation: Operation, request: list[Parameter], answer: Callable[[object, dict[str, Any]], object]
+    operation: Operation, request: list[Parameter], answer: Callable[[HttpRequest, object, dict[str, Any]], object]
 ) -> Callable[..., object]:
     """A function whose signature shows FastAPI what to read from the request and which role to check."""
 
-    def endpoint(session: SessionDep, actor: Actor, **arguments: Any) -> object:
-        return answer(operation.run(session, actor, arguments), arguments)
+    def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: Any) -> object:
+        return answer(http, operation.run(session, actor, arguments), arguments)
 
     hints = inspect.signature(operation.function, eval_str=True).parameters
     segments = [
@@ -79,8 +81,8 @@ def _endpoint(
         for name, rows in operation.rows.items()
     ] + [_keyword(name, hints[name].annotation) for name in operation.plain]
     guard = _keyword("actor", Annotated[Actor, Depends(RequireRole(operation.role))])
-    session = _keyword("session", SessionDep)
-    endpoint.__signature__ = inspect.Signature([guard, session, *segments, *request])  # type: ignore[attr-defined]
+    common = [_keyword("http", HttpRequest), guard, _keyword("session", SessionDep)]
+    endpoint.__signature__ = inspect.Signature([*common, *segments, *request])  # type: ignore[attr-defined]
     endpoint.__doc__ = operation.summary
     return endpoint
 
@@ -88,6 +90,8 @@ def _endpoint(
 def _json_request(operation: Operation) -> list[Parameter]:
     if operation.request is None:
         return []
+    if operation.uploads:
+        return _form_request(operation)
     source = Query() if operation.method in {"GET", "DELETE"} else Body()
     return [_keyword("request", Annotated[operation.request, source])]
 
@@ -96,17 +100,27 @@ def _form_request(operation: Operation) -> list[Parameter]:
     if (model := operation.request) is None:
         return []
 
-    async def read(request: HttpRequest) -> BaseModel:
-        return parse_form(model, await request.form())
+    async def read(request: HttpRequest) -> AsyncIterator[BaseModel]:
+        async with request.form() as form:
+            yield parse_form(model, form)
 
     return [_keyword("request", Annotated[model, Depends(read)])]
 
 
-def _answer_json(operation: Operation, result: object, arguments: dict[str, Any]) -> object:
-    return result
+def _answer_json(http: HttpRequest, result: object, arguments: dict[str, Any]) -> object:
+    return _stream(http, result) if isinstance(result, Download) else result
 
 
-def _answer_form(operation: Operation, result: object, arguments: dict[str, Any]) -> HttpResponse:
+def _stream(http: HttpRequest, download: Download) -> StreamingResponse:
+    def content() -> Iterator[bytes]:
+        with http.app.state.transaction() as session:
+            yield from download.content(session)
+
+    headers = {"Content-Disposition": f'attachment; filename="{download.name}"', "Cache-Control": "no-store"}
+    return StreamingResponse(content(), media_type=download.media_type, headers=headers)
+
+
+def _answer_form(operation: Operation, http: HttpRequest, result: object, arguments: dict[str, Any]) -> HttpResponse:
     def fill(text: str) -> str:
         return _FIELD.sub(lambda name: str(getattr(result, name[1], arguments.get(name[1], ""))), text)
 
@@ -123,8 +137,20 @@ def _extension(operation: Operation) -> dict[str, Any]:
         "notice": operation.notice or None,
         "columns": getattr(_item_of(operation.result), "columns", None) or None,
         "waits": _is_progress(operation.result) or None,
+        "downloads": operation.result is Download or None,
+        "uploads": operation.uploads or None,
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def _multipart(operation: Operation) -> dict[str, Any]:
+    """The body of an operation that takes files, which its form hides from FastAPI."""
+    if not operation.uploads or operation.request is None:
+        return {}
+    schema = operation.request.model_json_schema(ref_template="#/components/schemas/{model}")
+    for name in operation.uploads:
+        schema["properties"][name] |= {"format": "binary"}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
 def _item_of(result: object) -> object:

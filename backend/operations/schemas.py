@@ -1,11 +1,13 @@
 """The bases of what operations take and return. Free of the web, because workers use some of these models too."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
+from sqlalchemy.orm import Session
 
 R = TypeVar("R", bound="Response")
 
@@ -68,3 +70,15 @@ class Cli:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return handler(schema) | {"x-cli": {name: value for name, value in asdict(self).items() if value}}
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """The result of an operation that answers with a file. What is wrong with the request is raised before.
+
+    `content` gets a transaction of its own, because the request's is over when the file is sent.
+    """
+
+    name: str
+    media_type: str
+    content: Callable[[Session], Iterator[bytes]]

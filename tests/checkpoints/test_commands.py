@@ -19,7 +19,7 @@ from tests.web_fixtures import ClientFor
 def proctor(app: FastAPI, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch):
     """`proctor("list", "--json")` as a trainer; requests reach the application without a network."""
     trainer = client_for(Role.TRAINER)
-    client = Client("http://testserver", "")
+    client = Client("http://testserver", "unused")
     client._http = TestClient(app, base_url="http://testserver/api/v1", headers=dict(trainer.headers))  # type: ignore[assignment]
     client._http.cookies = trainer.cookies
     monkeypatch.setattr(checkpoints, "connect", lambda: client)

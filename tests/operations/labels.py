@@ -1,8 +1,10 @@
 """A small noun with an operation of each kind, declared as slices declare theirs."""
 
 import uuid
+from collections.abc import Iterator
 from typing import Annotated
 
+from fastapi import UploadFile
 from pydantic import Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,7 +12,7 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Role
 from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
-from backend.operations.schemas import Cli, Progress, Request, Response
+from backend.operations.schemas import Cli, Download, Progress, Request, Response
 from backend.policies.tables import Policy
 from backend.web.identity import Actor
 from backend.web.paging import Page
@@ -42,6 +44,11 @@ class CreateLabel(Request):
 
 class ListLabels(Request):
     at_least: float | None = Field(None, description="Smallest weight.")
+
+
+class ImportLabels(Request):
+    file: UploadFile
+    separator: str = Field(",", max_length=1, description="Between two labels.")
 
 
 class Labeling(Progress):
@@ -86,3 +93,21 @@ def delete_label(session: Session, actor: Actor, policy: Policy, number: int) ->
 def run_labels(session: Session, actor: Actor, policy: Policy) -> Labeling:
     """Label everything."""
     return Labeling(id=policy.id, is_finished=False, is_successful=False, message="queued")
+
+
+@operation("GET /labels/file", role=Role.VIEWER, noun="labels", command="label export")
+def export_labels(session: Session, actor: Actor, request: ListLabels) -> Download:
+    """Download labels as a file."""
+
+    def content(session: Session) -> Iterator[bytes]:
+        for label in list_labels(session, actor, request).items:
+            yield f"{label.name}\n".encode()
+
+    return Download("labels.txt", "text/plain", content)
+
+
+@operation("POST /labels/import", role=Role.AUTHOR, noun="labels", command="label import", max_body_size=1000)
+def import_labels(session: Session, actor: Actor, request: ImportLabels) -> Label:
+    """Import labels from a file."""
+    names = request.file.file.read().decode().split(request.separator)
+    return Label(id=uuid.UUID(int=len(names)), name=names[0])

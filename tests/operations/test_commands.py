@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -76,3 +77,12 @@ def test_a_job_that_is_not_waited_for_is_shown(program: typer.Typer, policy: Pol
     done = run(program, "run", "tidy", "--no-wait")
     assert done.exit_code == 0
     assert "queued" in done.output
+
+
+def test_a_file_is_downloaded_and_uploaded(program: typer.Typer, tmp_path: Path) -> None:
+    assert run(program, "export", "--out", str(tmp_path)).output.endswith("28 bytes\n")
+    file = tmp_path / "labels.txt"
+    assert file.read_text() == "label0\nlabel1\nlabel2\nlabel3\n"
+    done = run(program, "import", str(file), "--separator", "1", "--json")
+    assert json.loads(done.output)["name"] == "label0\nlabel"
+    assert [each.name for each in tmp_path.iterdir()] == ["labels.txt"]

@@ -1,5 +1,7 @@
 """The web's doors to a declared operation: JSON, forms, roles, the audit log."""
 
+import uuid
+
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -92,3 +94,17 @@ def test_a_read_only_token_may_read_but_not_change(app: FastAPI, session: Sessio
     script = browser(app, Authorization=f"Bearer {secret}")
     assert script.get("/api/v1/labels").status_code == 200
     assert script.post("/api/v1/policies/tidy/labels", json={"text": "a"}).status_code == 403
+
+
+def test_a_download_is_a_file_with_its_name(viewer: TestClient) -> None:
+    answer = viewer.get("/api/v1/labels/file?at_least=1")
+    assert answer.text == "label2\nlabel3\n"
+    assert answer.headers["content-disposition"] == 'attachment; filename="labels.txt"'
+
+
+def test_an_upload_is_a_multipart_form_with_a_limit(client_for: ClientFor, app: FastAPI) -> None:
+    author = client_for(Role.AUTHOR)
+    sent = author.post("/api/v1/labels/import", files={"file": ("l.csv", b"a;b;c")}, data={"separator": ";"})
+    assert sent.json() == {"id": str(uuid.UUID(int=3)), "name": "a", "weight": 0.0}
+    assert author.post("/api/v1/labels/import", files={"file": ("l.csv", b"a" * 2000)}).status_code == 413
+    assert list(author.post("/api/v1/labels/import", data={"separator": ";"}).json()["fields"]) == ["file"]
