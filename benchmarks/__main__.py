@@ -44,7 +44,7 @@ BENCHMARKS = (
 LIMIT_SECONDS = 1800
 """Longest time of one benchmark."""
 TOLERANCE = 0.05
-"""A comparison reports a measure that is worse by a larger share."""
+"""A comparison reports a measure that is worse by a larger share in the median, and worse in every round."""
 
 console = Console(width=None if sys.stdout.isatty() else 160)
 Report = dict[str, Any]
@@ -151,9 +151,10 @@ def _print_comparison(name: str, rounds: Sequence[dict[str, Report]]) -> int:
             continue
         before, after = ([float(each[measure]["median"]) for each in sides[side]] for side in ("before", "after"))
         ratios = [new / old if old else 1.0 for old, new in zip(before, after, strict=True)]
-        loss = 1 - statistics.median(ratios) if first["higher_is_better"] else statistics.median(ratios) - 1
-        worse += loss > TOLERANCE
-        note = f"{loss:.0%} worse" if loss > TOLERANCE else ""
+        losses = [1 - ratio if first["higher_is_better"] else ratio - 1 for ratio in ratios]
+        loss, is_worse = statistics.median(losses), statistics.median(losses) > TOLERANCE and min(losses) > 0
+        worse += is_worse
+        note = f"{loss:.0%} worse" if is_worse else ""
         table.add_row(
             measure, first["unit"], format_range(before), format_range(after), f"{format_range(ratios)} ×", note
         )
