@@ -26,6 +26,8 @@ from multiprocessing import get_context
 import structlog
 from scipy.stats import binomtest
 
+from backend.domain.detectors.context import context_of
+from backend.domain.detectors.run_view import row_of
 from backend.domain.environments.manifest import Manifest, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.domain.ids import new_id
@@ -35,9 +37,7 @@ from backend.environments.library import load_package
 from backend.environments.tables import EnvironmentVersion
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, create_run, import_built_in, installation
-from workers.detectors.environment_context import scene_of
-from workers.detectors.view import row_of
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.environments.client import EnvHost
 from workers.environments.sessions import EnvServer
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TokenTrace, Turn
@@ -176,7 +176,7 @@ def _judge(
     hack_rows = [row for rollout in hacking if (row := row_of(uuid.uuid4(), rollout))]
     rows, hack_ids = [*honest_rows, *hack_rows], {row.id for row in hack_rows}
     random.Random(SEED).shuffle(rows)
-    drafts = Watch(scene_of(manifest, files, has_steps=False)).look(0, rows)
+    drafts = RunScanner(context_of(manifest, files, has_steps=False)).scan(0, rows)
     flags = {(draft.detector, draft.rollout_id) for draft in drafts if draft.rollout_id}
     flagged = {rollout for _, rollout in flags}
     return Result(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
@@ -11,7 +11,23 @@ from proctor.namespace import Namespace, segment
 
 if TYPE_CHECKING:
     from proctor.client import Client
-    from proctor.models import AuditEntry, InvitedMember, Me, Member, NewToken, RevokedAccess, SignInSession, Token
+    from proctor.models import (
+        AuditEntry,
+        CheckpointResponse,
+        CheckpointTree,
+        DiskUsage,
+        ExportFormResponse,
+        ExportResponse,
+        InvitedMember,
+        Me,
+        Member,
+        NewToken,
+        PruneResult,
+        RevokedAccess,
+        SignInSession,
+        Token,
+        UploadPlan,
+    )
 
 
 class AuditOperations(Namespace):
@@ -20,6 +36,204 @@ class AuditOperations(Namespace):
 
         - `subject`: Only changes of this kind of subject, such as `run`."""
         return self._list("AuditEntry", "/audit", limit, subject=subject)
+
+
+class CheckpointsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        policy_id: str | None = None,
+        environment: str | None = None,
+        is_best: bool | None = None,
+        has_weights: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointResponse]:
+        """List checkpoints, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `policy_id`: Policy: its name or id.
+        - `environment`: Environment that the run trained on.
+        - `is_best`: Whether it is the best checkpoint of its run.
+        - `has_weights`: Whether its weights are stored, or were pruned."""
+        return self._list(
+            "CheckpointResponse",
+            "/checkpoints",
+            limit,
+            run_id=run_id,
+            policy_id=policy_id,
+            environment=environment,
+            is_best=is_best,
+            has_weights=has_weights,
+        )
+
+    def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
+        """Show how much disk space weights use, in total or for one run, and how much is left.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`."""
+        return self._call("DiskUsage", "GET", "/checkpoints/disk", "query", run_id=run_id)
+
+    def prune(
+        self,
+        *,
+        checkpoint_ids: Sequence[UUID | str] | None = None,
+        run_id: UUID | str | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        dry_run: bool | None = None,
+    ) -> PruneResult:
+        """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
+
+        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `run_id`: Only checkpoints of this run. Default: of all runs.
+        - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
+        - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.
+        - `dry_run`: Only show what would be pruned."""
+        return self._call(
+            "PruneResult",
+            "POST",
+            "/checkpoints/prune",
+            "body",
+            checkpoint_ids=checkpoint_ids,
+            run_id=run_id,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            dry_run=dry_run,
+        )
+
+    def get_tree(
+        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+    ) -> CheckpointTree:
+        """Show checkpoints as a tree over runs, with the disk space that they use.
+
+        A run is listed below the checkpoint that it starts from. The newest run comes first.
+
+        - `environment`: Only runs that train on this environment.
+        - `policy_id`: Policy: its name or id.
+        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        return self._call(
+            "CheckpointTree",
+            "GET",
+            "/checkpoints/tree",
+            "query",
+            environment=environment,
+            policy_id=policy_id,
+            run_id=run_id,
+        )
+
+    def get(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Show a checkpoint: its held-out reward, its size and why its weights are kept.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "GET",
+            f"/checkpoints/{segment(checkpoint)}",
+            "query",
+        )
+
+    def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
+        """Mark a checkpoint to be kept. No retention rule and no team member can prune it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `release`: Remove the mark: the retention rule of the run decides again."""
+        return self._call(
+            "CheckpointResponse", "POST", f"/checkpoints/{segment(checkpoint)}/keep", "body", release=release
+        )
+
+    def release(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Remove the mark that keeps a checkpoint. The retention rule of its run decides again.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "POST",
+            f"/checkpoints/{segment(checkpoint)}/release",
+            "query",
+        )
+
+
+class ExportsOperations(Namespace):
+    def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
+        """List all forms of export, each with the reason if it is not available for this checkpoint.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._list(
+            "ExportFormResponse",
+            f"/checkpoints/{segment(checkpoint)}/exports/forms",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        checkpoint_id: UUID | str,
+        form: Literal["full", "adapter", "merged", "merged_dequantised", "gguf"] | None = None,
+        licence: str | None = None,
+        gguf_type: str | None = None,
+        is_stored: bool | None = None,
+    ) -> ExportResponse:
+        """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete.
+
+        - `checkpoint_id`: Checkpoint to export.
+        - `form`: Default: all weights, or an adapter merged into its original base model.
+        - `licence`: License as model hubs spell it, such as apache-2.0.
+        - `gguf_type`: Precision of a GGUF file.
+        - `is_stored`: Also keep the unpacked files in the artifact store."""
+        return self._call(
+            "ExportResponse",
+            "POST",
+            "/exports",
+            "body",
+            poll="/exports/{id}",
+            form=form,
+            licence=licence,
+            gguf_type=gguf_type,
+            is_stored=is_stored,
+            checkpoint_id=checkpoint_id,
+        )
+
+    def list(
+        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+    ) -> Iterator[ExportResponse]:
+        """List exports, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `checkpoint_id`: Only exports of this checkpoint."""
+        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+
+    def get(self, export: str | UUID) -> ExportResponse:
+        """Show an export: its progress, then its passport and model card.
+
+        - `export`: Id of an export."""
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+
+    def upload(
+        self,
+        export: str | UUID,
+        *,
+        repository: str,
+        is_private: bool | None = None,
+        token: str | None = None,
+        dry_run: bool | None = None,
+    ) -> UploadPlan:
+        """Upload a verified export to the Hugging Face Hub. With `dry_run`, only show what would be uploaded.
+
+        - `export`: Id of an export.
+        - `repository`: Repository on the Hub: owner/name.
+        - `is_private`: Make a new repository private.
+        - `token`: Hub token with write access. It is encrypted, used once and deleted. Default: the worker's token.
+        - `dry_run`: Only show what would be uploaded."""
+        return self._call(
+            "UploadPlan",
+            "POST",
+            f"/exports/{segment(export)}/hub",
+            "body",
+            repository=repository,
+            is_private=is_private,
+            token=token,
+            dry_run=dry_run,
+        )
 
 
 class MembersOperations(Namespace):
@@ -147,6 +361,8 @@ class Operations:
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
+        self.checkpoints = CheckpointsOperations(client)
+        self.exports = ExportsOperations(client)
         self.members = MembersOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)

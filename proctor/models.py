@@ -7,9 +7,31 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, Field, RootModel
 
-from proctor.base import Model
+from proctor.base import Job, Model
+
+
+class DiskUsage(Model):
+    """Disk space used by weights in the artifact store."""
+
+    checkpoints: int
+    """Number of checkpoints with weights."""
+    stored_bytes: int
+    pruned: int
+    """Number of pruned checkpoints."""
+    freed_bytes: int
+    """Space that pruning has freed so far."""
+    free_bytes: int | None
+    """Free disk space; null if the store has no limit."""
+    total_bytes: int | None
+    warning: str
+    """What to do if little space is left; empty otherwise."""
+
+
+class HeldoutInterval(RootModel[tuple[float, float]]):
+    root: tuple[float, float] = Field(..., max_length=2, min_length=2)
+    """95% confidence interval of the held-out reward."""
 
 
 class RevokedAccess(Model):
@@ -53,8 +75,95 @@ class SignInSession(Model):
     created_at: AwareDatetime
     seen_at: AwareDatetime
     expires_at: AwareDatetime
-    is_current: bool | None = False
+    is_current: bool = False
     """Whether this request was made in it."""
+
+
+class Status(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+
+
+class HubUpload(Model):
+    """An upload of an export to the Hugging Face Hub, and its result."""
+
+    repository: str
+    is_private: bool = True
+    status: Status = Status.queued
+    reason: str | None = None
+    url: str | None = None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None = None
+
+
+class ExportForm(StrEnum):
+    """
+    What is handed out of a checkpoint.
+    """
+
+    full = "full"
+    adapter = "adapter"
+    merged = "merged"
+    merged_dequantised = "merged_dequantised"
+    gguf = "gguf"
+
+
+class ExportStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    refused = "refused"
+    failed = "failed"
+
+
+class ExportFormResponse(Model):
+    """A form of export for a checkpoint."""
+
+    form: ExportForm
+    title: str
+    help: str
+    refusal: str | None
+    """Why it is not available; null if it is."""
+    is_default: bool
+
+
+class KeepReason(StrEnum):
+    """
+    Why the weights of a checkpoint are kept.
+    """
+
+    untrained = "untrained"
+    warm_up = "warm_up"
+    best = "best"
+    last = "last"
+    every = "every"
+    marked = "marked"
+    exported = "exported"
+    evaluated = "evaluated"
+    studied = "studied"
+    branched = "branched"
+    playing = "playing"
+    resume = "resume"
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
+
+
+class RunOrigin(Model):
+    """The checkpoint that a run starts from."""
+
+    run_id: UUID
+    run: str
+    stage: str
+    step: int
 
 
 class AuditEntry(Model):
@@ -66,6 +175,78 @@ class AuditEntry(Model):
     subject_kind: str
     subject_id: str
     detail: dict[str, Any]
+
+
+class CheckpointResponse(Model):
+    """Saved weights of a policy at a training step."""
+
+    id: UUID
+    policy_id: UUID
+    policy: str
+    run_id: UUID | None
+    stage: str
+    step: int
+    heldout_reward: float | None
+    heldout: dict[str, Any]
+    heldout_interval: HeldoutInterval | None
+    """95% confidence interval of the held-out reward."""
+    is_best: bool
+    adapter: dict[str, Any] | None
+    """Base model and settings of a LoRA adapter; null if all weights are stored."""
+    size_bytes: int
+    is_kept: bool
+    """Whether a team member marked it to be kept."""
+    kept_by: list[KeepReason]
+    """Why its weights are kept; empty if the retention rule of its run may delete them."""
+    pruned_at: AwareDatetime | None
+    """When its weights were deleted. Its results stay."""
+    created_at: AwareDatetime
+
+
+class ExportResponse(Job):
+    """An export. It is complete when the reloaded files were verified against the checkpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    checkpoint_id: UUID
+    run_id: UUID
+    form: ExportForm
+    status: ExportStatus
+    reason: str | None
+    """Why it failed or was refused."""
+    progress: dict[str, Any]
+    passport: dict[str, Any]
+    """Results of the verification."""
+    card: str
+    """Model card in Markdown."""
+    licence: str
+    stored: str | None
+    """Key of the unpacked files in the artifact store, if they are kept."""
+    upload: HubUpload | None
+    """The latest upload to the Hugging Face Hub."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class UploadPlan(Model):
+    """What an upload sends."""
+
+    repository: str
+    is_private: bool
+    message: str
+    """Commit message."""
+    files: dict[str, int]
+    """Size in bytes by file name."""
+    bytes: int
+    upload: HubUpload | None = None
+    """The upload that was queued; null for a dry run."""
 
 
 class Me(Model):
@@ -100,7 +281,74 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
+class PruneResult(Model):
+    dry_run: bool
+    freed_bytes: int
+    pruned: list[CheckpointResponse]
+    refused: list[CheckpointResponse]
+    """Selected checkpoints that are in use; `kept_by` lists the reasons."""
+    run_id: UUID | None = None
+
+
 class InvitedMember(Model):
     member: Member
     link: str
     """The sign-in link. It works once and is shown only here."""
+
+
+class CheckpointTree(Model):
+    trees: list[TreeRun]
+    disk: DiskUsage
+    next: str | None
+    """Pass it as `after` for the next page; null on the last page."""
+
+
+class TreeRun(Model):
+    """A training run with its checkpoints."""
+
+    run_id: UUID
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    policy: str
+    origin: RunOrigin | None
+    stored_bytes: int
+    prunable_bytes: int
+    """Size of the weights that its retention rule does not keep."""
+    rule: str
+    checkpoints: list[TreeCheckpoint]
+
+
+class TreeCheckpoint(Model):
+    """A checkpoint in the tree."""
+
+    id: UUID
+    policy_id: UUID
+    policy: str
+    run_id: UUID | None
+    stage: str
+    step: int
+    heldout_reward: float | None
+    heldout: dict[str, Any]
+    heldout_interval: HeldoutInterval | None
+    """95% confidence interval of the held-out reward."""
+    is_best: bool
+    adapter: dict[str, Any] | None
+    """Base model and settings of a LoRA adapter; null if all weights are stored."""
+    size_bytes: int
+    is_kept: bool
+    """Whether a team member marked it to be kept."""
+    kept_by: list[KeepReason]
+    """Why its weights are kept; empty if the retention rule of its run may delete them."""
+    pruned_at: AwareDatetime | None
+    """When its weights were deleted. Its results stay."""
+    created_at: AwareDatetime
+    why_best: str
+    """For the best checkpoint of a run: the comparison that made it the best."""
+    branches: list[TreeRun]
+    """Runs that start from it."""
+
+
+CheckpointTree.model_rebuild()
+TreeRun.model_rebuild()

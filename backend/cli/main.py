@@ -86,7 +86,6 @@ app.add_typer(detectors.app, name="detectors")
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
-app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 
 
@@ -102,6 +101,7 @@ def _tell_version(wanted: bool) -> None:
 
 
 GROUPS = {
+    "checkpoints": checkpoints.app,
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }

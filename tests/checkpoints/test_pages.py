@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.disk import disk_use
+from backend.checkpoints.queries import disk_usage
 from backend.core import artifacts
 from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.runs.tables import Run
@@ -29,7 +29,7 @@ def test_it_shows_what_would_go_and_then_does_it(session: Session, trained: Trai
     session.refresh(saved["grpo 20"])
     assert saved["grpo 20"].pruned_at is not None
     assert "Nothing to prune" in client.get(f"/checkpoints/prune?run_id={run.id}").text
-    assert "figures kept" in client.get(f"/runs/{run.id}/checkpoints").text
+    assert "results kept" in client.get(f"/runs/{run.id}/checkpoints").text
 
 
 def test_another_rule_may_be_tried_first(trained: TrainedRun, client_for: ClientFor):
@@ -118,8 +118,8 @@ def test_little_room_is_told(
     session.flush()
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free, total=total))
     assert artifacts.free_space() == (free, total)
-    assert bool(disk_use(session).warning) is is_little
-    assert ("of disk are left" in client_for(Role.VIEWER).get("/checkpoints").text) is is_little
+    assert bool(disk_usage(session).warning) is is_little
+    assert ("of disk space is left" in client_for(Role.VIEWER).get("/checkpoints").text) is is_little
 
 
 def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -128,7 +128,7 @@ def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Pa
     monkeypatch.setenv("PROCTOR_ARTIFACTS_URL", "memory://proctor")
     forget_settings()
     assert artifacts.free_space() is None
-    assert disk_use(session).warning == ""
+    assert disk_usage(session).warning == ""
 
 
 @pytest.mark.parametrize("door", ["page", "json"])

@@ -8,13 +8,13 @@ from sqlalchemy.orm import Session
 
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.graders.questions import QuestionConfiguration
 from backend.domain.notifications.notices import MOST_EXAMPLES, NoticeKind
 from backend.graders.tables import Asking, Question
 from backend.notifications import outbox
 from backend.notifications.tables import Notice
 from backend.runs.tables import Run
-from workers.detectors.base import FlagDraft
 from workers.tasks.detectors import store_flags
 
 

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.graders.judging_record import CanaryReport, JudgingRecord
 from backend.domain.vocabulary import RunStatus, Severity
 from backend.graders.judges.queries import record_of
 from backend.graders.judges.service import change_record
 from backend.runs.tables import Run
-from workers.detectors.base import FlagDraft
 from workers.graders.judge import Judged, make_judge
 from workers.storage import grader_news, graders, judges
 from workers.storage.graders import Case

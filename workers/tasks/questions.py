@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import announce, judges_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.graders.findings import Finding, FoundPattern, Quote, Suspected
 from backend.domain.graders.judging_record import CanaryReport
 from backend.domain.graders.question_prompts import Shown
@@ -30,7 +31,6 @@ from backend.graders.rollout_choice import still_without
 from backend.graders.tables import Asking, QuestionAnswer
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from workers.detectors.base import FlagDraft
 from workers.graders import questioner
 from workers.graders.asker import Exchange, Spent
 from workers.graders.questioner import Answered, Contrasted, make_questioner
