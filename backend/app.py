@@ -22,15 +22,11 @@ from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
 from backend.detectors import scan_operations
 from backend.environments import (
-    continued_play_pages,
     editor_pages,
     import_operations,
     import_pages,
-    network_operations,
-    network_pages,
     play_operations,
     play_pages,
-    trial_operations,
     trial_pages,
     version_pages,
 )
@@ -86,7 +82,7 @@ from backend.team import pages as team_pages
 from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
 from backend.training.examples import operations as example_operations
 from backend.training.examples import pages as example_pages
-from backend.web import error_pages, routing
+from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -116,9 +112,7 @@ PAGES = (
     trial_pages,
     version_pages,
     play_pages,
-    continued_play_pages,
     import_pages,
-    network_pages,
     policies_pages,
     evaluation_pages,
     list_pages,
@@ -139,6 +133,7 @@ PAGES = (
     regrading_pages,
     regrading_draft_pages,
     regrading_history_pages,
+    docs_site,
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
@@ -152,18 +147,11 @@ JSON = (
     onset_operations,
     effort_operations,
     notifications_operations,
-    environments_operations,
-    play_operations,
-    trial_operations,
-    import_operations,
-    network_operations,
     runs_operations,
-    policies_operations,
     judge_run_operations,
     question_run_operations,
     scan_operations,
     results_operations,
-    rollouts_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -177,7 +165,12 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    policies_operations,
+    rollouts_operations,
     team_operations,
+    environments_operations,
+    play_operations,
+    import_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from proctor.namespace import Namespace, segment
@@ -13,20 +14,47 @@ if TYPE_CHECKING:
     from proctor.client import Client
     from proctor.models import (
         AuditEntry,
+        CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
+        CheckRunResponse,
+        ConnectionTestResponse,
+        DemonstrationResponse,
+        DiffResponse,
         DiskUsage,
+        DraftFile,
+        DraftResponse,
+        DraftSaved,
+        EndpointPreset,
+        EnvironmentDetail,
+        EnvironmentResponse,
+        ExportedPackage,
         ExportFormResponse,
         ExportResponse,
+        FilterFields,
+        FixtureResponse,
+        ImportLog,
+        ImportResponse,
         InvitedMember,
+        ListedRolloutResponse,
         Me,
         Member,
+        NetworkResponse,
         NewToken,
+        PlayResponse,
+        PolicyResponse,
         PruneResult,
         RevokedAccess,
+        RolloutCount,
         SignInSession,
         Token,
+        TrialResponse,
         UploadPlan,
+        ValidationResponse,
+        VersionDetail,
+        VersionResponse,
+        View,
+        WholeRolloutResponse,
     )
 
 
@@ -153,6 +181,605 @@ class CheckpointsOperations(Namespace):
         )
 
 
+class EnvironmentsOperations(Namespace):
+    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
+        """List environments by name, each with its latest version.
+
+        - `archived`: Include archived environments."""
+        return self._list("EnvironmentResponse", "/environments", limit, archived=archived)
+
+    def create(
+        self, *, name: str, template: str | None = None, files: dict[str, str] | None = None
+    ) -> EnvironmentDetail:
+        """Create an environment with a draft, from a template, a copy of another environment or the given files.
+
+        - `name`: Lowercase letters, digits and `_`, starting with a letter.
+        - `template`: Template to start from, or `copy:NAME` or `copy:NAME@VERSION` to copy an environment."""
+        return self._call(
+            "EnvironmentDetail", "POST", "/environments", "body", name=name, template=template, files=files
+        )
+
+    def validate_files(self, *, files: dict[str, str], name: str | None = None) -> ValidationResponse:
+        """List the problems of a package without storing it or running its code.
+
+        - `files`: Text of each file by path.
+        - `name`: Name of the environment, to compare with the manifest."""
+        return self._call("ValidationResponse", "POST", "/environments/validate", "body", files=files, name=name)
+
+    def get(self, environment: str | UUID) -> EnvironmentDetail:
+        """Show an environment with its latest version and the state of its draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "GET",
+            f"/environments/{segment(environment)}",
+            "query",
+        )
+
+    def archive(self, environment: str | UUID) -> EnvironmentDetail:
+        """Archive an environment. It disappears from lists and choices; its versions, runs and rollouts are kept.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "POST",
+            f"/environments/{segment(environment)}/archive",
+            "query",
+        )
+
+    def mark_demonstration(
+        self, environment: str | UUID, *, rollout_id: UUID | str, is_wanted: bool | None = None
+    ) -> DemonstrationResponse:
+        """Allow or forbid the SFT warm-up to learn from an episode.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Finished rollout on a training task.
+        - `is_wanted`: Whether the SFT warm-up may learn from it."""
+        return self._call(
+            "DemonstrationResponse",
+            "POST",
+            f"/environments/{segment(environment)}/demonstrations",
+            "body",
+            rollout_id=rollout_id,
+            is_wanted=is_wanted,
+        )
+
+    def diff_versions(self, environment: str | UUID) -> DiffResponse:
+        """Compare two versions, or a version and the draft, file by file.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "DiffResponse",
+            "GET",
+            f"/environments/{segment(environment)}/diff",
+            "query",
+        )
+
+    def get_draft(self, environment: str | UUID) -> DraftResponse:
+        """Show all files of the draft and its problems.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "DraftResponse",
+            "GET",
+            f"/environments/{segment(environment)}/draft",
+            "query",
+        )
+
+    def put_draft(
+        self, environment: str | UUID, *, files: dict[str, str], revision: int | None = None
+    ) -> DraftResponse:
+        """Replace all files of the draft.
+
+        - `environment`: Name or id of an environment.
+        - `files`: Text of each file by path.
+        - `revision`: Revision of the draft that you started from. The request fails if the draft has changed since.
+          Default: overwrite the current draft."""
+        return self._call(
+            "DraftResponse",
+            "PUT",
+            f"/environments/{segment(environment)}/draft",
+            "body",
+            files=files,
+            revision=revision,
+        )
+
+    def read_draft_file(self, environment: str | UUID, *, path: str) -> DraftFile:
+        """Read one file of the draft.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package."""
+        return self._call("DraftFile", "GET", f"/environments/{segment(environment)}/draft/file", "query", path=path)
+
+    def write_draft_file(
+        self, environment: str | UUID, *, path: str, text: str, revision: int | None = None
+    ) -> DraftSaved:
+        """Create or replace one file of the draft, and list the draft's problems afterward.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package.
+        - `text`: New text of the whole file.
+        - `revision`: Revision of the draft that you read. The request fails if the draft has changed since.
+          Default: overwrite the current file."""
+        return self._call(
+            "DraftSaved",
+            "PUT",
+            f"/environments/{segment(environment)}/draft/file",
+            "body",
+            path=path,
+            text=text,
+            revision=revision,
+        )
+
+    def delete_draft_file(self, environment: str | UUID, *, path: str, revision: int | None = None) -> DraftSaved:
+        """Delete one file of the draft, and list the draft's problems afterward.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package.
+        - `revision`: Revision of the draft that you read. Default: delete the current file."""
+        return self._call(
+            "DraftSaved",
+            "DELETE",
+            f"/environments/{segment(environment)}/draft/file",
+            "query",
+            path=path,
+            revision=revision,
+        )
+
+    def save_fixture(
+        self,
+        environment: str | UUID,
+        *,
+        rollout_id: UUID | str,
+        name: str,
+        note: str | None = None,
+        kind: Literal["scored", "gold", "hack"] | None = None,
+    ) -> FixtureResponse:
+        """Save a finished episode in the draft as a fixture.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Finished rollout to save.
+        - `name`: Lowercase letters, digits, `_` and `-`.
+        - `note`: Why the episode matters.
+        - `kind`: What the fixture proves about the reward."""
+        return self._call(
+            "FixtureResponse",
+            "POST",
+            f"/environments/{segment(environment)}/fixtures",
+            "body",
+            rollout_id=rollout_id,
+            name=name,
+            note=note,
+            kind=kind,
+        )
+
+    def start_play(
+        self,
+        environment: str | UUID,
+        *,
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        level: int | None = None,
+        index: int | None = None,
+        seed: int | None = None,
+    ) -> PlayResponse:
+        """Start an episode. Parts of the task that you leave open are random.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the task from.
+        - `level`: Difficulty level. Default: random.
+        - `index`: Number of the task. Default: random.
+        - `seed`: Seed of the task. Default: random."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play",
+            "body",
+            version=version,
+            split=split,
+            level=level,
+            index=index,
+            seed=seed,
+        )
+
+    def branch_rollout(
+        self, environment: str | UUID, *, rollout_id: UUID | str, turns: int | None = None
+    ) -> PlayResponse:
+        """Continue any rollout of this environment by hand, from one of its turns.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Rollout to continue.
+        - `turns`: Number of its replies to start with."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/from",
+            "body",
+            rollout_id=rollout_id,
+            turns=turns,
+        )
+
+    def get_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Show a hand-played episode.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "GET",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}",
+            "query",
+        )
+
+    def replay_episode(self, environment: str | UUID, run_id: str | UUID, *, turns: int | None = None) -> PlayResponse:
+        """Start a new episode on the same task, from the beginning or after some of this episode's replies.
+
+        - `environment`: Name or id of an environment.
+        - `turns`: Number of replies of this episode to start with."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/again",
+            "body",
+            turns=turns,
+        )
+
+    def take_back_reply(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Undo the last reply.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/back",
+            "query",
+        )
+
+    def leave_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """End the episode without a reward.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/leave",
+            "query",
+        )
+
+    def take_over(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Stop the policy and continue by hand.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/over",
+            "query",
+        )
+
+    def let_policy_play(
+        self,
+        environment: str | UUID,
+        run_id: str | UUID,
+        *,
+        policy: str,
+        moves: int | None = None,
+        revision: int | None = None,
+    ) -> PlayResponse:
+        """Let a policy play the next turns.
+
+        - `environment`: Name or id of an environment.
+        - `policy`: Policy by id or name, or `<policy id>:<checkpoint id>`.
+        - `moves`: Number of turns. Default: to the end of the episode.
+        - `revision`: Revision of the episode that you saw. Default: not compared."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/policy",
+            "body",
+            policy=policy,
+            moves=moves,
+            revision=revision,
+        )
+
+    def send_reply(
+        self,
+        environment: str | UUID,
+        run_id: str | UUID,
+        *,
+        reply: str | None = None,
+        action: dict[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> PlayResponse:
+        """Send a reply, or an action that is written as a reply.
+
+        - `environment`: Name or id of an environment.
+        - `reply`: The whole reply.
+        - `action`: An action; it is written as a reply for you.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/reply",
+            "body",
+            reply=reply,
+            action=action,
+            revision=revision,
+        )
+
+    def retry_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Try again after the environment or its worker failed.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/retry",
+            "query",
+        )
+
+    def publish(
+        self,
+        environment: str | UUID,
+        *,
+        notes: str | None = None,
+        revision: int | None = None,
+        check: bool | None = None,
+        regrade: bool | None = None,
+    ) -> VersionResponse:
+        """Publish the draft as the next version and run its checks.
+
+        - `environment`: Name or id of an environment.
+        - `notes`: What is new in this version.
+        - `revision`: Revision of the draft to publish. Default: the current one.
+        - `check`: Run the checks of the new version.
+        - `regrade`: Score the environment's past rollouts with the new version's rewards."""
+        return self._call(
+            "VersionResponse",
+            "POST",
+            f"/environments/{segment(environment)}/publish",
+            "body",
+            notes=notes,
+            revision=revision,
+            check=check,
+            regrade=regrade,
+        )
+
+    def restore(self, environment: str | UUID) -> EnvironmentDetail:
+        """Take an environment out of the archive.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "POST",
+            f"/environments/{segment(environment)}/restore",
+            "query",
+        )
+
+    def reset_trial(
+        self,
+        environment: str | UUID,
+        *,
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        level: int | None = None,
+        index: int | None = None,
+        seed: int | None = None,
+    ) -> TrialResponse:
+        """Reset the draft to the start of a task. Parts of the task that you leave open are random.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the task from.
+        - `level`: Difficulty level. Default: random.
+        - `index`: Number of the task. Default: random.
+        - `seed`: Seed of the task. Default: random."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try",
+            "body",
+            version=version,
+            split=split,
+            level=level,
+            index=index,
+            seed=seed,
+        )
+
+    def get_trial(self, environment: str | UUID) -> TrialResponse:
+        """Show your trial of the draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "GET",
+            f"/environments/{segment(environment)}/try",
+            "query",
+        )
+
+    def act_in_trial(
+        self,
+        environment: str | UUID,
+        *,
+        reply: str | None = None,
+        action: dict[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> TrialResponse:
+        """Send a reply to the draft, or an action that is written as a reply.
+
+        - `environment`: Name or id of an environment.
+        - `reply`: The whole reply.
+        - `action`: An action; it is written as a reply for you.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/act",
+            "body",
+            reply=reply,
+            action=action,
+            revision=revision,
+        )
+
+    def take_back_in_trial(self, environment: str | UUID) -> TrialResponse:
+        """Undo the last reply of the trial.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/back",
+            "query",
+        )
+
+    def replay_trial(self, environment: str | UUID) -> TrialResponse:
+        """Play the same task and replies on the current draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/replay",
+            "query",
+        )
+
+    def run_script_in_trial(self, environment: str | UUID, *, script: str | None = None) -> TrialResponse:
+        """Let a scripted policy of the package play the trial to its end.
+
+        - `environment`: Name or id of an environment.
+        - `script`: Scripted policy of the package."""
+        return self._call(
+            "TrialResponse", "POST", f"/environments/{segment(environment)}/try/script", "body", script=script
+        )
+
+    def list_versions(self, environment: str | UUID, *, limit: int | None = None) -> Iterator[VersionResponse]:
+        """List the published versions, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "VersionResponse",
+            f"/environments/{segment(environment)}/versions",
+            limit,
+        )
+
+    def get_version(self, environment: str | UUID, number: str | UUID) -> VersionDetail:
+        """Show a version with its manifest and files.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "VersionDetail",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}",
+            "query",
+        )
+
+    def get_certificate(self, environment: str | UUID, number: str | UUID) -> CertificateResponse:
+        """Show the latest certificate with the result of every check.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "CertificateResponse",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificate",
+            "query",
+        )
+
+    def list_certificates(
+        self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
+    ) -> Iterator[CertificateResponse]:
+        """List all certificates of a version, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "CertificateResponse",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificates",
+            limit,
+        )
+
+    def start_checks(
+        self, environment: str | UUID, number: str | UUID, *, policy: str | None = None
+    ) -> CheckRunResponse:
+        """Queue the checks of a version. If they are already running, their run is returned.
+
+        - `environment`: Name or id of an environment.
+        - `policy`: Policy that also attempts the tasks: name, id, or `<policy id>:<checkpoint id>`. Default:
+          scripted policies of the package only."""
+        return self._call(
+            "CheckRunResponse",
+            "POST",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/checks",
+            "body",
+            policy=policy,
+        )
+
+    def list_checks(
+        self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
+    ) -> Iterator[CheckRunResponse]:
+        """List the latest check runs of a version, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "CheckRunResponse",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/checks",
+            limit,
+        )
+
+    def export_version(self, environment: str | UUID, number: str | UUID) -> ExportedPackage:
+        """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "ExportedPackage",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/export",
+            "query",
+        )
+
+    def download_files(self, environment: str | UUID, number: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the version's files as a zip. The same content always gives the same bytes.
+
+        - `environment`: Name or id of an environment.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/environments/{segment(environment)}/versions/{segment(number)}/files",
+            to,
+        )
+
+    def get_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Show which hosts a version requests and whether its servers may reach the network.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+    def grant_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Grant network access to the servers of exactly this version.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "PUT",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+    def withdraw_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Withdraw network access. Running episodes finish; new servers start without it.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "DELETE",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+
 class ExportsOperations(Namespace):
     def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
         """List all forms of export, each with the reason if it is not available for this checkpoint.
@@ -185,7 +812,7 @@ class ExportsOperations(Namespace):
             "POST",
             "/exports",
             "body",
-            poll="/exports/{id}",
+            "/exports/{id}",
             form=form,
             licence=licence,
             gguf_type=gguf_type,
@@ -206,7 +833,7 @@ class ExportsOperations(Namespace):
         """Show an export: its progress, then its passport and model card.
 
         - `export`: Id of an export."""
-        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", "/exports/{id}")
 
     def upload(
         self,
@@ -233,6 +860,94 @@ class ExportsOperations(Namespace):
             is_private=is_private,
             token=token,
             dry_run=dry_run,
+        )
+
+
+class ImportsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[ImportResponse]:
+        """List the latest imports, newest first."""
+        return self._list(
+            "ImportResponse",
+            "/imports",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        kind: Literal["zip", "git", "remote"] | None = None,
+        archive: str | None = None,
+        source: str | None = None,
+        url: str | None = None,
+        reference: str | None = None,
+        path: str | None = None,
+        name: str | None = None,
+        requires: Sequence[str] | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> ImportResponse:
+        """Import a package that others wrote. A worker starts it and writes a report.
+
+        - `kind`: A zip, a git repository, or a server that is already running.
+        - `archive`: A zip of the package's files, in Base64.
+        - `source`: Where the zip came from, shown to people.
+        - `url`: Address of the repository or server.
+        - `reference`: Branch or tag of the repository.
+        - `path`: Folder of the package in the zip or repository.
+        - `name`: Name of the environment. Default: the package's name.
+        - `requires`: Additional Python requirements.
+        - `variables`: Environment variables."""
+        return self._call(
+            "ImportResponse",
+            "POST",
+            "/imports",
+            "body",
+            kind=kind,
+            archive=archive,
+            source=source,
+            url=url,
+            reference=reference,
+            path=path,
+            name=name,
+            requires=requires,
+            variables=variables,
+        )
+
+    def get(self, import_id: str | UUID) -> ImportResponse:
+        """Show an import with its report."""
+        return self._call(
+            "ImportResponse",
+            "GET",
+            f"/imports/{segment(import_id)}",
+            "query",
+        )
+
+    def put_block(self, import_id: str | UUID, *, block: str) -> ImportResponse:
+        """Replace the proposed `proctor:` block.
+
+        - `block`: The manifest's `proctor:` block as YAML."""
+        return self._call("ImportResponse", "PUT", f"/imports/{segment(import_id)}/block", "body", block=block)
+
+    def put_columns(self, import_id: str | UUID, *, columns_from: str | None = None) -> ImportResponse:
+        """Take the reward columns from a dictionary of the observation. The block is proposed again.
+
+        - `columns_from`: Dictionary of the observation that holds the reward columns. Default: none."""
+        return self._call(
+            "ImportResponse", "PUT", f"/imports/{segment(import_id)}/columns", "body", columns_from=columns_from
+        )
+
+    def create_environment(self, import_id: str | UUID, *, name: str | None = None) -> ImportResponse:
+        """Create an environment from an import: a draft with all its files and the current block.
+
+        - `name`: Name of the environment. Default: the name that the import proposes."""
+        return self._call("ImportResponse", "POST", f"/imports/{segment(import_id)}/environment", "body", name=name)
+
+    def get_log(self, import_id: str | UUID) -> ImportLog:
+        """Show pip's output from building the package's virtual environment."""
+        return self._call(
+            "ImportLog",
+            "GET",
+            f"/imports/{segment(import_id)}/log",
+            "query",
         )
 
 
@@ -276,6 +991,358 @@ class MembersOperations(Namespace):
             "RevokedAccess",
             "DELETE",
             f"/members/{segment(member)}/access",
+            "query",
+        )
+
+
+class PoliciesOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name."""
+        return self._list(
+            "PolicyResponse",
+            "/policies",
+            limit,
+        )
+
+    def create_policy(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        kind: Literal["openai_api", "scripted"] | None = None,
+    ) -> PolicyResponse:
+        """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`).
+
+        - `name`: Display name. Names are unique.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `kind`: Default: scripted if `script` is given, else openai_api."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            "/policies",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            kind=kind,
+        )
+
+    def list_presets(self) -> Sequence[EndpointPreset]:
+        """List known kinds of endpoints with their usual base URLs."""
+        return self._call(
+            "",
+            "GET",
+            "/policies/presets",
+            "query",
+        )
+
+    def get_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Show a policy and its configuration. Its key is never shown.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "GET",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def update_policy(
+        self,
+        policy: str | UUID,
+        *,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        name: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> PolicyResponse:
+        """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given.
+
+        - `policy`: Name or id of a policy.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `name`: New name.
+        - `forget_secret`: Remove the stored key."""
+        return self._call(
+            "PolicyResponse",
+            "PATCH",
+            f"/policies/{segment(policy)}",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            forget_secret=forget_secret,
+        )
+
+    def delete_policy(self, policy: str | UUID) -> None:
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
+        """Use another model of the same endpoint.
+
+        - `policy`: Name or id of a policy."""
+        return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse", "POST", f"/policies/{segment(policy)}/test", "query", f"/policies/{policy}/test"
+        )
+
+    def get_connection_test(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Show the latest connection test, with the models that the endpoint lists.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse",
+            "GET",
+            f"/policies/{segment(policy)}/test",
+            "query",
+        )
+
+
+class RolloutsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ListedRolloutResponse]:
+        """List a run's rollouts. `where` filters (`has flag and win = 0`), `sort` orders, `columns` picks.
+
+        `GET /runs/{run}/filter-words` lists the fields that they can use.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._list(
+            "ListedRolloutResponse",
+            "/rollouts",
+            limit,
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def count(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+    ) -> RolloutCount:
+        """Count a run's rollouts that pass a filter, and all of them.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._call(
+            "RolloutCount",
+            "GET",
+            "/rollouts/count",
+            "query",
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def get(self, rollout: str | UUID) -> WholeRolloutResponse:
+        """Read one rollout with its steps, messages and tokens.
+
+        - `rollout`: Id of a rollout."""
+        return self._call(
+            "WholeRolloutResponse",
+            "GET",
+            f"/rollouts/{segment(rollout)}",
+            "query",
+        )
+
+    def list_filter_fields(self, run: str | UUID) -> FilterFields:
+        """List the fields that filters and sort orders of a run's rollouts can use.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "FilterFields",
+            "GET",
+            f"/runs/{segment(run)}/filter-words",
             "query",
         )
 
@@ -356,14 +1423,55 @@ class TokensOperations(Namespace):
         )
 
 
+class ViewsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[View]:
+        """List your saved views, then those that others share."""
+        return self._list(
+            "View",
+            "/views",
+            limit,
+        )
+
+    def save(
+        self, *, name: str, filter: str | None = None, sort: str | None = None, is_shared: bool | None = None
+    ) -> View:
+        """Save a filter and a sort order under a name. It replaces your view of the same name.
+
+        - `name`: Name.
+        - `filter`: Filter. Default: all rollouts.
+        - `sort`: Sort order, such as `-reward`.
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "POST", "/views", "body", name=name, filter=filter, sort=sort, is_shared=is_shared)
+
+    def update(self, view: str | UUID, *, name: str | None = None, is_shared: bool | None = None) -> View:
+        """Rename a view, or share it or stop sharing it.
+
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
+
+    def delete(self, view: str | UUID) -> None:
+        """Delete a view. Its rollouts stay."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/views/{segment(view)}",
+            "query",
+        )
+
+
 class Operations:
     """All operations by noun."""
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.environments = EnvironmentsOperations(client)
         self.exports = ExportsOperations(client)
+        self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
+        self.policies = PoliciesOperations(client)
+        self.rollouts = RolloutsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
+        self.views = ViewsOperations(client)

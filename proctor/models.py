@@ -34,11 +34,124 @@ class HeldoutInterval(RootModel[tuple[float, float]]):
     """95% confidence interval of the held-out reward."""
 
 
+class DemonstrationResponse(Model):
+    rollout_id: UUID
+    is_wanted: bool
+    state: str
+    """`marked` or `no longer marked`."""
+
+
+class DraftFile(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft."""
+
+
+class FixtureResponse(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft that contains it."""
+
+
+class TrialResponse(Model):
+    """An episode on a draft. It is not stored as a rollout."""
+
+    task: dict[str, Any]
+    is_waiting: bool
+    """Whether a worker is still computing the answer. Read the trial again."""
+    draft_revision: int
+    """Revision of the draft that answered."""
+    replies: list[str]
+    answer: dict[str, Any]
+    """`opening`, `steps`, `messages`, `columns` [name, value, weight], `reward`, `status`, `error` and traceback."""
+
+
+class ExportedPackage(Model):
+    files: dict[str, str]
+    """Text by path."""
+    added: list[str]
+    """Paths that the version lacks or has in another form."""
+    content_hash: str
+    """Hash of the version."""
+
+
+class NetworkResponse(Model):
+    """The hosts that a manifest requests, and whether the version's servers may reach the network."""
+
+    hosts: list[str]
+    is_open: bool
+    is_granted: bool
+    granted_by: str | None
+    granted_at: AwareDatetime | None
+    is_closed: bool
+    words: str
+
+
+class ImportResponse(Model):
+    """An import with its report."""
+
+    id: UUID
+    name: str
+    kind: str
+    source: str
+    status: str
+    phase: str
+    report: dict[str, Any]
+    block: str
+    columns_from: str | None
+    problems: list[str]
+    """Problems of the current block."""
+    prompt: dict[str, str]
+    """`system` and `user`: the first prompt that a model would read."""
+    environment: str | None
+    """Name of the environment that was created from it."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class ImportLog(Model):
+    log: str
+
+
 class RevokedAccess(Model):
     sessions: int
     """Number of sessions that ended."""
     tokens: int
     """Number of API tokens that were revoked."""
+
+
+class EndpointPreset(Model):
+    """A known kind of endpoint."""
+
+    key: str
+    label: str
+    base_url: str
+    model: str
+    note: str
+    needs_key: bool = True
+
+
+class RolloutCount(Model):
+    """Number of a run's rollouts that pass a filter."""
+
+    matching: int
+    total: int
+
+
+class View(Model):
+    """A saved view."""
+
+    id: UUID
+    name: str
+    filter: str
+    sort: str
+    is_shared: bool
+    is_own: bool
+    owner: str
+    """Name of the member who saved it."""
+    created_at: AwareDatetime
 
 
 class Role(StrEnum):
@@ -77,6 +190,94 @@ class SignInSession(Model):
     expires_at: AwareDatetime
     is_current: bool = False
     """Whether this request was made in it."""
+
+
+class FieldResponse(Model):
+    """A field that filters can use."""
+
+    name: str
+    kind: str
+    help: str
+    choices: list[str]
+    operators: list[str]
+
+
+class Split(StrEnum):
+    train = "train"
+    heldout = "heldout"
+
+
+class Phase(StrEnum):
+    """
+    Why a rollout was played.
+    """
+
+    evaluation = "evaluation"
+    check = "check"
+    play = "play"
+    warm_up = "warm_up"
+    train = "train"
+    heldout = "heldout"
+    canary = "canary"
+
+
+class RolloutStatus(StrEnum):
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+    playing = "playing"
+
+
+class StopReason(StrEnum):
+    done = "done"
+    max_turns = "max_turns"
+    token_limit = "token_limit"
+    unparsable = "unparsable"
+    episode_timeout = "episode_timeout"
+    abandoned = "abandoned"
+
+
+class ErrorKind(StrEnum):
+    """
+    At which boundary a failed rollout broke.
+    """
+
+    policy = "policy"
+    environment = "environment"
+    sandbox = "sandbox"
+    judge = "judge"
+    limit = "limit"
+
+
+class Verdict(StrEnum):
+    honest = "honest"
+    hack = "hack"
+    broken_reward = "broken_reward"
+    unsure = "unsure"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class BackendDomainPoliciesConnectionsFinding(Model):
+    """One thing that was tried."""
+
+    check: str
+    status: CheckStatus
+    sentence: str
+    advice: str = ""
+
+
+class PolicyKind(StrEnum):
+    local = "local"
+    openai_api = "openai_api"
+    scripted = "scripted"
+    human = "human"
+    external = "external"
 
 
 class Status(StrEnum):
@@ -118,6 +319,42 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
+
+
+class Range(RootModel[tuple[float, float]]):
+    root: tuple[float, float] = Field(..., max_length=2, min_length=2)
+
+
+class RewardColumn(Model):
+    name: str
+    weight: float
+    over_episode: str
+    range: Range | None
+
+
+class DiffLineResponse(Model):
+    kind: str
+    """`same`, `added`, `removed` or `gap`."""
+    text: str
+    before: int | None
+    """Line number in the file before."""
+    after: int | None
+
+
+class PackageProblem(Model):
+    path: str
+    line: int
+    key: str
+    message: str
+
+
 class ExportFormResponse(Model):
     """A form of export for a checkpoint."""
 
@@ -146,15 +383,6 @@ class KeepReason(StrEnum):
     branched = "branched"
     playing = "playing"
     resume = "resume"
-
-
-class RunStatus(StrEnum):
-    queued = "queued"
-    running = "running"
-    paused = "paused"
-    stopped = "stopped"
-    completed = "completed"
-    failed = "failed"
 
 
 class RunOrigin(Model):
@@ -201,6 +429,117 @@ class CheckpointResponse(Model):
     pruned_at: AwareDatetime | None
     """When its weights were deleted. Its results stay."""
     created_at: AwareDatetime
+
+
+class ValidationResponse(Model):
+    is_publishable: bool
+    problems: list[PackageProblem]
+    columns: list[RewardColumn]
+    content_hash: str
+
+
+class DraftResponse(Model):
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+    files: dict[str, str]
+    """Text by path."""
+
+
+class DraftSaved(Model):
+    """The draft after a change, without its files."""
+
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+
+
+class PlayResponse(Model):
+    """A hand-played episode. `phase` is `yours` when it waits for your reply."""
+
+    run_id: UUID
+    rollout_id: UUID
+    environment: str
+    version: int
+    split: Split
+    index: int
+    level: int
+    seed: int
+    phase: str
+    message: str
+    divergence: str
+    revision: int
+    turns: int
+    max_turns: int
+    text: str
+    """The prompt that a model would read now."""
+    observation: dict[str, Any]
+    choices: list[str]
+    """Legal replies, if the manifest names them."""
+    action_schema: dict[str, Any]
+    steps: list[dict[str, Any]]
+    authors: list[str]
+    """Author of each reply: a policy's name, or empty for the person."""
+    columns: dict[str, float]
+    """Reward columns so far."""
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    reward: float | None
+    """Reward of the finished episode."""
+
+
+class VersionResponse(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+
+
+class VersionDetail(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+    manifest: dict[str, Any]
+    files: dict[str, str]
+    """Text by path."""
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+
+
+class CheckRunResponse(Model):
+    run_id: UUID
+    status: RunStatus
+    version: int
+    policy: str | None = None
+    """Policy that also attempts the tasks; null: scripted policies only."""
+    certificate: CheckStatus | None = None
 
 
 class ExportResponse(Job):
@@ -266,6 +605,95 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class PolicyResponse(Model):
+    """A policy. Its key is never shown."""
+
+    id: UUID
+    name: str
+    kind: PolicyKind
+    description: str
+    configuration: dict[str, Any]
+    has_secret: bool
+    created_at: AwareDatetime
+
+
+class ConnectionTestResponse(Job):
+    """What a worker found when it tried the endpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    requested_at: AwareDatetime
+    is_stale: bool
+    """The policy was changed since."""
+    status: CheckStatus | None
+    """The worst finding; null until the test has finished."""
+    findings: list[BackendDomainPoliciesConnectionsFinding]
+    models: list[str]
+    """Models that the endpoint lists."""
+    seconds: float | None
+
+
+class WholeRolloutResponse(Model):
+    """A rollout with its conversation."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    opening: dict[str, Any]
+    """Observation of the reset."""
+    steps: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+    tokens: dict[str, Any] | None
+    """Token ids or texts with their log-probabilities, where the policy reports them."""
+
+
+class FilterFields(Model):
+    """Names that filters and sort orders of one run can use."""
+
+    fields: list[FieldResponse]
+    sorts: list[str]
+
+
 class NewToken(Model):
     id: UUID
     name: str
@@ -281,6 +709,74 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
+class ListedRolloutResponse(Model):
+    """A rollout in a list."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    flags: list[str]
+    """Detectors that flagged it."""
+    verdict: Verdict | None
+    """The latest verdict."""
+    judges: dict[str, float | None]
+    """Scores by judge."""
+    questions: dict[str, str | None]
+    """Answers by question."""
+    values: dict[str, Any] | None = None
+    """Values of the requested `columns`."""
+
+
+class FileDiffResponse(Model):
+    path: str
+    change: str
+    """`added`, `removed` or `changed`."""
+    lines: list[DiffLineResponse]
+
+
+class EnvironmentResponse(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -288,6 +784,23 @@ class PruneResult(Model):
     refused: list[CheckpointResponse]
     """Selected checkpoints that are in use; `kept_by` lists the reasons."""
     run_id: UUID | None = None
+
+
+class EnvironmentDetail(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+    draft_revision: int
+    draft_updated_at: AwareDatetime
+    is_draft_published: bool
+
+
+class DiffResponse(Model):
+    files: list[FileDiffResponse]
 
 
 class InvitedMember(Model):

@@ -57,7 +57,6 @@ app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
-app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
@@ -102,12 +101,14 @@ def _tell_version(wanted: bool) -> None:
 
 GROUPS = {
     "checkpoints": checkpoints.app,
+    "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
-derived.add_commands(app, GROUPS, derived.shipped_document())
+GROUPS["policy"].command("models")(policies.list_models)
+derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
 
 
 @app.callback()

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import RolloutStatus
 from backend.errors import InvalidInput
-from backend.rollouts.filter_sql import SAME
+from backend.rollouts.filters import SAME_REWARD
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
@@ -50,7 +50,7 @@ def scenes(session: Session, run: Run, each: int, where: str = "", cluster: str 
     if cluster:
         wanted.append(Rollout.group_id.in_(select(Rollout.group_id).where(Rollout.id.in_(in_cluster))))
     spread = func.max(Rollout.reward) - func.min(Rollout.reward)
-    apart = select(Rollout.group_id).where(*wanted).group_by(Rollout.group_id).having(spread > SAME)
+    apart = select(Rollout.group_id).where(*wanted).group_by(Rollout.group_id).having(spread > SAME_REWARD)
     groups = session.scalars(apart.order_by(spread.desc(), Rollout.group_id).limit(MOST_SCENES)).all()
     statement = (
         select(Rollout.id, Rollout.group_id, Rollout.reward, Rollout.id.in_(in_cluster), Task.split, Task.index)

@@ -24,8 +24,8 @@ from backend.review.verdict_effects import Aftermath, aftermath_of
 from backend.review.verdict_schemas import VerdictForm
 from backend.review.verdicts import judge_rollout
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.queries import Neighbours
+from backend.rollouts.listing import Neighbors, columns_of, neighbors
+from backend.rollouts.scope import scope_of
 from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
 from backend.rollouts.token_text import TokenView, token_view
@@ -58,7 +58,7 @@ class RolloutPage:
     """Of the columns of its environment."""
     siblings: Sequence[Rollout]
     sibling_count: int
-    around: Neighbours
+    around: Neighbors
     wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
@@ -116,7 +116,7 @@ def show_rollout(
         entries=shown,
         left_out=left_out,
         is_whole=whole,
-        columns=rollout_queries.columns_of(rollout.run, rollout),
+        columns=columns_of(rollout.run, rollout),
         weights=rollout_queries.weights_of(rollout),
         siblings=siblings[:MOST_SIBLINGS],
         sibling_count=len(siblings),
@@ -162,8 +162,8 @@ def show_beside(
         entries=(entries[0], entries[1]),
         parting=parting,
         columns=(
-            rollout_queries.columns_of(first.run, first),
-            rollout_queries.columns_of(second.run, second),
+            columns_of(first.run, first),
+            columns_of(second.run, second),
         ),
         siblings=rollout_queries.siblings(session, first)[:MOST_SIBLINGS],
     )
@@ -199,17 +199,17 @@ def _carried(wanted: RolloutFilter) -> str:
     return "?" + wanted.query(columns=None, limit=None, sort=wanted.sort)
 
 
-def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbours:
+def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbors:
     """None where the filter cannot be understood or takes too long: the rollout itself is shown all the same."""
     try:
         with session.begin_nested():
-            return rollout_queries.neighbours(session, rollout, wanted, scope_of(session, rollout.run))
+            return neighbors(session, rollout, wanted, scope_of(session, rollout.run))
     except InvalidInput:
-        return Neighbours(None, None)
+        return Neighbors()
     except OperationalError as error:
         if not is_timeout(error):
             raise
-        return Neighbours(None, None)
+        return Neighbors()
 
 
 def _entries(rollout: Rollout, flags: Sequence[Flag], answers: Sequence[QuestionAnswer] = ()) -> list[Entry]:

@@ -17,6 +17,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import RunKind, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Judge
+from backend.policies.queries import evaluable_policies
 from backend.policies.tables import Policy
 from backend.runs import queries
 from backend.runs.estimates import Assurance, Outlook, assurance, outlook
@@ -138,7 +139,7 @@ def _form(session: Session, wanted: Prefill) -> NewEvaluationPage:
     keeps_checkpoint = again and is_evaluation and not wanted.policy_id
     return NewEvaluationPage(
         versions=queries.versions(session),
-        policies=queries.evaluable_policies(session),
+        policies=evaluable_policies(session),
         checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
         judges=session.scalars(select(Judge).where(Judge.deleted_at.is_(None)).order_by(Judge.name)).all(),
         plan=plan,

@@ -15,7 +15,6 @@ from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.graders.judges.service import start_named
-from backend.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.runs.endings import tell_of_ending
 from backend.runs.notes import Asker, note
 from backend.runs.starting import enqueue_shares, start_evaluation
@@ -28,10 +27,7 @@ PAUSE_REQUESTED = "pause_requested"
 
 __all__ = [
     "PAUSE_REQUESTED",
-    "add_policy",
     "begin_run",
-    "delete_policy",
-    "ensure_scripted_policies",
     "finish_run",
     "request_stop",
     "resume_run",

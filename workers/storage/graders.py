@@ -20,7 +20,7 @@ from backend.domain.vocabulary import JudgementStatus, PolicyKind
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
 from backend.graders.tables import Inquiry, Judgement, QuestionAnswer
-from backend.policies.secrets import secret_of
+from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 
 CHUNK = 64
