@@ -42,8 +42,9 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.graders.tables import Judge
 from backend.policies.tables import Policy
 from backend.review import audit_sample, queue
-from backend.rollouts import queries as rollout_queries
-from backend.rollouts.filter_fields import scope_of
+from backend.rollouts.filters import select_rollouts
+from backend.rollouts.listing import count_rollouts, list_rollouts
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Task
 from backend.runs import queries
 from backend.runs.requests import RolloutFilter
@@ -136,10 +137,11 @@ def _list(run_id: uuid.UUID, filters: dict[str, str], *, has_details: bool = Tru
         query = {"where": where, "sort": sort}
         with transaction() as session:
             run = queries.get_run(session, run_id)
-            scope = scope_of(session, run)
-            middle = rollout_queries.count(session, run, where, scope) // 2
-            wanted = RolloutFilter(where=where, sort=sort, limit=500)
-            cursor = rollout_queries.cursor_at(session, run, wanted, scope, middle)
+            selection = select_rollouts(scope_of(session, run), where, sort)
+            middle = count_rollouts(session, selection) // 2
+            rows = selection.rows.where(*selection.conditions).order_by(*selection.by()).offset(middle).limit(1)
+            row = session.execute(rows).one_or_none()
+            cursor = make_cursor(row.key, row.seq) if row else None
         places = {"first": {}, "middle": {"after": cursor} if cursor else {}, "last": {"before": "end"}}
         for place, position in places.items():
             cases = ["list page", *([f"list page, filter: {name}"] if has_details else [])]
@@ -149,7 +151,7 @@ def _list(run_id: uuid.UUID, filters: dict[str, str], *, has_details: bool = Tru
             with times.of(*cases):
                 assert client.get(f"/runs/{run_id}/rollouts", params=parameters).status_code == 200
             with times.of("list query"), transaction() as session:
-                rollout_queries.rollouts(session, session.get_one(Run, run_id), RolloutFilter(**parameters))
+                list_rollouts(session, session.get_one(Run, run_id), RolloutFilter(**parameters))
             with times.of("list API"):
                 response = client.get("/api/v1/rollouts", params={"run_id": str(run_id), **parameters})
                 assert response.status_code == 200

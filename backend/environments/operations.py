@@ -396,9 +396,7 @@ def _validation(files: Mapping[str, str], name: str | None) -> ValidationRespons
         is_publishable=found.is_publishable,
         problems=[PackageProblem.of(problem) for problem in found.problems],
         columns=[RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
-        content_hash=""
-        if any(problem.path == "" for problem in found.problems)
-        else content_hash(with_generated(files)),
+        content_hash="" if has_no_package else content_hash(with_generated(files)),
     )
 
 
