@@ -1159,7 +1159,7 @@ class FlagsOperations(Namespace):
         comment: str | None = None,
         limit: int | None = None,
     ) -> Iterator[VerdictResponse]:
-        """Give a verdict on what was flagged. It counts for every flag on the same rollout.
+        """Give a verdict on a flag. It counts for every flag on the same rollout.
 
         - `flag`: Id of a flag.
         - `comment`: Reason for the verdict."""

@@ -337,7 +337,7 @@ class OpenTold(Model):
 
 
 class ReviewerTold(Model):
-    """Items that somebody looked at, one by one."""
+    """Items that a person reviewed, without cluster verdicts."""
 
     name: str
     judged: int
@@ -383,7 +383,7 @@ class DetectorTold(Model):
 
 
 class AuditTold(Model):
-    """The blind sample of this run."""
+    """The random audit sample of this run."""
 
     unflagged: int
     drawn: int
@@ -778,7 +778,7 @@ class GraderQuestionResponse(Model):
     name: str
     policy: str
     flags: str
-    """What raises a flag, in words."""
+    """A description of the answers that raise a flag."""
     is_deleted: bool
 
 
@@ -904,7 +904,9 @@ class DraftResponse(Model):
     updated_at: AwareDatetime
     validation: ValidationResponse
     files: dict[str, str]
-    """Text by path."""
+    """The complete package: text by path."""
+    generated: list[str]
+    """Paths of the files that Proctor generates. Write one to replace it."""
 
 
 class DraftSaved(Model):
@@ -1503,7 +1505,7 @@ class EnvironmentRecord(Model):
     honest: int
     precision: ShareResponse
     recall_at_least: float | None
-    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+    """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
 class DetectorResponse(Model):
@@ -1520,7 +1522,7 @@ class DetectorResponse(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
@@ -1548,7 +1550,7 @@ class DetectorDetail(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
     by_environment: dict[str, EnvironmentRecord]
