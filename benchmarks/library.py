@@ -19,7 +19,7 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import library_names, load_package, render_template, templates
 from backend.settings import get_settings
 from benchmarks.installation import installation
-from workers.environments.checks.bounds import by_level
+from workers.environments.checks.base import by_level
 from workers.environments.checks.examine import examine
 from workers.environments.checks.subject import Subject
 from workers.environments.client import EnvHost

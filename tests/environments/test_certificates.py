@@ -63,8 +63,8 @@ def test_results_appear_one_by_one(session: Session, viewer: TestClient, version
     session.flush()
     text = viewer.get(PAGE).text
     assert "Evidence of first." in text
-    assert text.index("at work") > text.index("Evidence of first.")
-    assert text.index("to come") > text.index("What second holds.")
+    assert text.index("running") > text.index("Evidence of first.")
+    assert text.index("queued") > text.index("What second holds.")
     assert f"{PAGE}/events" in text
 
 

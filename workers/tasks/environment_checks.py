@@ -159,7 +159,13 @@ def _in_short(result: CheckResult) -> dict[str, Any]:
 
 
 def _to_come(check: Check) -> dict[str, Any]:
-    return {"check": check.id, "sentence": check.sentence, "theme": check.theme, "status": None}
+    return {
+        "check": check.id,
+        "label": check.label,
+        "sentence": check.sentence,
+        "theme": check.theme,
+        "status": None,
+    }
 
 
 def _take_up(run_id: uuid.UUID) -> _Assignment | None:
