@@ -20,19 +20,19 @@ TOLERANCE = 1e-6
 FLOOR_MARGIN = 0.05
 """Of the reward's range, that a policy which does not try may lie above the floor."""
 SHOWN = 5
-"""Rollouts beside a finding."""
+"""Maximum number of rollouts shown with a finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check saw."""
+    """The result of a check."""
 
     status: CheckStatus
     evidence: str
     """One or two sentences with numbers."""
     details: dict[str, Any] = field(default_factory=dict)
     rollouts: tuple[Rollout, ...] = ()
-    """Those that show it best."""
+    """Rollouts that show it best."""
     applies: bool = True
 
 
@@ -47,7 +47,7 @@ class Check:
     sentence: str
     """The condition that the environment must meet."""
     advice: str
-    """What an author can do if it does not."""
+    """How an author can fix a failure."""
     look: Callable[[Subject], Awaitable[Finding]]
     needs: tuple[str, ...] = ()
     """Checks that must not fail for this one to make sense; otherwise it is skipped."""

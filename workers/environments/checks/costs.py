@@ -1,4 +1,4 @@
-"""What the environment costs: errors, seconds and tokens per episode."""
+"""Costs of the environment: errors, seconds and tokens per episode."""
 
 import statistics
 from collections import Counter
@@ -83,7 +83,7 @@ async def step_latency(subject: Subject) -> Finding:
     needs=("steps_and_ends",),
 )
 async def token_cost(subject: Subject) -> Finding:
-    """By the characters, four a token: scripts have none. What is asked of a policy must fit into what it may write."""
+    """Estimate tokens from characters, four per token. A correct reply must fit into the limit of a turn."""
     limit = subject.manifest.proctor.episode.max_tokens_per_turn
     gold = await subject.completed("gold") if "gold" in subject.scripts else []
     shown = gold or await subject.completed("random")

@@ -128,7 +128,7 @@ async def seeds_differ(subject: Subject) -> Finding:
 
 
 def difference_of(first: Sequence[Observation], second: Sequence[Observation], noise: float = 0.0) -> str | None:
-    """Where the second episode leaves the first, in words. With noise, numbers in observations may differ."""
+    """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
         if (one.fields != other.fields) and (not noise or _masked(one.fields) != _masked(other.fields)):
@@ -223,7 +223,7 @@ async def _columns_of(subject: Subject, rollout: Rollout) -> dict[str, float]:
     ),
 )
 async def sessions_isolated(subject: Subject) -> Finding:
-    """Play in lock step beside each other what is played alone."""
+    """Compare episodes played in lockstep with the same episodes played alone."""
     if subject.server.sessions < 2:
         return does_not_apply("The server bears one session at a time: nothing can stand beside it.")
     count = min(PARALLEL, subject.server.sessions)
@@ -243,7 +243,7 @@ async def sessions_isolated(subject: Subject) -> Finding:
 
 
 async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
-    """All reset before anybody moves."""
+    """Reset all sessions before any of them steps."""
     try:
         async with subject.server.session() as session:
             answers = [await subject.open(session, rollout.task)]
@@ -266,7 +266,7 @@ async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Ba
     ),
 )
 async def rescore_equal(subject: Subject) -> Finding:
-    """The stored steps of episodes that were played beside others, against what a replay pays now."""
+    """Compare stored rewards of concurrent episodes with the rewards of a replay."""
     noise = subject.manifest.proctor.checks.noise + COLUMN_ROUNDING
     samples = (await subject.completed("random"))[: subject.replays(PARALLEL)]
     names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]

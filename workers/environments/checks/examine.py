@@ -1,4 +1,4 @@
-"""All checks one after the other: what is asked for a certificate."""
+"""Run all checks in order, for a certificate."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ async def examine(
     rollout_id: Callable[[Rollout], object] = lambda rollout: f"{rollout.group}/{rollout.member}",
     checks: Sequence[Check] = CHECKS,
 ) -> list[CheckResult]:
-    """Every check in order; those that a failure leaves without meaning are skipped. Ends early when told to stop."""
+    """Run every check in order; skip checks that need a failed one. Stops early on request."""
     results: list[CheckResult] = []
     blocked: set[str] = set()
     for check in checks:

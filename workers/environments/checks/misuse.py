@@ -24,7 +24,7 @@ GIVEN_UP = 1e-6
     needs=("steps_and_ends",),
 )
 async def step_after_done(subject: Subject) -> Finding:
-    """Proctor refuses such a step itself; the package is asked directly, because others may run it without Proctor."""
+    """Proctor refuses such a step; the package is tested directly, because others may run it without Proctor."""
     ended = [rollout for rollout in await subject.completed("random") if rollout.steps and rollout.steps[-1].done]
     if not ended:
         return skipped("No episode of random legal play was ended by the environment.")
@@ -84,7 +84,7 @@ async def malformed_action(subject: Subject) -> Finding:
 
 
 def _worth(subject: Subject, answer: Observation) -> float:
-    """What this step alone makes of the reward."""
+    """Return the reward of this step alone."""
     return weighted_reward(subject.manifest.columns, columns_over_episode(subject.manifest.columns, [answer.rewards]))
 
 

@@ -32,10 +32,10 @@ from workers.policies.base import EpisodeStart, Policy, Turn
 SAMPLES = 12
 MOST_SHAPES = 12
 PER_SHAPE = 2
-"""Actions of one shape that are repeated: those that earned the most."""
+"""Number of actions per shape that are repeated, highest reward first."""
 MOST_TURNS = 64
 MOST_SECONDS = 10.0
-"""Of a slow environment fewer repetitions are played."""
+"""Time limit; slow environments get fewer repetitions."""
 HARMLESS = ("SELECT 1", "ls", "help", "1")
 """Texts that many an environment takes as an action without consequences."""
 
@@ -97,7 +97,7 @@ def _adds_up(subject: Subject, columns: dict[str, float], reward: float | None) 
     needs=("steps_and_ends",),
 )
 async def reward_in_range(subject: Subject) -> Finding:
-    """Looks at all episodes that the other checks have played."""
+    """Compare all episodes played by the other checks with the declared ranges."""
     rollouts = subject.all_rollouts()
     seen = {name: _span(rollouts, name) for name in subject.manifest.column_names}
     told = ", ".join(f"{name} {low:.3g} to {high:.3g}" for name, (low, high) in seen.items())

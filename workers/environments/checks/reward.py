@@ -1,4 +1,4 @@
-"""Does the reward tell trying from not trying? Perfect play reaches the top, policies that do not try stay low."""
+"""Does the reward distinguish trying from not trying? Perfect play reaches the top, other play stays low."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def _every_task(rollouts: list[Rollout], bounds: list[float]) -> Finding:
 
 
 def _on_average(rollouts: list[Rollout], bounds: list[float]) -> Finding:
-    """Chance or an opponent has a say: a mean by level, held to its bound by the upper end of its interval."""
+    """Compare the upper end of each level's interval with its bound: chance or an opponent may decide."""
     levels = by_level(rollouts)
     low = {level: estimate for level, estimate in levels.items() if estimate.high < bounds[level] - TOLERANCE}
     details: dict[str, Any] = {"bounds": bounds, "levels": {level: figures(e) for level, e in levels.items()}}
@@ -123,7 +123,7 @@ async def degenerate_policies(subject: Subject) -> Finding:
     needs=("steps_and_ends",),
 )
 async def untouched_task(subject: Subject) -> Finding:
-    """Not on average: a single task that is solved before anybody moves is a gift."""
+    """Check single tasks, not the average: one task that starts solved is enough to fail."""
     bounds = success_bounds(subject.manifest)
     if bounds is None:
         return skipped(NO_FLOOR)

@@ -21,7 +21,7 @@ _REWARD_ERRORS = ("reward ", "metadata.rewards ", "the manifest declares ")
 SCHEMA_SAMPLES = 8
 MAX_DEPTH = 6
 MAX_ITEMS = 50
-"""Of a list, that are looked at."""
+"""Maximum number of list items that are checked."""
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "string": str,
     "integer": int,
@@ -123,7 +123,7 @@ def _observation_problems(subject: Subject, opening: Observation) -> list[str]:
 
 
 def _tools(subject: Subject, opening: Observation, offered: Any) -> Sequence[Tool]:
-    """Those of the manifest, or those that the environment lists. Raises ToolsUnusable."""
+    """Return the tools of the manifest or of the environment. Raises ToolsUnusable."""
     spec = subject.manifest.proctor.agent.action
     if not isinstance(spec.tools, str):
         return spec.tools or ()
@@ -158,7 +158,7 @@ def _choice_problem(choice: Any, tools: Sequence[Tool]) -> str | None:
 
 
 def _script_problems(subject: Subject, state: dict[str, Any], tools: Sequence[Tool]) -> list[str]:
-    """What a good script writes first can be read, and is a call that its tool's schema takes."""
+    """Check that the first reply of a good script can be parsed and matches its tool's schema."""
     scripts = state.get("scripts")
     if not isinstance(scripts, dict):
         return []
@@ -259,7 +259,7 @@ async def observation_schema(subject: Subject) -> Finding:
 
 
 def _problems(schema: Mapping[str, Any], answer: Observation, *, is_opening: bool) -> Iterator[str]:
-    """A reset may answer with a class of its own, as MCP-style packages do: it need not have what a step's has."""
+    """A reset may answer with a different class, as MCP-style packages do, without the fields of a step."""
     ours = {"metadata", "done", "reward"}
     fields = {name: value for name, value in schema.get("properties", {}).items() if name not in ours}
     for name in schema.get("required", []):
@@ -271,7 +271,7 @@ def _problems(schema: Mapping[str, Any], answer: Observation, *, is_opening: boo
 
 
 def fits(schema: Any, value: Any, root: Mapping[str, Any], depth: int = 0) -> bool:
-    """By type, choice and enum; what cannot be told so fits."""
+    """Compare by type, choice and enum; anything else fits."""
     if not isinstance(schema, dict) or depth > MAX_DEPTH:
         return True
     if isinstance(reference := schema.get("$ref"), str):

@@ -37,20 +37,20 @@ from workers.policies.scripted import ScriptedPolicy
 
 LEAK_TASKS = 64
 OTHERS = 16
-"""Answers of other tasks that each text is held against."""
+"""Number of other tasks' answers that each text is compared with."""
 WARNS, FAILS = 0.05, 0.2
-"""How much more often the own answer stands there than those of others, as a share of the tasks."""
+"""Excess of a task's own answer over other tasks' answers, as a share of the tasks."""
 SECRETS = frozenset(
     {"answer", "answers", "correct_answer", "expected", "expected_output", "gold", "ground_truth"}
     | {"hidden", "label", "secret", "solution", "solutions", "target", "truth"}
 )
-"""Names in the state that say that this is what nobody may see."""
+"""Names of state fields that hold secrets."""
 FEWEST = 4
 """Groups of a level below which the chosen policy's mean says little."""
 SPLIT_SAMPLES = 200
 """Tasks of each split whose prompts are compared."""
 FEW_PROMPTS = 0.2
-"""Fewer different prompts than this share of the tasks: the prompt does not tell tasks apart."""
+"""Fewer different prompts than this share of the tasks: the prompt does not identify tasks."""
 OVERLAP_WARNS, OVERLAP_FAILS = 0.01, 0.2
 SUCCESS_GROUPS = 24
 SUCCESS_MEMBERS = 4
@@ -58,7 +58,7 @@ MIXED = (0.2, 0.9)
 """Share of groups that should hold successes and failures."""
 CANARIES_PER_LEVEL = 12
 LOOK_ALIKE = 4
-"""Canaries of each level whose openings are held beside ordinary ones."""
+"""Number of canaries per level whose openings are compared with ordinary ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ async def _cases(subject: Subject) -> list[_Case]:
 
 
 def secrets(state: Mapping[str, Any]) -> list[str]:
-    """What the state itself calls the answer."""
+    """Return the values that the state names as answers."""
     found = [value for name, value in state.items() if name.lower() in SECRETS]
     flat = [item for value in found for item in (value if isinstance(value, list) else [value])]
     return [str(item) for item in flat if _is_telling(item)]
@@ -146,7 +146,7 @@ def _is_telling(value: Any) -> bool:
 
 
 def _single_answer(subject: Subject, gold: Rollout | None) -> list[str]:
-    """Where one move is the whole episode, the gold move is the answer. A long one is looked for as a whole."""
+    """Where one move is the whole episode, the gold move is the answer. A longer one is not a single answer."""
     if gold is None or len(gold.steps) != 1:
         return []
     action = gold.steps[0].action or parse_reply(subject.manifest.proctor.agent.action, gold.steps[0].reply).action
@@ -172,7 +172,7 @@ def _holds(texts: Sequence[str], secrets: Sequence[str]) -> bool:
 
 
 def _stands_in(secret: str, text: str) -> bool:
-    """As words of their own, whatever the case and the blanks."""
+    """Whether the secret appears as whole words, ignoring case and whitespace."""
     words = secret.split()
     if not words:
         return False
@@ -249,7 +249,7 @@ async def _monotone_by_chosen(subject: Subject, by_script: Finding) -> Finding:
     ),
 )
 async def splits_disjoint(subject: Subject) -> Finding:
-    """By what the policy reads first; where that tells nothing, tasks differ by their seeds, which never meet."""
+    """Compare first prompts. If prompts do not identify tasks, tasks differ by their seeds, which never overlap."""
     per_level = max(2, min(SPLIT_SAMPLES, subject.replays(SPLIT_SAMPLES)) // subject.levels)
     train = await _beginnings(subject, subject.tasks(per_level, Split.TRAIN))
     heldout = await _beginnings(subject, subject.tasks(per_level, Split.HELDOUT))
@@ -288,7 +288,7 @@ async def _beginnings(subject: Subject, tasks: Sequence[TaskSpec]) -> list[tuple
 async def success_mixed(subject: Subject) -> Finding:
     """Groups that are all right or all wrong teach nothing.
 
-    What the script shows is held against the environment; what the chosen policy shows can only warn, for it may be
+    A scripted policy can fail the environment; the chosen policy can only warn, because it may be
     too weak or too strong for this environment.
     """
     bounds = success_bounds(subject.manifest)
@@ -377,7 +377,7 @@ async def _groups(subject: Subject, script: str) -> list[Rollout]:
 
 
 def _interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's, 95 %."""
+    """Wilson's 95% interval."""
     if not total:
         return 0.0, 1.0
     z, p = 1.96, count / total
