@@ -46,7 +46,7 @@ def test_a_save_sent_twice_is_one_save(session: Session, environment: Environmen
 
 def test_a_save_of_a_deleted_file_is_told(session: Session, environment: Environment):
     delete_file(session, None, environment, "README.md", mark=text_mark(README))
-    with pytest.raises(DraftChanged, match=r"deleted or renamed README\.md"):
+    with pytest.raises(DraftChanged, match=r"README\.md was deleted or renamed"):
         save_file(session, None, environment, "README.md", "mine", mark=text_mark(README))
 
 
