@@ -20,7 +20,6 @@ from backend.core.events import Hub
 from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
-from backend.detectors import scan_operations
 from backend.environments import (
     editor_pages,
     import_operations,
@@ -52,13 +51,6 @@ from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
 from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
-from backend.review import (
-    consequence_operations,
-    consequence_pages,
-    report_operations,
-    report_pages,
-    verdict_operations,
-)
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
 from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
@@ -79,9 +71,9 @@ from backend.studies.onset import operations as onset_operations
 from backend.studies.onset import pages as onset_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
-from backend.training.examples import operations as example_operations
-from backend.training.examples import pages as example_pages
+from backend.training import example_operations, example_pages, steering_pages
+from backend.training import operations as training_operations
+from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
@@ -100,9 +92,7 @@ PAGES = (
     review_pages,
     judge_pages,
     question_pages,
-    consequence_pages,
     detectors_pages,
-    report_pages,
     onset_pages,
     effort_pages,
     notifications_pages,
@@ -127,8 +117,7 @@ PAGES = (
     filter_help_pages,
     steering_pages,
     example_pages,
-    launch_pages,
-    preflight_pages,
+    training_pages,
     checkpoints_pages,
     regrading_pages,
     regrading_draft_pages,
@@ -137,24 +126,15 @@ PAGES = (
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    verdict_operations,
-    review_operations,
     judge_operations,
     question_operations,
-    consequence_operations,
-    detectors_operations,
-    report_operations,
     onset_operations,
     effort_operations,
     notifications_operations,
     runs_operations,
     judge_run_operations,
     question_run_operations,
-    scan_operations,
     results_operations,
-    steering_operations,
-    example_operations,
-    launch_operations,
     overview_operations,
     checkpoints_operations,
     exchange_operations,
@@ -165,12 +145,16 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    detectors_operations,
+    review_operations,
+    example_operations,
     policies_operations,
     rollouts_operations,
     team_operations,
     environments_operations,
     play_operations,
     import_operations,
+    training_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

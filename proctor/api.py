@@ -13,13 +13,23 @@ from proctor.namespace import Namespace, segment
 if TYPE_CHECKING:
     from proctor.client import Client
     from proctor.models import (
+        AlarmList,
+        AnsweredAlarm,
+        AssignedItems,
         AuditEntry,
+        BranchResponse,
         CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
         CheckRunResponse,
+        ClusterReviewed,
+        ConfigurationFile,
         ConnectionTestResponse,
         DemonstrationResponse,
+        DetectorDetail,
+        DetectorResponse,
+        DetectorScan,
+        DetectorSettingsResponse,
         DiffResponse,
         DiskUsage,
         DraftFile,
@@ -28,14 +38,19 @@ if TYPE_CHECKING:
         EndpointPreset,
         EnvironmentDetail,
         EnvironmentResponse,
+        ExampleFileDetail,
+        ExampleFileResponse,
         ExportedPackage,
         ExportFormResponse,
         ExportResponse,
         FilterFields,
         FixtureResponse,
+        FlagResponse,
         ImportLog,
         ImportResponse,
+        InterventionList,
         InvitedMember,
+        JudgedFixtureResponse,
         ListedRolloutResponse,
         Me,
         Member,
@@ -43,14 +58,27 @@ if TYPE_CHECKING:
         NewToken,
         PlayResponse,
         PolicyResponse,
+        PreflightResponse,
+        PresetResponse,
         PruneResult,
+        ReviewItemDetail,
+        ReviewItemResponse,
+        ReviewStats,
         RevokedAccess,
         RolloutCount,
+        RunAnswer,
+        RunSettings,
+        Safeguards,
+        SettingChangeResponse,
         SignInSession,
+        StartedTraining,
+        TeamReview,
         Token,
+        TrainingSetting,
         TrialResponse,
         UploadPlan,
         ValidationResponse,
+        VerdictResponse,
         VersionDetail,
         VersionResponse,
         View,
@@ -177,6 +205,92 @@ class CheckpointsOperations(Namespace):
             "CheckpointResponse",
             "POST",
             f"/checkpoints/{segment(checkpoint)}/release",
+            "query",
+        )
+
+
+class DetectorsOperations(Namespace):
+    def list(self, *, environment: str | None = None, limit: int | None = None) -> Iterator[DetectorResponse]:
+        """List built-in detectors and graders that raise flags, with their precision. Most flags first.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
+        """Show a detector: its method, thresholds, record by environment and suggested cut-off.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._call("DetectorDetail", "GET", f"/detectors/{segment(detector)}", "query", environment=environment)
+
+    def replace_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Replace the settings of a detector for an environment. An empty request restores the defaults."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PUT",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def change_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float | None] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Change settings of a detector for an environment. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PATCH",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def start_scan(
+        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+    ) -> DetectorScan:
+        """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
+
+        Returns the current scan if one is queued or running.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for
+          several. Default: the settings of the run and its environment."""
+        return self._call(
+            "DetectorScan",
+            "POST",
+            f"/runs/{segment(run)}/detection",
+            "body",
+            "/runs/{run_id}/detection",
+            altered=altered,
+            thresholds=thresholds,
+        )
+
+    def get_scan(self, run: str | UUID) -> DetectorScan | None:
+        """Show the newest scan of a run, its progress and its new flags. Null if there is none.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "",
+            "GET",
+            f"/runs/{segment(run)}/detection",
             "query",
         )
 
@@ -780,6 +894,105 @@ class EnvironmentsOperations(Namespace):
         )
 
 
+class ExamplesOperations(Namespace):
+    def add(self, *, file: Path | str, name: str | None = None) -> ExampleFileResponse:
+        """Upload a JSONL file of conversations. If a line is invalid, nothing is stored.
+
+        - `name`: Default: the name of the file."""
+        return self._upload("ExampleFileResponse", "/training/examples", {"file": file}, name=name)
+
+    def list(self, *, limit: int | None = None) -> Iterator[ExampleFileResponse]:
+        """List uploaded conversations, newest first."""
+        return self._list(
+            "ExampleFileResponse",
+            "/training/examples",
+            limit,
+        )
+
+    def preview(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "",
+            "POST",
+            "/training/examples/preview",
+            "body",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def get(self, file: str | UUID) -> ExampleFileDetail:
+        """Show the statistics and first conversations of an uploaded file.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "ExampleFileDetail",
+            "GET",
+            f"/training/examples/{segment(file)}",
+            "query",
+        )
+
+    def delete(self, file: str | UUID) -> None:
+        """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/training/examples/{segment(file)}",
+            "query",
+        )
+
+    def download(self, file: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the JSONL as it was checked: each conversation once, tool calls as text.
+
+        - `file`: Id of a file, the last characters of it, or its name.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/training/examples/{segment(file)}/file",
+            to,
+        )
+
+    def restore(self, file: str | UUID) -> ExampleFileResponse:
+        """Restore a deleted file.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "ExampleFileResponse",
+            "POST",
+            f"/training/examples/{segment(file)}/restore",
+            "query",
+        )
+
+
 class ExportsOperations(Namespace):
     def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
         """List all forms of export, each with the reason if it is not available for this checkpoint.
@@ -860,6 +1073,98 @@ class ExportsOperations(Namespace):
             is_private=is_private,
             token=token,
             dry_run=dry_run,
+        )
+
+
+class FixturesOperations(Namespace):
+    def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[JudgedFixtureResponse]:
+        """List the reviewed episodes that certificates replay, then withdrawn ones."""
+        return self._list(
+            "JudgedFixtureResponse",
+            f"/environments/{segment(name)}/judged-fixtures",
+            limit,
+        )
+
+    def update(self, fixture: str | UUID, *, bound: float) -> JudgedFixtureResponse:
+        """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture.
+
+        - `fixture`: Id of a fixture.
+        - `bound`: Highest reward of a hack, or lowest of an honest episode."""
+        return self._call("JudgedFixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound)
+
+    def withdraw(self, fixture: str | UUID) -> JudgedFixtureResponse:
+        """Withdraw a fixture: certificates no longer replay it. It stays in the history.
+
+        - `fixture`: Id of a fixture."""
+        return self._call(
+            "JudgedFixtureResponse",
+            "DELETE",
+            f"/fixtures/{segment(fixture)}",
+            "query",
+        )
+
+    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
+        """Have all future certificates replay a rollout that was judged a hack or honest.
+
+        - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
+        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+
+
+class FlagsOperations(Namespace):
+    def list(
+        self,
+        *,
+        shown: Literal["unreviewed", "reviewed", "all"] | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[FlagResponse]:
+        """List flags, newest first.
+
+        - `shown`: Flags to list.
+        - `detector`: Flags of this detector only.
+        - `environment`: Flags of this environment only.
+        - `run`: Flags of this run only: its id, the end of it, or `last`."""
+        return self._list(
+            "FlagResponse", "/flags", limit, shown=shown, detector=detector, environment=environment, run=run
+        )
+
+    def get(self, flag: str | UUID) -> FlagResponse:
+        """Show a flag with its evidence.
+
+        - `flag`: Id of a flag."""
+        return self._call(
+            "FlagResponse",
+            "GET",
+            f"/flags/{segment(flag)}",
+            "query",
+        )
+
+    def list_verdicts(self, flag: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on a flag and its rollout, newest first.
+
+        - `flag`: Id of a flag."""
+        return self._list(
+            "VerdictResponse",
+            f"/flags/{segment(flag)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        flag: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on a flag. It counts for every flag on the same rollout.
+
+        - `flag`: Id of a flag.
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
         )
 
 
@@ -1227,6 +1532,284 @@ class PoliciesOperations(Namespace):
         )
 
 
+class ReviewOperations(Namespace):
+    def assign_items(
+        self,
+        *,
+        person: str,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        item: str | None = None,
+        count: int | None = None,
+    ) -> AssignedItems:
+        """Assign a reviewer to an item, or to the first unassigned items of the queue.
+
+        Several people may be assigned to the same item.
+
+        - `person`: `me`, or the email address or id of a member.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `item`: An item. Default: the first unassigned items of the queue.
+        - `count`: Number of unassigned items to take."""
+        return self._call(
+            "AssignedItems",
+            "POST",
+            "/review/assignments",
+            "body",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            person=person,
+            item=item,
+            count=count,
+        )
+
+    def list_items(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ReviewItemResponse]:
+        """List the review queue in its order.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._list(
+            "ReviewItemResponse",
+            "/review/items",
+            limit,
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def show_item(
+        self,
+        item: str | UUID,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            f"/review/items/{segment(item)}",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def assign_item(self, item: str | UUID, *, person: UUID | str) -> AssignedItems:
+        """Assign a reviewer to an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `person`: Id of the reviewer."""
+        return self._call("AssignedItems", "POST", f"/review/items/{segment(item)}/assignments", "body", person=person)
+
+    def unassign_item(self, item: str | UUID, person_id: str | UUID) -> None:
+        """Remove a reviewer from an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/review/items/{segment(item)}/assignments/{segment(person_id)}",
+            "query",
+        )
+
+    def judge_cluster(
+        self, item: str | UUID, *, verdict: Literal["honest", "hack", "broken_reward", "unsure"]
+    ) -> ClusterReviewed:
+        """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `verdict`: The verdict that reviewers agreed on, or `unsure` to take it back."""
+        return self._call("ClusterReviewed", "POST", f"/review/items/{segment(item)}/cluster", "body", verdict=verdict)
+
+    def list_verdicts(self, item: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on an item, newest first.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        item: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        evidence: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
+
+        One record is stored per flag on the rollout.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `comment`: Reason for the verdict.
+        - `evidence`: You saw the evidence before you decided."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+            verdict=verdict,
+            comment=comment,
+            evidence=evidence,
+        )
+
+    def next_item(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show the next item to review with its conversation.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            "/review/next",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def get_stats(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+    ) -> ReviewStats:
+        """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._call(
+            "ReviewStats",
+            "GET",
+            "/review/stats",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def set_target(self, *, per_day: int) -> ReviewStats:
+        """Set how many items you intend to review per day.
+
+        - `per_day`: Number of items that you intend to review per day."""
+        return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
+
+    def undo_verdict(self, *, verdict: UUID | str | None = None, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
+
+        The verdict stays in the history.
+
+        - `verdict`: Id of your verdict. Default: your latest one in force."""
+        return self._list("VerdictResponse", "/review/undo", limit, verdict=verdict)
+
+    def give_rollout_verdict(
+        self,
+        rollout_id: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on a rollout, flagged or not.
+
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/rollouts/{segment(rollout_id)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+    def get_safeguards(self, run: str | UUID) -> Safeguards:
+        """Report the safeguards of a run's reward: certificate, detectors, verdicts, audit sample, fixtures.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "Safeguards",
+            "GET",
+            f"/runs/{segment(run)}/safeguards",
+            "query",
+        )
+
+
 class RolloutsOperations(Namespace):
     def list(
         self,
@@ -1385,6 +1968,15 @@ class TeamOperations(Namespace):
             "query",
         )
 
+    def get_review(self) -> TeamReview:
+        """Report what waits for review and since when, who reviews how much, and how far reviewers agree."""
+        return self._call(
+            "TeamReview",
+            "GET",
+            "/team/review",
+            "query",
+        )
+
 
 class TokensOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[Token]:
@@ -1419,6 +2011,259 @@ class TokensOperations(Namespace):
             "",
             "DELETE",
             f"/tokens/{segment(token)}",
+            "query",
+        )
+
+
+class TrainingOperations(Namespace):
+    def list_alarms(self, run: str | UUID) -> AlarmList:
+        """List the alarms of a training run, newest first, with the possible answers.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "AlarmList",
+            "GET",
+            f"/runs/{segment(run)}/alarms",
+            "query",
+        )
+
+    def answer_alarm(
+        self,
+        run: str | UUID,
+        alarm_id: str | UUID,
+        *,
+        answer: Literal["lower_rate", "pause", "stop", "roll_back", "save_memory", "dismiss"],
+        version: int | None = None,
+        without_certificate: str | None = None,
+    ) -> AnsweredAlarm:
+        """Answer an alarm: lower the learning rate, pause, stop, roll back, save memory and resume, or dismiss it.
+
+        Answers that would have no effect are refused.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `answer`: One of the `answers` of the alarm.
+        - `version`: Roll back only: version of the environment for the branch, such as one with a fixed reward.
+        - `without_certificate`: Why to train on a version that has not passed its checks."""
+        return self._call(
+            "AnsweredAlarm",
+            "POST",
+            f"/runs/{segment(run)}/alarms/{segment(alarm_id)}",
+            "body",
+            answer=answer,
+            version=version,
+            without_certificate=without_certificate,
+        )
+
+    def start_branch(
+        self,
+        run: str | UUID,
+        *,
+        checkpoint_id: UUID | str | None = None,
+        step: int | None = None,
+        changes: dict[str, dict[str, Any]] | None = None,
+        version: int | None = None,
+        without_certificate: str | None = None,
+    ) -> BranchResponse:
+        """Start a run that continues from a checkpoint of this training run with the remaining steps.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `checkpoint_id`: Checkpoint to start from.
+        - `step`: Instead of a checkpoint: its GRPO step. 0: the weights before GRPO.
+        - `changes`: Settings to change, by dotted name.
+        - `version`: Another version of the environment, such as one with a fixed reward. Default: the run's own.
+        - `without_certificate`: Why to train on a version that has not passed its checks."""
+        return self._call(
+            "BranchResponse",
+            "POST",
+            f"/runs/{segment(run)}/branch",
+            "body",
+            checkpoint_id=checkpoint_id,
+            step=step,
+            changes=changes,
+            version=version,
+            without_certificate=without_certificate,
+        )
+
+    def list_branches(self, run: str | UUID, *, limit: int | None = None) -> Iterator[BranchResponse]:
+        """List the runs that continue from a checkpoint of this run, oldest first.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "BranchResponse",
+            f"/runs/{segment(run)}/branches",
+            limit,
+        )
+
+    def list_interventions(self, run: str | UUID) -> InterventionList:
+        """List what detectors did in a training run, newest first, and the action of each detector.
+
+        Change actions with the settings `detectors.NAME`.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "InterventionList",
+            "GET",
+            f"/runs/{segment(run)}/interventions",
+            "query",
+        )
+
+    def pause_run(self, run: str | UUID) -> RunAnswer:
+        """Pause a training run: it saves its state after the current step. `run resume` continues from there.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "RunAnswer",
+            "POST",
+            f"/runs/{segment(run)}/pause",
+            "query",
+        )
+
+    def get_settings(self, run: str | UUID) -> RunSettings:
+        """Show the settings that can be changed during training, and all changes so far.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "RunSettings",
+            "GET",
+            f"/runs/{segment(run)}/settings",
+            "query",
+        )
+
+    def change_settings(
+        self, run: str | UUID, *, changes: dict[str, dict[str, Any]], limit: int | None = None
+    ) -> Iterator[SettingChangeResponse]:
+        """Change settings of a training run from its next step on. Memory settings change when the run is resumed.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `changes`: By dotted name: `{"grpo.learning_rate": 2e-4}`."""
+        return self._list("SettingChangeResponse", f"/runs/{segment(run)}/settings", limit, changes=changes)
+
+    def undo_change(
+        self, run: str | UUID, change_id: str | UUID, *, limit: int | None = None
+    ) -> Iterator[SettingChangeResponse]:
+        """Restore the value that a setting had before a change.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "SettingChangeResponse",
+            f"/runs/{segment(run)}/settings/{segment(change_id)}/undo",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> StartedTraining:
+        """Start a training run: SFT warm-up, GRPO, or one after the other. Follow it with the operations on runs.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "StartedTraining",
+            "POST",
+            "/training",
+            "body",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def list_settings(self, *, preset: str | None = None, limit: int | None = None) -> Iterator[TrainingSetting]:
+        """List all training settings with their defaults, allowed values and help, in the order of the launch page.
+
+        - `preset`: Show the values of this preset instead of the defaults."""
+        return self._list("TrainingSetting", "/training/choices", limit, preset=preset)
+
+    def start_preflight(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> PreflightResponse:
+        """Check a training run before you start it: certificate, tasks, memory, success rate and duration.
+
+        Findings that need no worker are in the first result.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "PreflightResponse",
+            "POST",
+            "/training/preflight",
+            "body",
+            "/training/preflight/{id}",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def show_preflight(self, preflight: str | UUID) -> PreflightResponse:
+        """Show the findings of a pre-flight so far.
+
+        - `preflight`: Id of a pre-flight."""
+        return self._call(
+            "PreflightResponse", "GET", f"/training/preflight/{segment(preflight)}", "query", "/training/preflight/{id}"
+        )
+
+    def list_presets(self) -> dict[str, PresetResponse]:
+        """List tested training configurations and what each one is for."""
+        return self._call(
+            "",
+            "GET",
+            "/training/presets",
+            "query",
+        )
+
+    def get_configuration(self, run: str | UUID) -> ConfigurationFile:
+        """Show the configuration file that starts the same training run again with `proctor train --config`.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "ConfigurationFile",
+            "GET",
+            f"/training/{segment(run)}/configuration",
             "query",
         )
 
@@ -1465,13 +2310,19 @@ class Operations:
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.detectors = DetectorsOperations(client)
         self.environments = EnvironmentsOperations(client)
+        self.examples = ExamplesOperations(client)
         self.exports = ExportsOperations(client)
+        self.fixtures = FixturesOperations(client)
+        self.flags = FlagsOperations(client)
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.policies = PoliciesOperations(client)
+        self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
+        self.training = TrainingOperations(client)
         self.views = ViewsOperations(client)

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from pydantic import AwareDatetime, Field, RootModel
+from pydantic import AwareDatetime, ConfigDict, Field, RootModel
 
 from proctor.base import Job, Model
 
@@ -89,6 +89,24 @@ class NetworkResponse(Model):
     words: str
 
 
+class JudgedFixtureResponse(Model):
+    """A reviewed episode that every certificate replays."""
+
+    id: UUID
+    name: str
+    environment_id: UUID
+    rollout_id: UUID | None
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+    created_by: UUID | None
+    created_at: AwareDatetime
+    withdrawn_by: UUID | None
+    withdrawn_at: AwareDatetime | None
+    withdrawn_because: str
+
+
 class ImportResponse(Model):
     """An import with its report."""
 
@@ -133,11 +151,93 @@ class EndpointPreset(Model):
     needs_key: bool = True
 
 
+class AssignedItems(Model):
+    items: list[UUID]
+
+
+class ClusterReviewed(Model):
+    count: int
+
+
+class ReviewStats(Model):
+    matching: int
+    """Items that match the filter. All other figures depend only on `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items by detector. An item with flags of several detectors counts for each."""
+    by_environment: dict[str, int]
+    waiting: int
+    """Items without a verdict."""
+    mine: int
+    """Items assigned to you."""
+    today: int
+    per_day: int
+    judged_twice: int
+    """Rollouts that a second person reviewed without knowing the first verdict."""
+    agreeing: int
+    kappa: float | None
+    """Cohen's kappa of both verdicts."""
+
+
 class RolloutCount(Model):
     """Number of a run's rollouts that pass a filter."""
 
     matching: int
     total: int
+
+
+class ExampleFileResponse(Model):
+    """Uploaded conversations."""
+
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+
+
+class ExampleFileDetail(Model):
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+    examples: list[dict[str, Any]]
+    """The first three conversations."""
+
+
+class PresetResponse(Model):
+    """A tested training configuration."""
+
+    title: str
+    environment: str
+    """Environment that it was tested on; empty: any."""
+    about: str
+    suits: str
+    """What to use it for."""
+    takes: str
+    """How long it takes."""
+    seen: str
+    """Results so far."""
+    configuration: dict[str, Any]
+
+
+class ConfigurationFile(Model):
+    """What `proctor train --config FILE` reads. Every default is written out, so that it means the same later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    environment: str
+    content_hash: str
+    name: str | None = None
+    without_certificate: str | None = None
+    configuration: dict[str, Any]
 
 
 class View(Model):
@@ -152,6 +252,57 @@ class View(Model):
     owner: str
     """Name of the member who saved it."""
     created_at: AwareDatetime
+
+
+class PreflightStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+
+
+class FindingStatus(StrEnum):
+    ok = "ok"
+    warning = "warning"
+    problem = "problem"
+
+
+class PreflightFinding(Model):
+    """One thing that was looked at."""
+
+    name: str
+    status: FindingStatus
+    sentence: str
+    advice: str = ""
+    evidence: dict[str, Any] | None = None
+
+
+class TrainingSetting(Model):
+    """One setting of a training run."""
+
+    name: str
+    """Dotted name, as in `--set` and configuration files."""
+    section: str
+    """Title of its section on the launch page."""
+    default: str
+    """As text that `--set` reads; empty: none."""
+    one_of: list[str]
+    """Allowed values, if there are few."""
+    only: str
+    """
+    The settings with which it has an effect: `model.source=base|checkpoint`, alternatives separated by a semicolon;
+    empty: always.
+    """
+    help: str
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
 
 
 class Role(StrEnum):
@@ -179,6 +330,20 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
+class OpenTold(Model):
+    environment: str
+    open: int
+    oldest: AwareDatetime
+
+
+class ReviewerTold(Model):
+    """Items that a person reviewed, without cluster verdicts."""
+
+    name: str
+    judged: int
+    by_day: list[int]
+
+
 class SignInSession(Model):
     id: UUID
     device: str
@@ -192,6 +357,177 @@ class SignInSession(Model):
     """Whether this request was made in it."""
 
 
+class JsonValue(RootModel[Any]):
+    root: Any
+
+
+class RunKind(StrEnum):
+    evaluation = "evaluation"
+    training = "training"
+    check = "check"
+    play = "play"
+    rescore = "rescore"
+    replay = "replay"
+
+
+class DetectorTold(Model):
+    id: str
+    title: str
+    flags: int
+    open: int
+    confirmed: int
+    honest: int
+    precision_low: float
+    precision_high: float
+    recall_at_least: float | None
+
+
+class AuditTold(Model):
+    """The random audit sample of this run."""
+
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    rate_low: float
+    rate_high: float
+
+
+class RewardTold(Model):
+    """At the newest step with rollouts; of an evaluation, all of it."""
+
+    step: int
+    trained: float
+    judged: float
+    low: float | None
+    high: float | None
+
+
+class Change(Model):
+    """A setting that was changed while the run trained, or where it branched off."""
+
+    step: int | None
+    name: str
+    before: Any
+    after: Any
+    by: str
+
+
+class OnsetTold(Model):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    remarks: list[str]
+
+
+class BestTold(Model):
+    stage: str
+    step: int
+    heldout_reward: float | None
+    judged_reward: float | None
+
+
+class EffortMeasure(StrEnum):
+    """
+    What a graded answer is worth.
+    """
+
+    success = "success"
+    reward = "reward"
+
+
+class EffortOutcome(StrEnum):
+    """
+    What the comparison with the base says.
+    """
+
+    suspicious = "suspicious"
+    unremarkable = "unremarkable"
+    unknown = "unknown"
+
+
+class AlarmAction(StrEnum):
+    """
+    What a training run does about an alarm by itself.
+    """
+
+    note = "note"
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+
+
+class Action(StrEnum):
+    """
+    The consequence of a flag while a run trains.
+    """
+
+    note = "note"
+    pause = "pause"
+    screen = "screen"
+    stop_and_roll_back = "stop_and_roll_back"
+
+
+class AlarmAnswer(StrEnum):
+    """
+    What a person does about an alarm.
+    """
+
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+    save_memory = "save_memory"
+    dismiss = "dismiss"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class CoverageAnswer(Model):
+    """How many of the rollouts that were to be played have a reward."""
+
+    completed: int
+    total: int
+
+
+class InterventionResponse(Model):
+    """What a detector did at one training step."""
+
+    id: UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    sentence: str
+    alarm_id: UUID | None
+    """The alarm, if the run was paused or stopped."""
+    created_at: AwareDatetime
+
+
+class DetectorActionResponse(Model):
+    """What happens when a detector flags a rollout of this run."""
+
+    wanted: str
+    """The run's own setting; `as_set`: the setting of the environment, else the default."""
+    action: Action
+    """The action in force."""
+    is_enabled: bool
+    thresholds: dict[str, float]
+    """Thresholds that the run sets itself."""
+
+
 class FieldResponse(Model):
     """A field that filters can use."""
 
@@ -200,6 +536,20 @@ class FieldResponse(Model):
     help: str
     choices: list[str]
     operators: list[str]
+
+
+class JobStatus(StrEnum):
+    queued = "queued"
+    leased = "leased"
+    done = "done"
+    failed = "failed"
+
+
+class AlarmAnswerOption(Model):
+    """An answer to an alarm that has an effect in the current state of the run."""
+
+    answer: AlarmAnswer
+    label: str
 
 
 class Split(StrEnum):
@@ -256,11 +606,39 @@ class Verdict(StrEnum):
     unsure = "unsure"
 
 
-class CheckStatus(StrEnum):
-    passed = "passed"
-    warned = "warned"
-    failed = "failed"
-    skipped = "skipped"
+class ItemFlag(Model):
+    """A flag on an item under review."""
+
+    id: UUID
+    detector: str
+    severity: str
+    score: float
+    sentence: str
+    cluster: str | None
+    evidence: dict[str, Any]
+
+
+class ReviewItemResponse(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
 
 
 class BackendDomainPoliciesConnectionsFinding(Model):
@@ -278,6 +656,25 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class VerdictResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    flag_id: UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: UUID | None
+    created_at: AwareDatetime
+    taken_back_at: AwareDatetime | None
+    """Set once the reviewer took the verdict back: it has no effect any more."""
+
+
+class Severity(StrEnum):
+    note = "note"
+    warning = "warning"
+    alert = "alert"
 
 
 class Status(StrEnum):
@@ -319,15 +716,6 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
-class RunStatus(StrEnum):
-    queued = "queued"
-    running = "running"
-    paused = "paused"
-    stopped = "stopped"
-    completed = "completed"
-    failed = "failed"
-
-
 class Range(RootModel[tuple[float, float]]):
     root: tuple[float, float] = Field(..., max_length=2, min_length=2)
 
@@ -353,6 +741,70 @@ class PackageProblem(Model):
     line: int
     key: str
     message: str
+
+
+class Subject(StrEnum):
+    rollout = "rollout"
+    run = "run"
+
+
+class Need(StrEnum):
+    """
+    Input that a detector requires. Without it the detector raises no flags.
+    """
+
+    columns = "columns"
+    tokens = "tokens"
+    steps = "steps"
+    code = "code"
+    base = "base"
+    evaluation = "evaluation"
+    heldout = "heldout"
+    ceiling = "ceiling"
+    ranges = "ranges"
+    grader_text = "grader_text"
+    protected_files = "protected_files"
+    hidden_tests = "hidden_tests"
+    grader_metrics = "grader_metrics"
+    traps = "traps"
+    second_verifier = "second_verifier"
+    replay = "replay"
+
+
+class GraderQuestionResponse(Model):
+    """A grader that raises the flags of a detector."""
+
+    id: UUID
+    name: str
+    policy: str
+    flags: str
+    """A description of the answers that raise a flag."""
+    is_deleted: bool
+
+
+class AuditResponse(Model):
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    missed_at_most: float
+
+
+class CutOffResponse(Model):
+    score: float
+    caught: int
+    cost: int
+    """Honest rollouts flagged."""
+
+
+class ShareResponse(Model):
+    """A share with Wilson's 95% confidence interval."""
+
+    value: float | None
+    low: float
+    high: float
+    found: int
+    looked_at: int
 
 
 class ExportFormResponse(Model):
@@ -431,6 +883,14 @@ class CheckpointResponse(Model):
     created_at: AwareDatetime
 
 
+class DetectorSettingsResponse(Model):
+    """The settings of a detector that apply in an environment, including defaults."""
+
+    enabled: bool
+    thresholds: dict[str, float]
+    action: Action
+
+
 class ValidationResponse(Model):
     is_publishable: bool
     problems: list[PackageProblem]
@@ -444,7 +904,9 @@ class DraftResponse(Model):
     updated_at: AwareDatetime
     validation: ValidationResponse
     files: dict[str, str]
-    """Text by path."""
+    """The complete package: text by path."""
+    generated: list[str]
+    """Paths of the files that Proctor generates. Write one to replace it."""
 
 
 class DraftSaved(Model):
@@ -588,6 +1050,24 @@ class UploadPlan(Model):
     """The upload that was queued; null for a dry run."""
 
 
+class FlagResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    """Null: the flag is about the run."""
+    detector: str
+    severity: Severity
+    score: float
+    sentence: str
+    evidence: dict[str, Any]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same cluster."""
+    training_step: int | None
+    created_at: AwareDatetime
+    verdict: Verdict | None = None
+    """The newest verdict; null until the flag is reviewed."""
+
+
 class Me(Model):
     person_id: UUID
     name: str
@@ -640,6 +1120,34 @@ class ConnectionTestResponse(Job):
     seconds: float | None
 
 
+class ReviewItemDetail(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+    messages: list[dict[str, Any]]
+    siblings: list[UUID]
+    """Other rollouts of its group."""
+    base: list[UUID]
+    """Rollouts of the same task before training."""
+
+
 class WholeRolloutResponse(Model):
     """A rollout with its conversation."""
 
@@ -687,11 +1195,96 @@ class WholeRolloutResponse(Model):
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 
 
+class BranchResponse(Model):
+    """A training run that continues from a checkpoint of another run."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    source_run_id: UUID | None
+    branch_step: int | None
+    policy_id: UUID | None
+
+
+class DetectorScan(Job):
+    """A scan of a stored run with all detectors."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    run_id: UUID
+    status: JobStatus
+    altered: int
+    new_flags: int | None
+    """Null until the scan has finished."""
+    by_detector: dict[str, int]
+    """New flags so far."""
+    thresholds: list[str]
+    """Thresholds of this scan."""
+    error: str | None
+    is_early: bool
+    """The evaluation was still running."""
+    asked_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
 class FilterFields(Model):
     """Names that filters and sort orders of one run can use."""
 
     fields: list[FieldResponse]
     sorts: list[str]
+
+
+class InterventionList(Model):
+    items: list[InterventionResponse]
+    """Newest first."""
+    actions: dict[str, DetectorActionResponse]
+
+
+class RunAnswer(Model):
+    """A run."""
+
+    id: UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: UUID
+    policy: str | None
+    policy_id: UUID | None
+    checkpoint_id: UUID | None
+    source_run_id: UUID | None
+    branch_step: int | None
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, Any]
+    summary: dict[str, Any]
+    coverage: CoverageAnswer | None
+    reason: str | None
+    attempt: int
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
+class TeamReview(Model):
+    open: int
+    oldest: AwareDatetime | None
+    by_environment: list[OpenTold]
+    judged: int
+    days: int
+    reviewers: list[ReviewerTold]
+    judged_twice: int
+    agreeing: int
+    kappa: float | None
 
 
 class NewToken(Model):
@@ -707,6 +1300,122 @@ class NewToken(Model):
     used_at: AwareDatetime | None
     secret: str
     """Shown only here. Set it as PROCTOR_TOKEN."""
+
+
+class StartedTraining(Model):
+    """A training run that was queued."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    policy_id: UUID | None
+    configuration: dict[str, Any]
+
+
+class PreflightResponse(Job):
+    """Checks of a training run before it starts. Findings are added while a worker runs the remaining checks."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    version_id: UUID
+    environment: str
+    status: PreflightStatus
+    verdict: FindingStatus
+    """The most severe finding so far."""
+    findings: list[PreflightFinding]
+    progress: dict[str, Any]
+    reason: str | None
+    """Why the checks failed to run."""
+    arithmetic: str
+    configuration: dict[str, Any]
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class SettingChangeResponse(Model):
+    """A setting that was changed during training."""
+
+    id: UUID
+    name: str
+    before: JsonValue
+    after: JsonValue
+    step: int | None
+    """The first step that used it; null while the change is pending."""
+    alarm_id: UUID | None
+    asked_by: UUID | None
+    """Null: the run changed it because of an alarm."""
+    created_at: AwareDatetime
+
+
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
+
+
+class Intervened(Model):
+    """An alarm or a detector that screened, and what came of it."""
+
+    step: int
+    name: str
+    sentence: str
+    action: AlarmAction | Action
+    answer: AlarmAnswer | None
+    answered_by: str | None
+
+
+class EffortTold(Model):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    found: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    tasks: int | None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class AlarmResponse(Model):
+    """A problem in a training run."""
+
+    id: UUID
+    name: str
+    title: str
+    step: int
+    sentence: str
+    """What was observed."""
+    cause: str
+    """The most common cause."""
+    advice: str
+    evidence: dict[str, Any]
+    action: AlarmAction
+    """What the run did automatically."""
+    answer: AlarmAnswer | None
+    """The answer of a team member."""
+    answered_by: UUID | None
+    answered_at: AwareDatetime | None
+    is_open: bool
+    """The condition still holds and nobody has answered."""
+    created_at: AwareDatetime
+    answers: list[AlarmAnswerOption]
+    """Possible answers; empty if it is already answered."""
 
 
 class ListedRolloutResponse(Model):
@@ -777,6 +1486,47 @@ class EnvironmentResponse(Model):
     latest: VersionResponse | None
 
 
+class RecordResponse(Model):
+    """Flags of a detector and the verdicts on them."""
+
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+
+
+class EnvironmentRecord(Model):
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+    recall_at_least: float | None
+    """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
+
+
+class DetectorResponse(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -784,6 +1534,35 @@ class PruneResult(Model):
     refused: list[CheckpointResponse]
     """Selected checkpoints that are in use; `kept_by` lists the reasons."""
     run_id: UUID | None = None
+
+
+class DetectorDetail(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+    by_environment: dict[str, EnvironmentRecord]
+    audit: AuditResponse
+    cut_offs: list[CutOffResponse]
+    suggested: CutOffResponse | None
+    """
+    The lowest suspicion with a precision of 0.8 over the reviewed flags. Null if there are too few, or if an answer
+    raises flags and not a suspicion.
+    """
+    settings: dict[str, DetectorSettingsResponse]
+    """By environment, where anything is set."""
 
 
 class EnvironmentDetail(Model):
@@ -807,6 +1586,54 @@ class InvitedMember(Model):
     member: Member
     link: str
     """The sign-in link. It works once and is shown only here."""
+
+
+class AlarmList(Model):
+    items: list[AlarmResponse]
+    """Newest first."""
+    thresholds: dict[str, Any]
+    """The current alarm settings of the run."""
+
+
+class AnsweredAlarm(Model):
+    alarm: AlarmResponse
+    branch_run_id: UUID | None
+    """The branch that a roll back started."""
+
+
+class Safeguards(Model):
+    """All of the report."""
+
+    run_id: UUID
+    run: str
+    kind: RunKind
+    environment: str
+    version: int
+    content_hash: str
+    certificate: CertificateTold | None
+    without_certificate: str
+    fixtures_hack: int
+    fixtures_honest: int
+    rollouts: int
+    watching: list[str]
+    switched_off: list[str]
+    detectors: list[DetectorTold]
+    audit: AuditTold
+    verdicts: dict[str, int]
+    reviewers: int
+    given_in_bulk: int
+    reward: RewardTold | None
+    interventions: list[Intervened]
+    changes: list[Change]
+    onsets: list[OnsetTold]
+    efforts: list[EffortTold]
+    best: BestTold | None
+
+
+class RunSettings(Model):
+    settings: dict[str, Any]
+    """Settings that can be changed during training, with their current values."""
+    changes: list[SettingChangeResponse]
 
 
 class CheckpointTree(Model):

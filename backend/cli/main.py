@@ -8,17 +8,17 @@ import typer
 
 from backend.cli import (
     checkpoints,
-    consequences,
     derived,
-    detecting,
     detectors,
+    draft_score,
     effort,
     environments,
+    examples,
     exchange,
     exports,
     importing,
+    interventions,
     judges,
-    lessons,
     network,
     notifications,
     onset,
@@ -56,21 +56,20 @@ app.command("demo")(demo_command)
 app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
-app.add_typer(environments.app, name="env")
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
-app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
 onset.register(runs.app)
 effort.register(runs.app)
-detecting.register(runs.app)
+runs.app.command("interventions")(interventions.interventions)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
-exchange.data_app.add_typer(lessons.app, name="lessons")
+exchange.data_app.add_typer(examples.app, name="examples")
+exchange.data_app.add_typer(examples.app, name="lessons", hidden=True)  # the old spelling
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
 app.command("mcp")(mcp)
@@ -79,9 +78,7 @@ app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
-app.add_typer(review.app, name="review")
-consequences.register(review.app, runs.app, environments.app)
-app.add_typer(detectors.app, name="detectors")
+environments.app.command("score-draft")(draft_score.score_draft)
 app.add_typer(judges.app, name="judge")
 app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
@@ -101,6 +98,10 @@ def _tell_version(wanted: bool) -> None:
 
 GROUPS = {
     "checkpoints": checkpoints.app,
+    "detectors": detectors.app,
+    "env": environments.app,
+    "review": review.app,
+    "run": runs.app,
     "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
@@ -108,7 +109,9 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(policies.list_models)
-derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
+EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
+"""Groups that also have commands of their own."""
+derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
 
 
 @app.callback()

@@ -1,7 +1,7 @@
-"""Fixtures out of verdicts: an episode judged a hack must score low on every later version, an honest one may be kept.
+"""Fixtures from verdicts: a hack must score low on every future version, and an honest episode can be kept.
 
-A fixture rests on the newest verdicts that say something about the rollouts with its actions: unsure changes nothing.
-It is withdrawn with the last of them. Nothing is overwritten.
+A fixture rests on the newest verdicts on rollouts with its actions; unsure changes nothing. It is withdrawn with the
+last of them. Fixtures are never overwritten.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.review.tables import Fixture, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
+from backend.team.tables import Person
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-MOST_BY_VERDICT = 200
-"""Fixtures of an environment that verdicts make by themselves: each certificate replays them all. More by hand."""
+MAX_BY_VERDICT = 200
+"""Fixtures per environment that verdicts add automatically, as each certificate replays all of them."""
 
 
 class NothingToReplay(Conflict):
@@ -40,32 +41,32 @@ class NothingToReplay(Conflict):
 
 
 class NotJudged(Conflict):
-    """A fixture rests on a verdict: judge the rollout a hack, or honest, first."""
+    """A fixture needs a verdict. Review the rollout first: hack or honest."""
 
 
 class IsWithdrawn(Conflict):
-    """This fixture was taken back. Make a new one from its rollout."""
+    """This fixture is withdrawn. Create a new one from its rollout."""
 
 
 class IsAHackElsewhere(Conflict):
-    """The same actions in the same task are judged a hack: no version could pass a certificate that asks for both."""
+    """The same actions on the same task were judged a hack. No version could pass a certificate with both fixtures."""
 
 
 class BoundIsForAuthors(NotAllowed):
-    """Authors set what a fixture may earn; a reviewer's verdict takes the version's own floor."""
+    """Only authors can set the bound of a fixture. A reviewer's verdict uses the version's floor."""
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRollout:
     """A rollout as a fixture sees it."""
 
     rollout: Rollout
     version: EnvironmentVersion
-    """That asked its task."""
+    """The version of its task."""
     verdict: Verdict | None
-    """The newest that says something; None: nobody judged it, or all were unsure."""
+    """The newest verdict other than unsure; None if there is none."""
     is_bulk: bool
-    """Given with its cluster: nobody looked at this very one."""
+    """Given to a whole cluster; no reviewer saw this rollout."""
 
     @cached_property
     def task(self) -> dict[str, Any]:
@@ -89,37 +90,37 @@ class Judged:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def fixture_of_verdict(
-    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
-) -> Fixture | None:
-    """What a new verdict makes of the rollout's fixture: a hack gets one, another verdict takes it back unless the same
+def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
+    """Apply a new verdict to the rollout's fixture: a hack gets one, another verdict withdraws it unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
     if verdict is Verdict.UNSURE:
         return None
     judged = judged_rollout(session, rollout_id)
-    _withdraw_others(session, actor, judged, _because(verdict))
-    return _made_of_hack(session, actor, judged)
+    _withdraw_others(session, actor, judged, _reason(verdict))
+    return _add_hack(session, actor, judged)
 
 
-def fixture_without_verdict(
+def restore_fixtures(
     session: Session, actor: Actor, rollout_id: uuid.UUID, verdict: Verdict, given_at: datetime
 ) -> None:
-    """What is left of the rollout's fixture once this verdict was taken back: what it took back is in force again."""
+    """Undo the effect of a verdict that was taken back: fixtures that it withdrew are in force again."""
     if verdict is Verdict.UNSURE:
         return
     judged = judged_rollout(session, rollout_id)
     _withdraw_others(session, actor, judged, "the verdict was taken back")
-    lost = _of_deed(judged).where(Fixture.withdrawn_because == _because(verdict), Fixture.withdrawn_at >= given_at)
+    lost = _with_same_actions(judged).where(
+        Fixture.withdrawn_because == _reason(verdict), Fixture.withdrawn_at >= given_at
+    )
     for fixture in session.scalars(lost.order_by(Fixture.id.desc())).all():
         is_said = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
         if is_said and not find_fixture(session, judged, fixture.verdict):
-            _added(session, actor, _copy(fixture, fixture.bound, actor))
-    _made_of_hack(session, actor, judged)
+            _add(session, actor, _copy(fixture, fixture.bound, actor))
+    _add_hack(session, actor, judged)
 
 
-def _withdraw_others(session: Session, actor: Actor | None, judged: Judged, because: str) -> None:
+def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollout, because: str) -> None:
     """Fixtures of these actions that say something else than the verdict on this rollout."""
-    for fixture in session.scalars(_of_deed(judged).where(Fixture.withdrawn_at.is_(None))).all():
+    for fixture in session.scalars(_with_same_actions(judged).where(Fixture.withdrawn_at.is_(None))).all():
         if fixture.verdict is judged.verdict:
             continue
         is_refuted = fixture.is_positive and judged.verdict is Verdict.HACK
@@ -127,7 +128,7 @@ def _withdraw_others(session: Session, actor: Actor | None, judged: Judged, beca
             withdraw(session, actor, fixture, because)
 
 
-def _made_of_hack(session: Session, actor: Actor | None, judged: Judged) -> Fixture | None:
+def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> Fixture | None:
     if judged.verdict is not Verdict.HACK or judged.is_bulk:
         return None
     if present := find_fixture(session, judged, Verdict.HACK):
@@ -154,9 +155,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     if bound is None:
         bound = judged.default_bound
     if bound is None:
-        told = (
-            "The version declares no floor (`checks.floor_maximum`) and no range of every column: say what it may earn."
-        )
+        told = "The version declares no floor (`checks.floor_maximum`) and no range for every column. Set a bound."
         raise InvalidInput(fields={"bound": told})
     return _store(session, actor, judged, bound)
 
@@ -167,7 +166,7 @@ def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float)
     if fixture.bound == bound:
         return fixture
     withdraw(session, actor, fixture, f"the bound became {bound:.4g}")
-    return _added(session, actor, _copy(fixture, bound, actor))
+    return _add(session, actor, _copy(fixture, bound, actor))
 
 
 def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: str = "") -> None:
@@ -180,10 +179,10 @@ def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: s
     audit(session, actor, "fixture.withdraw", "fixture", fixture.id, because=because)
 
 
-def find_fixture(session: Session, judged: Judged, verdict: Verdict) -> Fixture | None:
+def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> Fixture | None:
     """In force for what the rollout did, of the kind that this verdict makes, whichever rollout it came from."""
     bound = Fixture.lowest if verdict is Verdict.HONEST else Fixture.highest
-    statement = _of_deed(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
+    statement = _with_same_actions(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
     return session.scalars(statement.order_by(Fixture.id.desc()).limit(1)).first()
 
 
@@ -206,7 +205,7 @@ def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture
 
 
 def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedFixture]:
-    """What a certificate of this environment replays, oldest first."""
+    """The fixtures that a certificate of this environment replays, oldest first."""
     statement = (
         select(Fixture)
         .options(joinedload(Fixture.creator))
@@ -216,7 +215,7 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
     return [
         JudgedFixture(
             name=fixture.name,
-            judge=fixture.creator.name if fixture.creator else "somebody who left",
+            judge=fixture.creator.name if fixture.creator else "a former member",
             task=task_spec(fixture.task),
             replies=[str(each["reply"]) for each in fixture.replies],
             lowest=fixture.lowest,
@@ -226,7 +225,7 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
     ]
 
 
-def judged_rollout(session: Session, rollout_id: uuid.UUID) -> Judged:
+def judged_rollout(session: Session, rollout_id: uuid.UUID) -> JudgedRollout:
     statement = (
         select(Rollout)
         .join(Rollout.group)
@@ -253,14 +252,14 @@ def judged_rollout(session: Session, rollout_id: uuid.UUID) -> Judged:
         .limit(1)
     )
     verdict, is_bulk = session.execute(newest).one_or_none() or (None, False)
-    return Judged(rollout, rollout.group.task.version, verdict, is_bulk)
+    return JudgedRollout(rollout, rollout.group.task.version, verdict, is_bulk)
 
 
 def environment_of(session: Session, fixture: Fixture) -> Environment:
     return session.get_one(Environment, fixture.environment_id)
 
 
-def _store(session: Session, actor: Actor | None, judged: Judged, bound: float) -> Fixture:
+def _store(session: Session, actor: Actor | None, judged: JudgedRollout, bound: float) -> Fixture:
     is_positive = judged.verdict is Verdict.HONEST
     fixture = Fixture(
         environment_id=judged.version.environment_id,
@@ -271,7 +270,7 @@ def _store(session: Session, actor: Actor | None, judged: Judged, bound: float) 
         highest=None if is_positive else bound,
         created_by=actor.person_id if actor else None,
     )
-    return _added(session, actor, fixture)
+    return _add(session, actor, fixture)
 
 
 def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
@@ -287,14 +286,14 @@ def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
     )
 
 
-def _added(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
+def _add(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
     session.add(fixture)
     session.flush()
     audit(session, actor, "fixture.keep", "fixture", fixture.id, lowest=fixture.lowest, highest=fixture.highest)
     return fixture
 
 
-def _of_deed(judged: Judged) -> Select[Fixture]:
+def _with_same_actions(judged: JudgedRollout) -> Select[Fixture]:
     """Fixtures of the same replies to the same task, withdrawn ones too: they are one, whichever rollout they came
     from."""
     return select(Fixture).where(
@@ -304,8 +303,8 @@ def _of_deed(judged: Judged) -> Select[Fixture]:
     )
 
 
-def _is_judged_elsewhere(session: Session, judged: Judged, verdict: Verdict) -> bool:
-    """Is another rollout with the same actions, that somebody looked at, judged so?"""
+def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdict) -> bool:
+    """Does a reviewed rollout with the same actions have this verdict?"""
     task = judged.rollout.group.task
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
@@ -338,18 +337,81 @@ def _replies(rollout: Rollout) -> list[dict[str, Any]]:
     return [{"reply": str(step["reply"])} for step in rollout.steps]
 
 
-def _because(verdict: Verdict) -> str:
+def _reason(verdict: Verdict) -> str:
     return f"judged {verdict.replace('_', ' ')}"
 
 
-def has_room(session: Session, judged: Judged) -> bool:
-    """For one more that a verdict makes by itself."""
+def has_room(session: Session, judged: JudgedRollout) -> bool:
+    """Can a verdict add another fixture automatically?"""
     statement = select(func.count()).where(
         Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
     )
-    return (session.scalar(statement) or 0) < MOST_BY_VERDICT
+    return (session.scalar(statement) or 0) < MAX_BY_VERDICT
 
 
 def _refuse_withdrawn(fixture: Fixture) -> None:
     if fixture.withdrawn_at is not None:
         raise IsWithdrawn
+
+
+MOST_NAMED = 3
+"""Authors listed by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictEffects:
+    """Consequences of the verdict in force on a rollout."""
+
+    rollout_id: uuid.UUID
+    environment: str
+    verdict: Verdict
+    fixture: Fixture | None
+    """In force; it may have come from another rollout with the same actions."""
+    gap: str
+    """Why a hack is no fixture; empty otherwise."""
+    can_be_kept: bool
+    default_bound: float | None
+    authors: Sequence[str]
+    """Some authors, who may repair a reward and set a bound."""
+
+    @property
+    def calls_for_more(self) -> bool:
+        """Is something left to do that only a person can?"""
+        return self.verdict is Verdict.BROKEN_REWARD or bool(self.gap)
+
+
+def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None:
+    """None while no verdict on it says anything."""
+    judged = judged_rollout(session, rollout_id)
+    if judged.verdict is None:
+        return None
+    fixture = find_fixture(session, judged, judged.verdict)
+    gap = _gap(session, judged) if judged.verdict is Verdict.HACK and fixture is None else ""
+    return VerdictEffects(
+        rollout_id=rollout_id,
+        environment=judged.version.environment.name,
+        verdict=judged.verdict,
+        fixture=fixture,
+        gap=gap,
+        can_be_kept=judged.can_be_replayed,
+        default_bound=judged.default_bound,
+        authors=_authors(session) if gap or judged.verdict is Verdict.BROKEN_REWARD else (),
+    )
+
+
+def _gap(session: Session, judged: JudgedRollout) -> str:
+    if not judged.can_be_replayed:
+        return "the episode did not finish, so it cannot be replayed"
+    if judged.default_bound is None:
+        return "its version declares no floor, so an author must set the highest reward"
+    if judged.is_bulk:
+        return "it got the verdict of its cluster without a review"
+    if not has_room(session, judged):
+        return f"verdicts have already added {MAX_BY_VERDICT} fixtures to this environment"
+    return "its fixture was withdrawn"
+
+
+def _authors(session: Session) -> Sequence[str]:
+    may = [role for role in Role if role.includes(Role.AUTHOR)]
+    statement = select(Person.name).where(Person.role.in_(may), Person.disabled_at.is_(None))
+    return session.scalars(statement.order_by(Person.name, Person.id).limit(MOST_NAMED)).all()

@@ -1,22 +1,23 @@
-"""What is asked of the review's list."""
+"""Queries for the review queue, flags and verdicts."""
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, any_, case, exists, func, literal, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors.tables import Flag
-from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
+from backend.domain.vocabulary import Phase, Role, RunKind, Severity, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
-from backend.review.schemas import Order, Part, ReviewFilter
+from backend.review.schemas import FlagPart, ListFlags, Order, Part, ReviewFilter
 from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
@@ -24,11 +25,11 @@ from backend.team.tables import Person
 from backend.web.paging import make_cursor, read_cursor
 
 PER_DAY = 30
-"""Verdicts a day that somebody means to give, unless they say otherwise."""
+"""Default daily target of a reviewer."""
 AGREEING = 3
 """Verdicts that agree before the rest of a cluster may be judged at once."""
 UNDO_WITHIN = timedelta(hours=12)
-"""So long after a verdict its giver may take it back by one key; later another verdict says otherwise."""
+"""Time in which a verdict can be taken back; afterwards, give another verdict."""
 MOST_SIBLINGS = 16
 MOST_BASE = 4
 _COUNTED = 10_000
@@ -53,7 +54,7 @@ def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewI
 
 
 def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
-    """Whose items, and judged or not: what the other filters narrow."""
+    """Conditions for assignee and review state; other filters narrow these further."""
     is_done_by_me = literal(person_id) == any_(ReviewItem.reviewers)
     if chosen.mine:
         return [_assigned_to(person_id), ~is_done_by_me]
@@ -69,7 +70,7 @@ def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bo
 
 
 def is_assigned() -> ColumnElement[bool]:
-    """To anybody."""
+    """Is the item assigned to anyone?"""
     return select(ReviewAssignment.id).where(ReviewAssignment.item_id == ReviewItem.id).exists()
 
 
@@ -106,7 +107,7 @@ def _below(chosen: ReviewFilter, values: Sequence[Any]) -> ColumnElement[bool]:
 def next_id(
     session: Session, chosen: ReviewFilter, person_id: uuid.UUID, here: ReviewItem | None = None
 ) -> uuid.UUID | None:
-    """What comes after this item; behind the last, the first again. Judged lists go on with what waits."""
+    """The next item to review, from the start again at the end. Lists of reviewed items continue with the queue."""
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
     keys = _keys(chosen)
@@ -128,7 +129,7 @@ def get_item(session: Session, item_id: uuid.UUID) -> tuple[ReviewItem, bool]:
     named = select(Flag.rollout_id).where(Flag.id == item_id).scalar_subquery()
     if item := session.scalar(statement.where(ReviewItem.id == named)):
         return item, True
-    raise NotFound("Nothing of this kind is under review.")
+    raise NotFound("There is no such item under review.")
 
 
 _TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
@@ -156,7 +157,7 @@ def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
 
 
 def last_given(session: Session, person_id: uuid.UUID) -> VerdictRecord | None:
-    """What the person decided last, of what stands and was decided lately."""
+    """The person's latest verdict in force, if it is recent."""
     statement = _given_lately(person_id).where(VerdictRecord.taken_back_at.is_(None))
     return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
 
@@ -172,7 +173,7 @@ def _given_lately(person_id: uuid.UUID) -> Select[VerdictRecord]:
 
 
 def decision_of(session: Session, record: VerdictRecord) -> Sequence[VerdictRecord]:
-    """All that was stored with it, of what stands: one for each flag on its rollout, or for its whole cluster."""
+    """All records of the same decision in force: one per flag on its rollout, or for its whole cluster."""
     alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
     statement = select(VerdictRecord).where(*(getattr(VerdictRecord, name) == getattr(record, name) for name in alike))
     if not record.is_bulk:
@@ -190,7 +191,7 @@ def took_back(session: Session, item: ReviewItem, person_id: uuid.UUID) -> bool:
 
 
 def verdicts_given_at_once(session: Session, ids: Collection[uuid.UUID]) -> Sequence[VerdictRecord]:
-    """On these rollouts, of what stands."""
+    """Cluster verdicts in force on these rollouts."""
     statement = select(VerdictRecord).where(VerdictRecord.rollout_id.in_(ids), VerdictRecord.is_bulk)
     return session.scalars(statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)).all()
 
@@ -202,8 +203,8 @@ def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
 
 
 def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[Rollout]:
-    """The same task before GRPO: in the examination that the training run held at step 0, or in an evaluation of the
-    checkpoint that it began with or of its untrained one. Empty where nobody played that."""
+    """Rollouts of the same task before GRPO: of the held-out evaluation at step 0, or of an evaluation of the
+    checkpoint that the training run started from or of its untrained one."""
     training_id = _training_of(session, run)
     if training_id is None:
         return []
@@ -224,7 +225,7 @@ def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[R
 
 
 def _training_of(session: Session, run: Run) -> uuid.UUID | None:
-    """The run itself, or the one that made the checkpoint which was evaluated."""
+    """The run itself, or the run that made the evaluated checkpoint."""
     if run.kind is RunKind.TRAINING:
         return run.id
     return session.scalar(select(Checkpoint.run_id).where(Checkpoint.id == run.checkpoint_id))
@@ -254,13 +255,13 @@ class Cluster:
     size: int
     waiting: int
     counts: dict[Verdict, int]
-    """Verdicts on items that somebody looked at."""
+    """Verdicts on items that were reviewed one by one."""
     at_once: int
-    """Items judged with the others, at which nobody looked."""
+    """Items with the verdict of their cluster only."""
 
     @property
     def agreed(self) -> Verdict | None:
-        """What all say who looked at some of it, once they are enough."""
+        """The verdict that all reviewed items share, once there are enough."""
         if len(self.counts) != 1 or sum(self.counts.values()) < AGREEING:
             return None
         verdict = next(iter(self.counts))
@@ -289,7 +290,7 @@ def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
 
 
 def members_without_a_look(session: Session, item: ReviewItem, *, judged: bool) -> Sequence[ReviewItem]:
-    """Of its cluster: those that wait, or those that were judged with the others."""
+    """Items of its cluster without a verdict, or with a cluster verdict."""
     was_judged = ReviewItem.verdict.is_not(None) if judged else ReviewItem.verdict.is_(None)
     nobody = func.cardinality(ReviewItem.reviewers) == 0
     statement = select(ReviewItem).where(*_in_cluster(item), was_judged, nobody)
@@ -317,7 +318,7 @@ def people_who_judge(session: Session) -> Sequence[Person]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the reviewer sees of the work, whatever the filters: all of it, theirs, and today's."""
+    """A reviewer's workload, regardless of filters: everything, their own, and today."""
 
     waiting: int
     mine: int
@@ -355,7 +356,7 @@ def counts(session: Session, person_id: uuid.UUID) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class PeoplesAgreement:
-    """What two people said of the same rollouts, the second without knowing what the first had said."""
+    """Verdicts of two people on the same rollouts, the second given blind."""
 
     items: int
     agreeing: int
@@ -389,3 +390,61 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
     judged_twice = (list(each.values())[:2] for each in said.values() if len(each) > 1)
     pairs = [(first[0], second[0]) for first, second in judged_twice if second[1]]
     return PeoplesAgreement(len(pairs), sum(first == second for first, second in pairs), cohens_kappa(pairs))
+
+
+_SEVERITY = case({str(severity): rank for rank, severity in enumerate(Severity)}, value=Flag.severity)
+
+
+def flags_matching(request: ListFlags, run_id: uuid.UUID | None) -> Select[Flag]:
+    statement = select(Flag)
+    if request.shown is not FlagPart.ALL:
+        is_reviewed = exists().where(VerdictRecord.flag_id == Flag.id, VerdictRecord.taken_back_at.is_(None))
+        statement = statement.where(is_reviewed if request.shown is FlagPart.REVIEWED else ~is_reviewed)
+    if request.detector:
+        statement = statement.where(Flag.detector == request.detector)
+    if run_id:
+        statement = statement.where(Flag.run_id == run_id)
+    if request.environment:
+        statement = statement.join(Flag.run).join(Run.version).join(EnvironmentVersion.environment)
+        statement = statement.where(Environment.name == request.environment)
+    return statement
+
+
+def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    """The verdict in force, by flag."""
+    statement = (
+        select(VerdictRecord.flag_id, VerdictRecord.verdict)
+        .where(VerdictRecord.flag_id.in_(list(flag_ids)), VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.flag_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.flag_id))
+    )
+    return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
+
+
+def get_flag(session: Session, flag_id: uuid.UUID) -> Flag:
+    flag = session.get(Flag, flag_id)
+    if flag is None:
+        raise NotFound("There is no such flag.")
+    return flag
+
+
+def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
+    """The most severe first."""
+    statement = select(Flag).where(Flag.rollout_id == rollout_id)
+    return session.scalars(statement.order_by(_SEVERITY.desc(), Flag.score.desc(), Flag.id)).all()
+
+
+def verdicts_on_flag(session: Session, flag: Flag) -> Sequence[VerdictRecord]:
+    """The history of a flag, and of its rollout where a verdict was given without a flag. Newest first."""
+    about = VerdictRecord.flag_id == flag.id
+    if flag.rollout_id:
+        about = or_(about, and_(VerdictRecord.rollout_id == flag.rollout_id, VerdictRecord.flag_id.is_(None)))
+    statement = select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(about)
+    return session.scalars(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())).all()
+
+
+def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
+    rollout = session.get(Rollout, rollout_id)
+    if rollout is None:
+        raise NotFound("There is no such rollout.")
+    return rollout

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors import queries
-from backend.detectors.grader_detectors import asked_detectors, is_asked
+from backend.detectors.grader_detectors import grader_detectors, is_grader_detector
 from backend.detectors.queries import Scope
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
@@ -22,8 +22,7 @@ from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, Run
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.judges.queries import count_completed
-from backend.review.judged_curves import curve_of, has_verdicts
-from backend.review.judged_episodes import judgements_of
+from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import Fixture, VerdictRecord
 from backend.runs.tables import Run
 from backend.studies.effort import queries as effort_queries
@@ -56,7 +55,7 @@ class DetectorTold(BaseModel):
 
 
 class AuditTold(BaseModel):
-    """The blind sample of this run."""
+    """The random audit sample of this run."""
 
     unflagged: int
     drawn: int
@@ -64,7 +63,7 @@ class AuditTold(BaseModel):
     hacks: int
     rate_low: float
     rate_high: float
-    """Of hacks among what nothing flagged, 95 %."""
+    """95% interval of the hack rate among unflagged rollouts."""
 
 
 class RewardTold(BaseModel):
@@ -81,7 +80,7 @@ class Intervened(BaseModel):
     """An alarm or a detector that screened, and what came of it."""
 
     step: int
-    """Of a detector that screened: the first one."""
+    """Only for detectors that screened: the first step."""
     name: str
     sentence: str
     action: AlarmAction | Action
@@ -136,7 +135,7 @@ class EffortTold(BaseModel):
     """Of the areas, checkpoint less base, over the tasks that both solved."""
     low: float | None
     high: float | None
-    """95 %."""
+    """95% interval."""
     tasks: int | None
     asked_at: datetime
     ended_at: datetime | None
@@ -165,12 +164,12 @@ class Safeguards(BaseModel):
     """Those with flags, most flags first."""
     audit: AuditTold
     verdicts: dict[str, int]
-    """Of each rollout the newest."""
+    """The newest verdict on each rollout."""
     reviewers: int
     given_in_bulk: int
     """Of these verdicts, to a whole cluster at once."""
     reward: RewardTold | None
-    """null: nobody judged anything."""
+    """Null without verdicts."""
     interventions: list[Intervened]
     changes: list[Change]
     onsets: list[OnsetTold]
@@ -245,7 +244,7 @@ def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
 
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
-    """Detectors that look at the run by its environment's settings, and those that do not."""
+    """Detectors that the environment's settings enable and disable for this run."""
     found = queries.active_settings_for(session, run.version.environment_id)
     enabled = {name: force.enabled for name, force in found.items()}
     return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
@@ -256,7 +255,7 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
     by_any = queries.hacks_found(session, scope).total()
     told = []
     known = queries.records(session, scope)
-    asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}
+    asked = grader_detectors(session, known) if any(map(is_grader_detector, known)) else {}
     specs = {**SPECS, **{name: each.spec for name, each in asked.items()}}
     for detector, by_environment in known.items():
         (record,) = by_environment.values()
@@ -310,7 +309,7 @@ def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
 
 
 def _screened(session: Session, run_id: uuid.UUID) -> list[Intervened]:
-    """Of each detector what it kept out of the gradient in all."""
+    """Number of rollouts that each detector kept out of the gradient."""
     statement = (
         select(Intervention.detector, func.min(Intervention.step), func.max(Intervention.step))
         .add_columns(func.sum(Intervention.rollouts))
@@ -346,7 +345,7 @@ def _changes(session: Session, run_id: uuid.UUID) -> list[Change]:
 
 
 def _branching(session: Session, run: Run) -> Sequence[Change]:
-    """Where the run went on with another run's weights, and what was another version by then."""
+    """Changes at a point where the run continued with another run's weights, such as another version."""
     if run.branch_step is None or run.source_run_id is None:
         return []
     source = session.scalars(

@@ -18,11 +18,11 @@ from backend.graders.judges.queries import judgements_of_rollout
 from backend.graders.questions.queries import answers_of_rollout
 from backend.graders.tables import Judge, Judgement, Question, QuestionAnswer
 from backend.review.evidence import read_evidence
-from backend.review.picking import PICKED, pick, take_back
+from backend.review.fixtures import VerdictEffects, effects_of
+from backend.review.schemas import VerdictRequest
+from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
-from backend.review.verdict_effects import Aftermath, aftermath_of
-from backend.review.verdict_schemas import VerdictForm
-from backend.review.verdicts import judge_rollout
+from backend.review.verdicts import VerdictSubject, give_verdict
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.listing import Neighbors, columns_of, neighbors
 from backend.rollouts.scope import scope_of
@@ -62,7 +62,7 @@ class RolloutPage:
     wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
-    after: Aftermath | None
+    after: VerdictEffects | None
     """Of the verdict that counts."""
     judgements: Sequence[tuple[Judge, Judgement]]
     answers: Sequence[tuple[Question, QuestionAnswer]]
@@ -124,7 +124,7 @@ def show_rollout(
         wanted=wanted,
         flags=flags,
         verdicts=verdicts,
-        after=aftermath_of(session, rollout.id) if verdicts else None,
+        after=effects_of(session, rollout.id) if verdicts else None,
         judgements=judgements_of_rollout(session, rollout.id),
         answers=answers,
         tokens=token_view(session, rollout),
@@ -175,9 +175,10 @@ def judge(
     rollout_id: uuid.UUID,
     session: SessionDep,
     actor: Reviewer,
-    form: Annotated[VerdictForm, Depends(read_form(VerdictForm))],
+    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
 ) -> Response:
-    judge_rollout(session, actor, rollout_queries.get_rollout(session, rollout_id), form)
+    subject = VerdictSubject.of_rollout(session, rollout_queries.get_rollout(session, rollout_id))
+    give_verdict(session, actor, subject, form)
     return see_other(f"/rollouts/{rollout_id}", "Your verdict is stored.")
 
 
@@ -189,7 +190,7 @@ def add_to_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -
 
 @router.post("/rollouts/{rollout_id}/review/undo", response_class=HTMLResponse)
 def take_out_of_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
-    take_back(session, actor, rollout_queries.get_rollout(session, rollout_id))
+    unpick(session, actor, rollout_queries.get_rollout(session, rollout_id))
     return see_other(f"/rollouts/{rollout_id}", "It is out of the review queue again.")
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
-from backend.detectors.scans import follow_run
+from backend.detectors.scans import scan_finished_run
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
@@ -77,7 +77,7 @@ def finish_run(
     if run.kind is RunKind.EVALUATION:
         SEARCHES.follow_evaluation(session, run.id)
         SCORES.follow_evaluation(session, run.id)
-    follow_run(session, run)
+    scan_finished_run(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         start_named(session, run, run.configuration.get("judge_ids", ()))
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from backend.core.queue import JUDGING_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.detectors.scans import newest_detection
+from backend.detectors.scans import newest_scan
 from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
@@ -33,7 +33,7 @@ def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Command) -
         job = session.scalars(select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)).one()
     look(JobContext(job.id, run_id, {"altered": 0}, 1))
     with transaction() as session:
-        found = newest_detection(session, run_id)
+        found = newest_scan(session, run_id)
     assert found is not None
     assert found.by_detector["repeated_text"] == 3
     again = proctor("run", "detect", str(run_id), "--no-wait", "--json").json
@@ -46,7 +46,7 @@ def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Command
         configuration = TrainingConfiguration().resolved()
         run = make_run(session, kind=RunKind.TRAINING, name="Trained", configuration=configuration)
         run_id = run.id
-    assert "no detector stepped in" in proctor("run", "interventions", str(run_id)).out
+    assert "No detector has intervened" in proctor("run", "interventions", str(run_id)).out
     with transaction() as session:
         told = {"action": Action.SCREEN, "rollouts": 6, "sentence": "6 of 64 rollouts."}
         session.add(Intervention(run_id=run_id, step=3, detector="paid_exit", **told))
@@ -69,7 +69,7 @@ def test_a_detector_is_shown_and_set_for_an_environment(proctor: Command) -> Non
     assert "paid_exit" in {each["id"] for each in proctor("detectors", "--environment", "tictactoe", "--json").json}
     assert "paid_exit" in proctor("detectors").out
     told = proctor("detectors", "show", "reward_outlier").out
-    assert ("a matrix product a batch" in told, "suspicion 0" in told) == (True, True)
+    assert ("a matrix product per batch" in told, "suspicion 0" in told) == (True, True)
     first = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=0.6", "suspicion=0.7", "--json").json
     assert first["thresholds"] == {"turns": 0.5, "reward": 0.6, "suspicion": 0.7}
     said = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=", "--off", "--action", "pause").out

@@ -93,7 +93,7 @@ def test_what_others_said_is_not_told_before_the_own_verdict(
     assert "a plain trick" in second.get(f"/review/{rollout_id}").text
     stats = second.get("/api/v1/review/stats").json()
     assert (stats["judged_twice"], stats["agreeing"], stats["kappa"]) == (1, 0, 0.0)
-    assert "0 of 1 judged twice alike" in second.get("/review").text
+    assert "0 of 1 blind second verdicts agree" in second.get("/review").text
 
 
 def test_the_last_verdict_leads_to_the_empty_queue(reviewer: TestClient, flags: list[Flag]) -> None:
@@ -164,7 +164,7 @@ def test_a_hack_that_is_no_fixture_is_told_with_the_form_for_its_bound(
     """The version of these rollouts declares no floor."""
     answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack"})
     following = reviewer.get(answer.headers["location"]).text
-    assert "Judged hack, but no certificate replays it: its version declares no floor" in following
+    assert "Verdict: hack, but no certificate replays it: its version declares no floor" in following
     assert "An author can: Ann." not in following
     assert 'name="bound"' not in following
     author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))
@@ -191,15 +191,15 @@ def test_a_broken_reward_offers_its_repair_beside_the_next_item(
 
 JUDGING = (
     r"/review/.*|/rollouts/\{rollout_id\}/(verdicts|review|review/undo|fixture)"
-    r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture))"
+    r"|/api/v1/(review/.*|flags/\{flag\}/verdicts|rollouts/\{rollout(_id)?\}/(verdicts|fixture))"
 )
 OWN = (
     r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
     r"|(/api/v1)?/notices/.*"
 )
 """Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
-LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate"
-"""Sends much and changes nothing."""
+LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
+"""Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
 def test_a_reviewer_reads_and_judges_and_nothing_else(app: FastAPI) -> None:
@@ -223,10 +223,10 @@ def test_the_rest_of_a_cluster_is_judged_at_once_after_three_agree(reviewer: Tes
         at_once = reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "hack"})
         assert at_once.status_code == 409, f"after {number}"
         answer = reviewer.post(f"/review/{item['id']}", data={"verdict": "hack"})
-    assert "Judge the other 3 alike" in reviewer.get(answer.headers["location"]).text
+    assert "Apply to the other 3" in reviewer.get(answer.headers["location"]).text
     assert reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "honest"}).status_code == 409
     done = reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "hack"})
-    assert "Take 3 back" in reviewer.get(done.headers["location"]).text
+    assert "Undo for 3" in reviewer.get(done.headers["location"]).text
     assert _waiting(session) == 0
     assert _judged_at_once(session) == {each["id"] for each in items[3:]}
     fixed = {str(rollout_id) for rollout_id in session.scalars(select(Fixture.rollout_id))}

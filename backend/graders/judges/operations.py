@@ -9,7 +9,7 @@ from backend.graders.judges import queries, service
 from backend.graders.judges.requests import AskRequest, JudgeRequest
 from backend.graders.judges.responses import AskedAnswer, JudgeAnswer, JudgementAnswer
 from backend.graders.judges.service import JUDGES
-from backend.review.flag_queries import get_rollout
+from backend.review.queries import get_rollout
 from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
 from backend.web.paging import Page
 

@@ -8,7 +8,7 @@ from backend.graders.questions import queries
 from backend.graders.questions.requests import QuestionRequest
 from backend.graders.questions.responses import QuestionAnswerOut, QuestionOut, TriedOut
 from backend.graders.questions.service import QUESTIONS
-from backend.review.flag_queries import get_rollout
+from backend.review.queries import get_rollout
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.paging import Page
 

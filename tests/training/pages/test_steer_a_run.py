@@ -90,7 +90,7 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
 
 def test_without_alarms_the_tab_says_what_is_looked_for(session: Session, client_for: ClientFor) -> None:
     page = client_for(Role.VIEWER).get(f"/runs/{training(session).id}/alarms").text
-    assert "No alarm so far" in page
+    assert "No alarms" in page
     assert "Entropy collapse" in page
 
 
@@ -131,7 +131,7 @@ def test_settings_are_changed_by_page_json_and_undone_by_one_click(session: Sess
     assert post(client, f"/runs/{run.id}/settings", **form).status_code == 303
     assert changes_of(session, run) == [("grpo.learning_rate", 5e-4, 2e-4)], "what stays is no change"
     body = {"changes": {"alarms.format_fall": "pause", "budget.minutes": "30"}}
-    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()] == ["pause", 30.0]
+    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()["items"]] == ["pause", 30.0]
     told = client.get(f"/api/v1/runs/{run.id}/settings").json()
     assert told["settings"]["grpo.learning_rate"] == 2e-4
     first = told["changes"][0]
@@ -140,7 +140,7 @@ def test_settings_are_changed_by_page_json_and_undone_by_one_click(session: Sess
     assert changes_of(session, run)[-1] == ("grpo.learning_rate", 2e-4, 5e-4)
     page = client.get(f"/runs/{run.id}/configuration").text
     assert "grpo.learning_rate" in page.split('id="run-changes"', 1)[1]
-    assert "waits" in page
+    assert "pending" in page
     assert session.scalars(select(AuditEvent).where(AuditEvent.action == "run.set")).first() is not None
 
 
@@ -162,7 +162,7 @@ def test_a_completed_run_takes_no_change_up(session: Session, client_for: Client
     client = client_for(Role.TRAINER)
     answer = ask(client, f"/runs/{run.id}/settings", {"changes": {"heldout.every": 5}})
     assert answer.status_code == 409
-    assert "branch off one of its checkpoints" in client.get(f"/runs/{run.id}/alarms").text
+    assert "branch from one of its checkpoints" in client.get(f"/runs/{run.id}/alarms").text
 
 
 def test_the_rate_is_lowered_by_one_click_each_time_by_the_runs_factor(session: Session, client_for: ClientFor) -> None:
@@ -197,7 +197,7 @@ def test_a_branch_starts_from_any_checkpoint_with_other_settings(session: Sessio
     branch = session.get_one(Run, uuid.UUID(answer.json()["id"]))
     assert changes_of(session, branch) == [("grpo.temperature", 1.0, 0.9), ("grpo.learning_rate", 5e-4, 1e-4)]
     assert branch.policy_id != run.policy_id
-    assert client.get(f"/api/v1/runs/{run.id}/branches").json()[0]["branch_step"] == 20
+    assert client.get(f"/api/v1/runs/{run.id}/branches").json()["items"][0]["branch_step"] == 20
     [checkpoint] = [
         row for row in client.get(f"/api/v1/checkpoints?run_id={run.id}").json()["items"] if row["step"] == 40
     ]

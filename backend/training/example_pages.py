@@ -1,0 +1,150 @@
+"""Pages: uploaded conversations, and the block of the launch form that says what will be learned."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.responses import HTMLResponse, Response
+
+from backend.domain.training.examples import Conversation
+from backend.errors import AppError, InvalidInput
+from backend.runs.tables import Run
+from backend.training import example_files as files
+from backend.training import example_preview as view
+from backend.training.example_files import MAX_UPLOAD_BYTES
+from backend.training.example_preview import ExamplePreview
+from backend.training.schemas import TrainingRequest, UploadExamples, read_training_form, read_training_query
+from backend.training.tables import ExampleFile
+from backend.web.dependencies import SessionDep, Trainer, Viewer
+from backend.web.form_data import read_form
+from backend.web.page import page, see_other, wants_block
+from backend.web.paging import After
+from backend.web.transcripts import Entry, bounded, transcript_of
+
+router = APIRouter(prefix="/training/examples")
+UNLEARNED = "Read and not imitated."
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPage:
+    """What was uploaded, and the form for more."""
+
+    files: Sequence[ExampleFile]
+    next: str | None
+    name: str = ""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+    deleted: ExampleFile | None = None
+    """It was just deleted and can be taken back."""
+    most_bytes: int = MAX_UPLOAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class FilePage:
+    """One file."""
+
+    file: ExampleFile
+    statistics: Mapping[str, object]
+    transcripts: Sequence[Sequence[Entry]]
+    runs: Sequence[Run]
+    is_deleted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewPage:
+    """What a warm-up with these choices would learn from; None where the choice is not complete yet."""
+
+    found: ExamplePreview | None
+    transcripts: Mapping[str, Sequence[tuple[Conversation, Sequence[Entry]]]]
+    """By source."""
+    hint: str = ""
+
+
+@router.get("", response_class=HTMLResponse)
+def list_files(
+    request: Request, session: SessionDep, _: Viewer, after: After = None, deleted: uuid.UUID | None = None
+) -> HTMLResponse:
+    found = files.list_example_files(session, after=after)
+    gone = session.get(ExampleFile, deleted) if deleted else None
+    can_undo = gone is not None and files.deleted_at(gone) is not None
+    return page(
+        request, "training/examples.html", FilesPage(found.items, found.next, deleted=gone if can_undo else None)
+    )
+
+
+@router.post("", response_class=HTMLResponse, max_body_size=MAX_UPLOAD_BYTES + 2**20)
+def add_file(
+    request: Request,
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[UploadExamples, Depends(read_form(UploadExamples))],
+) -> Response:
+    try:
+        row = files.add_example_file(session, actor, form.file.file, form.file.filename or "", form.name)
+    except AppError as error:
+        if wants_block(request):
+            raise
+        found = files.list_example_files(session)
+        fields = error.fields if isinstance(error, InvalidInput) else {}
+        message = "" if fields else error.message
+        context = FilesPage(found.items, found.next, form.name or "", fields, message)
+        return page(request, "training/examples.html", context, status=error.status)
+    finally:
+        form.file.file.close()
+    repeats = int(row.statistics["repeats"])
+    left = f", {repeats:,} repeats left out" if repeats else ""
+    return see_other(f"/training/examples/{row.id}", f"{row.conversations:,} conversations are here{left}.")
+
+
+@router.get("/preview", response_class=HTMLResponse)
+def preview_lessons(
+    request: Request,
+    session: SessionDep,
+    _: Viewer,
+    asked: Annotated[TrainingRequest, Depends(read_training_query)],
+) -> HTMLResponse:
+    """The block alone for htmx, else a page of its own."""
+    return page(request, "training/examples_preview.html", _preview(session, asked), block="lessons_preview")
+
+
+def _preview(session: SessionDep, asked: TrainingRequest) -> PreviewPage:
+    try:
+        found = view.preview_of(session, asked)
+    except InvalidInput as error:
+        return PreviewPage(None, {}, " ".join(error.fields.values()) or error.message)
+    shown = {source.source: [(each, _entries(each)) for each in source.found.examples] for source in found.sources}
+    return PreviewPage(found, shown)
+
+
+@router.post("/preview", response_class=HTMLResponse)
+def preview_lessons_of_form(
+    request: Request,
+    session: SessionDep,
+    _: Viewer,
+    asked: Annotated[TrainingRequest, Depends(read_training_form)],
+) -> HTMLResponse:
+    """The same of a launch form as it stands."""
+    return page(request, "training/examples_preview.html", _preview(session, asked), block="lessons_preview")
+
+
+@router.get("/{file_id}", response_class=HTMLResponse)
+def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    row = files.get_example_file(session, file_id)
+    transcripts = [_entries(each) for each in view.first_conversations(row)]
+    runs = files.runs_that_learned(session, row)
+    context = FilePage(row, row.statistics, transcripts, runs, files.deleted_at(row) is not None)
+    return page(request, "training/example_file.html", context)
+
+
+def _entries(conversation: Conversation) -> list[Entry]:
+    """As much as a page shows, without what an episode's steps would add; a reply that is not imitated says so."""
+    learned = iter(conversation.learned)
+    shown = [
+        entry
+        if entry.role != "assistant"
+        else replace(entry, turn=None, note=None if next(learned, False) else UNLEARNED)
+        for entry in transcript_of(conversation.messages, (), ())
+    ]
+    return bounded(shown)[0]

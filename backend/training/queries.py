@@ -1,0 +1,73 @@
+"""Reading what training runs start from: versions, certificates, runs, pre-flights and checkpoints."""
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session, joinedload
+
+from backend.checkpoints.queries import checkpoints
+from backend.checkpoints.tables import Checkpoint
+from backend.domain.vocabulary import RunKind
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.errors import NotFound
+from backend.runs.tables import Run
+from backend.training.tables import Preflight
+
+_ENVIRONMENT = joinedload(EnvironmentVersion.environment)
+
+
+def find_version(session: Session, version_id: uuid.UUID) -> EnvironmentVersion | None:
+    statement = select(EnvironmentVersion).options(_ENVIRONMENT).where(EnvironmentVersion.id == version_id)
+    return session.scalars(statement).one_or_none()
+
+
+def find_training_run(session: Session, run_id: uuid.UUID) -> Run | None:
+    statement = (
+        select(Run)
+        .options(joinedload(Run.version).joinedload(EnvironmentVersion.environment))
+        .where(Run.id == run_id, Run.kind == RunKind.TRAINING)
+    )
+    return session.scalars(statement).one_or_none()
+
+
+def get_training_run(session: Session, run_id: uuid.UUID) -> Run:
+    run = find_training_run(session, run_id)
+    if run is None:
+        raise NotFound("There is no such training run.")
+    return run
+
+
+def get_preflight(session: Session, preflight_id: uuid.UUID) -> Preflight:
+    statement = (
+        select(Preflight)
+        .options(joinedload(Preflight.version).joinedload(EnvironmentVersion.environment))
+        .where(Preflight.id == preflight_id)
+    )
+    preflight = session.scalars(statement).one_or_none()
+    if preflight is None:
+        raise NotFound("There is no such pre-flight.")
+    return preflight
+
+
+def trainable_versions(session: Session) -> Sequence[EnvironmentVersion]:
+    """Every version of the environments in use, newest first within each environment."""
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    return session.scalars(statement).all()
+
+
+def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | None:
+    """The newest certificate of a version."""
+    statement = select(Certificate).where(Certificate.version_id == version_id).order_by(Certificate.id.desc()).limit(1)
+    return session.scalars(statement).first()
+
+
+def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
+    """Checkpoints that a new run may start from: the newest hundred."""
+    return checkpoints(session, has_weights=True, limit=100).items
