@@ -37,14 +37,8 @@ from backend.environments import (
 )
 from backend.environments import operations as environments_operations
 from backend.environments import pages as environments_pages
-from backend.graders.judges import operations as judge_operations
-from backend.graders.judges import pages as judge_pages
-from backend.graders.judges import run_operations as judge_run_operations
-from backend.graders.judges import run_pages as judge_run_pages
-from backend.graders.questions import operations as question_operations
-from backend.graders.questions import pages as question_pages
-from backend.graders.questions import run_operations as question_run_operations
-from backend.graders.questions import run_pages as question_run_pages
+from backend.graders import operations as graders_operations
+from backend.graders import pages as graders_pages
 from backend.notifications import operations as notifications_operations
 from backend.notifications import pages as notifications_pages
 from backend.operations.declaration import operations_of
@@ -103,8 +97,7 @@ PAGES = (
     overview_pages,
     worker_pages,
     review_pages,
-    judge_pages,
-    question_pages,
+    graders_pages,
     consequence_pages,
     detectors_pages,
     report_pages,
@@ -126,8 +119,6 @@ PAGES = (
     runs_pages,
     tab_pages,
     table_pages,
-    judge_run_pages,
-    question_run_pages,
     rollouts_pages,
     compare_pages,
     leaderboard_pages,
@@ -146,8 +137,6 @@ PAGES = (
 JSON = (
     verdict_operations,
     review_operations,
-    judge_operations,
-    question_operations,
     consequence_operations,
     detectors_operations,
     report_operations,
@@ -161,8 +150,6 @@ JSON = (
     network_operations,
     runs_operations,
     policies_operations,
-    judge_run_operations,
-    question_run_operations,
     scan_operations,
     results_operations,
     rollouts_operations,
@@ -178,7 +165,7 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-OPERATIONS = (team_operations,)
+OPERATIONS = (team_operations, graders_operations)
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

@@ -13,11 +13,12 @@ from sqlalchemy.orm import Session
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id, stable_id
 from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus, Split
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.graders.tables import Judge
+from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Task
 from backend.runs.tables import Run
@@ -48,7 +49,7 @@ def make_surroundings(tasks: int) -> tuple[uuid.UUID, uuid.UUID, uuid.UUID]:
             content_hash=content_hash(files),
             manifest=_manifest().model_dump(mode="json"),
         )
-        judge = Judge(name="strict", policy_id=policy.id, configuration={})
+        judge = Grader(name="strict", kind=GraderKind.JUDGE, policy_id=policy.id, settings={})
         session.add_all([version, judge])
         session.flush()
         session.add_all(
@@ -76,7 +77,7 @@ def _manifest() -> Manifest:
 
 
 def make_run(name: str, version_id: uuid.UUID, policy_id: uuid.UUID, judge_id: uuid.UUID, rollouts: int) -> uuid.UUID:
-    """A finished evaluation with flags, verdicts and judgements."""
+    """A finished evaluation with flags, verdicts and grades."""
     run = Run(
         kind=RunKind.EVALUATION,
         status=RunStatus.COMPLETED,
@@ -163,11 +164,14 @@ def _judge(session: Session, dice: random.Random, run_id: uuid.UUID, judge_id: u
     verdicts = ((new_id(), run_id, id, dice.choice(["hack", "honest"]), "") for id, _ in flagged if dice.random() < 0.1)
     _copy(session, "verdicts (id, run_id, rollout_id, verdict, comment)", verdicts)
     said = json.dumps([{"score": 0.5, "reason": "The answer follows the rules of the game and says why."}] * 2)
-    judgements = ((new_id(), judge_id, run_id, id, "completed", round(dice.random(), 2), said, 300, 40) for id in ids)
+    grades = (
+        (new_id(), judge_id, run_id, id, "completed", round(dice.random(), 2), said, "", "[]", 0, 300, 40) for id in ids
+    )
     _copy(
         session,
-        "judgements (id, judge_id, run_id, rollout_id, status, score, verdicts, tokens_in, tokens_out)",
-        judgements,
+        "grades (id, grader_id, run_id, rollout_id, status, score, verdicts, reason, citations, dropped, tokens_in, "
+        "tokens_out)",
+        grades,
     )
 
 

@@ -16,14 +16,13 @@ from backend.cli import (
     environments,
     exchange,
     exports,
+    graders,
     importing,
-    judges,
     lessons,
     network,
     notifications,
     onset,
     policies,
-    questions,
     rescoring,
     results,
     review,
@@ -79,8 +78,6 @@ environments.app.command("history")(rescoring.history)
 app.add_typer(review.app, name="review")
 consequences.register(review.app, runs.app, environments.app)
 app.add_typer(detectors.app, name="detectors")
-app.add_typer(judges.app, name="judge")
-app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
@@ -98,12 +95,14 @@ def _tell_version(wanted: bool) -> None:
 
 
 GROUPS = {
+    "grader": group("Graders: create, try, estimate their cost, start them on a run."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 derived.add_commands(app, GROUPS, derived.shipped_document())
+graders.add_old_groups(app, derived.shipped_document())
 
 
 @app.callback()

@@ -13,9 +13,10 @@ from backend.detectors.grader_detectors import detector_of
 from backend.detectors.queries import JUDGED_PHASES, RIGHT, Scope, newest_looks
 from backend.detectors.tables import Flag
 from backend.domain.detectors.track_record import Audit
+from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import RolloutStatus, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.graders.tables import Asking, Question
+from backend.graders.tables import Grader, GraderRun
 from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -38,13 +39,15 @@ def around(session: Session, scope: Scope) -> dict[str, dict[str, Around]]:
     by it."""
     runs: defaultdict[tuple[str, str], set[uuid.UUID]] = defaultdict(set)
     statement = (
-        select(Question.kind, Question.name, Asking.run_id, Environment.name)
-        .join(Asking.question)
-        .join(Run, Run.id == Asking.run_id)
+        select(Grader.kind, Grader.name, GraderRun.run_id, Environment.name)
+        .join(GraderRun.grader)
+        .join(Run, Run.id == GraderRun.run_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
         .join(Environment, Environment.id == EnvironmentVersion.environment_id)
     )
-    for kind, name, run_id, environment in session.execute(scope.of(statement, Asking.run_id)):
+    for kind, name, run_id, environment in session.execute(
+        scope.of(statement.where(Grader.kind != GraderKind.JUDGE), GraderRun.run_id)
+    ):
         runs[detector_of(kind, name), environment].add(run_id)
     ids = set().union(*runs.values())
     if not ids:

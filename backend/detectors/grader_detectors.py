@@ -13,21 +13,21 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.domain.detectors.spec import Face, Subject
-from backend.domain.graders.questions import DETECTOR_PREFIX, QuestionConfiguration, QuestionKind
-from backend.graders.questions.flagging import SOURCES
-from backend.graders.tables import Question
+from backend.domain.graders.settings import DETECTOR_PREFIX, GraderKind, QuestionSettings
+from backend.graders.flags import SOURCES
+from backend.graders.tables import Grader
 
 MAX_TITLE = 90
 """Characters of a question that name it; a page has the rest."""
 _DELETED = " (deleted "
-_TITLES = {QuestionKind.MONITOR: "Reasoning monitor", QuestionKind.CONTRAST: "Contrastive judge"}
+_TITLES = {GraderKind.MONITOR: "Reasoning monitor", GraderKind.CONTRAST: "Contrastive judge"}
 _SENTENCES = {
-    QuestionKind.MONITOR: "What the policy thought states that it means to exploit the task.",
-    QuestionKind.CONTRAST: "Rollouts that earned much do something that is not doing the task.",
+    GraderKind.MONITOR: "What the policy thought states that it means to exploit the task.",
+    GraderKind.CONTRAST: "Rollouts that earned much do something that is not doing the task.",
 }
 _FORMULAS = {
-    QuestionKind.MONITOR: "a policy's suspicion about the thoughts",
-    QuestionKind.CONTRAST: "a policy's suspicion about a pattern that rollouts of one task that earned much share",
+    GraderKind.MONITOR: "a policy's suspicion about the thoughts",
+    GraderKind.CONTRAST: "a policy's suspicion about a pattern that rollouts of one task that earned much share",
 }
 
 
@@ -52,10 +52,12 @@ class Asked:
 
 
 def is_asked(detector: str) -> bool:
-    return detector.startswith(DETECTOR_PREFIX) or detector in {QuestionKind.MONITOR, QuestionKind.CONTRAST}
+    return detector.startswith(DETECTOR_PREFIX) or detector in {
+        kind.detector("") for kind in (GraderKind.MONITOR, GraderKind.CONTRAST)
+    }
 
 
-def detector_of(kind: QuestionKind, name: str) -> str:
+def detector_of(kind: GraderKind, name: str) -> str:
     """Under which id the flags of a question stand, and stay when it is deleted."""
     return kind.detector(named(name))
 
@@ -67,17 +69,22 @@ def named(name: str) -> str:
 
 def asked_detectors(session: Session, flagged: Container[str] = ()) -> dict[str, Asked]:
     """By id: everything that is there to raise flags, and what raised some though it is gone or never meant to."""
-    statement = select(Question).options(joinedload(Question.policy)).order_by(Question.created_at.desc(), Question.id)
-    together: defaultdict[str, list[tuple[Question, QuestionConfiguration]]] = defaultdict(list)
+    statement = (
+        select(Grader)
+        .options(joinedload(Grader.policy))
+        .where(Grader.kind != GraderKind.JUDGE)
+        .order_by(Grader.created_at.desc(), Grader.id)
+    )
+    together: defaultdict[str, list[tuple[Grader, QuestionSettings]]] = defaultdict(list)
     for question in session.scalars(statement):
-        configuration = QuestionConfiguration.model_validate(question.configuration)
+        configuration = QuestionSettings.model_validate(question.settings)
         detector = detector_of(question.kind, question.name)
         if detector in flagged or (question.deleted_at is None and _flags(configuration)):
             together[detector].append((question, configuration))
     return {detector: _asked(detector, found) for detector, found in sorted(together.items())}
 
 
-def _asked(detector: str, found: Sequence[tuple[Question, QuestionConfiguration]]) -> Asked:
+def _asked(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> Asked:
     """Those that are still there come first, and the first names it."""
     found = sorted(found, key=lambda each: each[0].deleted_at is not None)
     questions = [
@@ -93,10 +100,10 @@ def _asked(detector: str, found: Sequence[tuple[Question, QuestionConfiguration]
     return Asked(_face(detector, [configuration for _, configuration in found]), questions)
 
 
-def _face(detector: str, asked: Sequence[QuestionConfiguration]) -> Face:
+def _face(detector: str, asked: Sequence[QuestionSettings]) -> Face:
     kind = asked[0].kind
-    is_own = kind is QuestionKind.QUESTION
-    about = "group of rollouts" if kind is QuestionKind.CONTRAST else "rollout"
+    is_own = kind is GraderKind.QUESTION
+    about = "group of rollouts" if kind is GraderKind.CONTRAST else "rollout"
     formula = "the answer" if is_own else _FORMULAS[kind]
     return Face(
         id=detector,
@@ -110,8 +117,8 @@ def _face(detector: str, asked: Sequence[QuestionConfiguration]) -> Face:
     )
 
 
-def _flags(asked: QuestionConfiguration) -> str:
-    if asked.kind is QuestionKind.QUESTION:
+def _flags(asked: QuestionSettings) -> str:
+    if asked.kind is GraderKind.QUESTION:
         return " or ".join(asked.flags)
     return f"from {asked.flags_from:g}"
 

@@ -10,17 +10,17 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import (
+from backend.domain.graders.settings import (
     DETECTOR_PREFIX,
     QUESTION_PREFIX,
     AnswerType,
-    QuestionConfiguration,
-    QuestionKind,
+    GraderKind,
+    QuestionSettings,
 )
 from backend.domain.rollouts.filter_tree import Field, FieldKind
 from backend.domain.training.mix import MixPart
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
-from backend.graders.tables import Judge, Question
+from backend.graders.tables import Grader
 from backend.rollouts.tables import Rollout
 from backend.rollouts.text_search import indexed_to
 from backend.runs.tables import Run
@@ -108,8 +108,8 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()),
             _judges(for_learning=for_learning).scalar_subquery(),
             indexed_to(run),
-            select(func.jsonb_object_agg(Question.name, func.jsonb_build_array(Question.id, Question.configuration)))
-            .where(Question.deleted_at.is_(None), Question.kind == QuestionKind.QUESTION)
+            select(func.jsonb_object_agg(Grader.name, func.jsonb_build_array(Grader.id, Grader.settings)))
+            .where(Grader.deleted_at.is_(None), Grader.kind == GraderKind.QUESTION)
             .scalar_subquery(),
         )
     ).one()
@@ -118,7 +118,7 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
     unseen: frozenset[str] = frozenset()
     if for_learning:
         readers = {name for name, asked in questions.items() if asked.sees_reasoning}
-        unseen = frozenset({str(QuestionKind.MONITOR), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
+        unseen = frozenset({GraderKind.MONITOR.detector(""), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
         questions = {name: asked for name, asked in questions.items() if name not in readers}
     detectors = tuple(name for name in sorted(found[1]) if name not in unseen)
     named = [*_fields(run, sorted(found[0]), detectors, judges), *_answers(questions)]
@@ -128,14 +128,15 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
 
 def _judges(*, for_learning: bool) -> Any:
     """Ids by name in one object."""
-    found = select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None))
+    found = select(func.jsonb_object_agg(Grader.name, Grader.id))
+    found = found.where(Grader.deleted_at.is_(None), Grader.kind == GraderKind.JUDGE)
     if not for_learning:
         return found
-    return found.where(~func.coalesce(Judge.configuration["shows_reasoning"].as_boolean(), False))
+    return found.where(~func.coalesce(Grader.settings["shows_reasoning"].as_boolean(), False))
 
 
 def _asked(id: str, configuration: Mapping[str, Any]) -> AskedField:
-    known = QuestionConfiguration.model_validate(configuration)
+    known = QuestionSettings.model_validate(configuration)
     return AskedField(uuid.UUID(id), known.choices, known.answers is AnswerType.FIVE, known.sees_reasoning)
 
 

@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, Double, Subquery, Text, and_, case, cast, 
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import QUESTION_PREFIX
+from backend.domain.graders.settings import QUESTION_PREFIX
 from backend.domain.rollouts.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or, leaves_of
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.graders.tables import Judgement, QuestionAnswer
+from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filter_fields import FilterScope, is_reserved
 from backend.rollouts.tables import Group, Rollout, Task
@@ -118,7 +118,7 @@ def _has(field: Field, scope: FilterScope) -> Condition:
         case name if name.startswith("judge."):
             return _scored(scope, name, lambda score: score.is_not(None))
         case name if name.startswith(QUESTION_PREFIX):
-            return _answered(scope, name, QuestionAnswer.answer.is_not(None))
+            return _answered(scope, name, Grade.answer.is_not(None))
         case name:
             return number_of(name, scope).is_not(None)
 
@@ -159,9 +159,9 @@ def _test(field: Field, operator: str, values: tuple[Any, ...], scope: FilterSco
         case name if name.startswith("judge."):
             return _scored(scope, name, lambda score: _number(score, operator, values, hair=HAIR))
         case name if name.startswith(QUESTION_PREFIX) and field.kind is FieldKind.NUMBER:
-            return _answered(scope, name, _number(cast(QuestionAnswer.value, Double), operator, values, hair=0))
+            return _answered(scope, name, _number(cast(Grade.score, Double), operator, values, hair=0))
         case name if name.startswith(QUESTION_PREFIX):
-            return _answered(scope, name, _word(QuestionAnswer.answer, operator, values))
+            return _answered(scope, name, _word(Grade.answer, operator, values))
         case name:
             hair = 0 if name in _WHOLE else HAIR
             return _number(number_of(name, scope), operator, values, hair=hair)
@@ -232,19 +232,19 @@ def _of_task(scope: FilterScope, condition: Condition) -> Condition:
 def _scored(scope: FilterScope, name: str, condition: Callable[[ColumnElement[float]], Condition]) -> Condition:
     judge_id = scope.judges[name.removeprefix("judge.")]
     found = exists().where(
-        Judgement.run_id == scope.run.id,
-        Judgement.judge_id == judge_id,
-        Judgement.rollout_id == Rollout.id,
-        condition(cast(Judgement.score, Double)),
+        Grade.run_id == scope.run.id,
+        Grade.grader_id == judge_id,
+        Grade.rollout_id == Rollout.id,
+        condition(cast(Grade.score, Double)),
     )
     return found.correlate(Rollout)
 
 
 def _answered(scope: FilterScope, name: str, condition: Condition) -> Condition:
     found = exists().where(
-        QuestionAnswer.run_id == scope.run.id,
-        QuestionAnswer.question_id == scope.questions[name.removeprefix(QUESTION_PREFIX)].id,
-        QuestionAnswer.rollout_id == Rollout.id,
+        Grade.run_id == scope.run.id,
+        Grade.grader_id == scope.questions[name.removeprefix(QUESTION_PREFIX)].id,
+        Grade.rollout_id == Rollout.id,
         condition,
     )
     return found.correlate(Rollout)

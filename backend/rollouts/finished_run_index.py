@@ -18,10 +18,10 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import QUESTION_PREFIX
+from backend.domain.graders.settings import QUESTION_PREFIX
 from backend.domain.rollouts.filter_tree import Node, leaves_of
 from backend.domain.vocabulary import RunKind
-from backend.graders.tables import Judgement, QuestionAnswer
+from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filter_fields import FilterScope, is_said_later
 from backend.rollouts.filter_sql import condition_of
@@ -151,12 +151,12 @@ class Standing:
             return [select(value).where(of_run) for value in said]
         if name.startswith("judge."):
             judge_id = self._scope.judges[name.removeprefix("judge.")]
-            own = (Judgement.run_id == run_id, Judgement.judge_id == judge_id)
-            return [select(value).where(*own) for value in (func.count(), func.sum(Judgement.score))]
+            own = (Grade.run_id == run_id, Grade.grader_id == judge_id)
+            return [select(value).where(*own) for value in (func.count(), func.sum(Grade.score))]
         if name.startswith(QUESTION_PREFIX):
             question_id = self._scope.questions[name.removeprefix(QUESTION_PREFIX)].id
-            own = (QuestionAnswer.run_id == run_id, QuestionAnswer.question_id == question_id)
-            marks = (func.count(QuestionAnswer.answer), _newest(QuestionAnswer.id), func.sum(QuestionAnswer.value))
+            own = (Grade.run_id == run_id, Grade.grader_id == question_id)
+            marks = (func.count(Grade.answer), _newest(Grade.id), func.sum(Grade.score))
             return [select(value).where(*own) for value in marks]
         raise ValueError(f"{name} is said later, and nothing marks that it was")
 

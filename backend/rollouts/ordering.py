@@ -7,10 +7,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Double, Select, Text, and_, case, cast, func, literal, or_, select
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import QUESTION_PREFIX
+from backend.domain.graders.settings import QUESTION_PREFIX
 from backend.domain.rollouts.filter_tree import FieldKind
 from backend.errors import InvalidInput
-from backend.graders.tables import Judgement, QuestionAnswer
+from backend.graders.tables import Grade
 from backend.rollouts.filter_fields import FilterScope
 from backend.rollouts.filter_sql import WORDS, newest_verdicts, number_of
 from backend.rollouts.tables import Group, Rollout, Task
@@ -100,18 +100,16 @@ def _value(scope: FilterScope, name: str) -> tuple[ColumnElement[Any], tuple[Any
             return WORDS[name], ()
         case _ if name.startswith("judge."):
             judge_id = scope.judges[name.removeprefix("judge.")]
-            same = and_(
-                Judgement.run_id == scope.run.id, Judgement.judge_id == judge_id, Judgement.rollout_id == Rollout.id
-            )
-            return cast(Judgement.score, Double), ((Judgement, same),)
+            same = and_(Grade.run_id == scope.run.id, Grade.grader_id == judge_id, Grade.rollout_id == Rollout.id)
+            return cast(Grade.score, Double), ((Grade, same),)
         case _ if name.startswith(QUESTION_PREFIX):
             asked = scope.questions[name.removeprefix(QUESTION_PREFIX)]
             same = and_(
-                QuestionAnswer.run_id == scope.run.id,
-                QuestionAnswer.question_id == asked.id,
-                QuestionAnswer.rollout_id == Rollout.id,
+                Grade.run_id == scope.run.id,
+                Grade.grader_id == asked.id,
+                Grade.rollout_id == Rollout.id,
             )
-            value: Any = cast(QuestionAnswer.value, Double) if asked.is_number else QuestionAnswer.answer
-            return value, ((QuestionAnswer, same),)
+            value: Any = cast(Grade.score, Double) if asked.is_number else Grade.answer
+            return value, ((Grade, same),)
         case _:
             return number_of(name, scope), ()

@@ -11,13 +11,13 @@ from sqlalchemy.orm import Session, contains_eager, joinedload, undefer
 
 from backend.detectors.tables import Flag
 from backend.domain.environments.manifest import Manifest
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.settings import GraderKind
 from backend.domain.rollouts.filter_tree import FilterError, Node, leaves_of
 from backend.domain.rollouts.filters import parse
 from backend.domain.vocabulary import Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
-from backend.graders.tables import Judge, Judgement, Question, QuestionAnswer
+from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.counts import Matching, keep, kept, key_of
 from backend.rollouts.filter_fields import FilterScope, scope_of
@@ -227,12 +227,10 @@ def _said_of() -> Iterator[ColumnElement[Any]]:
     verdict = select(VerdictRecord.verdict).where(VerdictRecord.rollout_id == Rollout.id)
     verdict = verdict.where(VerdictRecord.taken_back_at.is_(None))
     yield verdict.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1).scalar_subquery()
-    scores = select(func.jsonb_object_agg(Judge.name, Judgement.score)).select_from(Judgement)
-    yield scores.join(Judge, Judge.id == Judgement.judge_id).where(Judgement.rollout_id == Rollout.id).scalar_subquery()
-    answers = select(func.jsonb_object_agg(Question.name, QuestionAnswer.answer)).select_from(QuestionAnswer)
-    of_questions = answers.join(Question, Question.id == QuestionAnswer.question_id)
-    own = (QuestionAnswer.rollout_id == Rollout.id, Question.kind == QuestionKind.QUESTION)
-    yield of_questions.where(*own).scalar_subquery()
+    for value, kind in ((Grade.score, GraderKind.JUDGE), (Grade.answer, GraderKind.QUESTION)):
+        grades = select(func.jsonb_object_agg(Grader.name, value)).select_from(Grade)
+        own = (Grade.rollout_id == Rollout.id, Grader.kind == kind)
+        yield grades.join(Grader, Grader.id == Grade.grader_id).where(*own).scalar_subquery()
 
 
 def count(session: Session, run: Run, expression: str = "", scope: FilterScope | None = None) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from backend.domain.graders.questions import QUESTION_PREFIX
+from backend.domain.graders.settings import QUESTION_PREFIX
 from backend.domain.vocabulary import RunKind
 from backend.rollouts.filter_fields import FilterScope, is_reserved
 from backend.rollouts.queries import Listed

@@ -13,7 +13,7 @@ from backend.core.tables import Job
 from backend.domain.graders.judges import JudgeConfiguration
 from backend.domain.graders.judging_record import JudgingRecord
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import JudgementStatus, PolicyKind
+from backend.domain.vocabulary import GradeStatus, PolicyKind
 from backend.graders.judges.queries import record_of
 from backend.graders.judges.service import start_judging
 from backend.graders.tables import Judge, Judgement
@@ -51,7 +51,7 @@ def make_judged_run(session: Session, answers: list[str | None], **fields: Any) 
 
 
 def make_judgement(session: Session, judge: Judge, rollout: Any, score: float | None, **fields: Any) -> Judgement:
-    status = JudgementStatus.FAILED if score is None else JudgementStatus.COMPLETED
+    status = GradeStatus.FAILED if score is None else GradeStatus.COMPLETED
     values = {"verdicts": [{"score": score, "reason": "Because.", "asked": 1}], "tokens_in": 100, **fields}
     judgement = Judgement(
         id=new_id(),

@@ -10,7 +10,7 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.notifications.notices import NoticeKind
-from backend.domain.vocabulary import JudgementStatus, RunStatus
+from backend.domain.vocabulary import GradeStatus, RunStatus
 from backend.graders.judges.service import stop_judging
 from backend.graders.tables import Judge
 from backend.notifications.tables import Notice
@@ -56,7 +56,7 @@ def test_failed_judgements_are_asked_for_again(start: Start) -> None:
     with serving(FakeJudge(talkative)) as fake:
         judging = start(fake.url, [GOOD, BAD])
         carry_out(judging)
-        assert {each.status for each in judgements(judging)} == {JudgementStatus.FAILED}
+        assert {each.status for each in judgements(judging)} == {GradeStatus.FAILED}
         assert {each.score for each in judgements(judging)} == {None}
         fake.mind = FakeJudge().mind
         again(judging)

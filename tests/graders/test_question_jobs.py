@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.domain.vocabulary import JudgementStatus, RunStatus
+from backend.domain.vocabulary import GradeStatus, RunStatus
 from backend.graders.questions.queries import get_asked
 from backend.graders.questions.service import find_asking, stop_asking, try_question
 from backend.graders.tables import Asking, Question, QuestionAnswer
@@ -115,7 +115,7 @@ def test_asking_again_doubles_nothing_and_asks_for_what_failed() -> None:
     with serving(FakeJudge(talkative)) as fake:
         asking_id = started(fake.url, [GAVE_UP, STAYED])
         carry_out(asking_id)
-        assert {each.status for each in answers(asking_id)} == {JudgementStatus.FAILED}
+        assert {each.status for each in answers(asking_id)} == {GradeStatus.FAILED}
         assert "depends" in (answers(asking_id)[0].raw or "")
         fake.mind = sober
         again(asking_id)

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from backend.domain.rollouts.filter_tokens import field_name, quoted
 from backend.domain.rollouts.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or
 from backend.domain.rollouts.filters import parse
-from backend.domain.vocabulary import JudgementStatus, Phase, Verdict
+from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Judge, Judgement
 from backend.review.tables import VerdictRecord
 from backend.rollouts import counts
@@ -140,7 +140,7 @@ def _judge(session: Session, run: Run, judge: Judge, dice: random.Random, made: 
     score = dice.choice([None, 0.0, 0.3, 1.0])
     made.values["judge.strict one"] = score
     if score is not None or dice.random() < 0.5:
-        status = JudgementStatus.FAILED if score is None else JudgementStatus.COMPLETED
+        status = GradeStatus.FAILED if score is None else GradeStatus.COMPLETED
         keys = {"judge_id": judge.id, "run_id": run.id, "rollout_id": made.rollout.id}
         session.add(Judgement(**keys, status=status, score=score))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.domain.vocabulary import JudgementStatus, Verdict
+from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.graders.tables import Judge, Judgement
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filter_fields import scope_of
@@ -96,7 +96,7 @@ def test_another_score_of_a_judge_changes_its_order(session: Session, run: Run, 
     session.flush()
     scores = [
         Judgement(
-            judge_id=judge.id, run_id=run.id, rollout_id=row.id, status=JudgementStatus.COMPLETED, score=row.member / 10
+            judge_id=judge.id, run_id=run.id, rollout_id=row.id, status=GradeStatus.COMPLETED, score=row.member / 10
         )
         for row in made
     ]

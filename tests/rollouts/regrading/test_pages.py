@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from backend.core.tables import Job
 from backend.domain.ids import new_id
 from backend.domain.rollouts.regrading import copy_id
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import GradeStatus, RolloutStatus, RunKind, RunStatus
 from backend.graders.tables import Judge, Judgement
 from backend.rollouts.filter_fields import scope_of
 from backend.rollouts.tables import Rollout
@@ -59,7 +59,7 @@ def reader(session: Session, source: Run) -> Judge:
     session.flush()
     first = _rollouts(session, source)[0]
     given = {"judge_id": judge.id, "run_id": source.id, "rollout_id": first.id}
-    session.add(Judgement(id=new_id(), score=0.5, status=JudgementStatus.COMPLETED, **given))
+    session.add(Judgement(id=new_id(), score=0.5, status=GradeStatus.COMPLETED, **given))
     session.flush()
     return judge
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, update
 
 from backend.core.session import transaction
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import ErrorKind, JudgementStatus, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import ErrorKind, GradeStatus, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.graders.tables import Judge, Judgement
@@ -45,7 +45,7 @@ def judged(source_id: uuid.UUID) -> uuid.UUID:
         session.add(judge)
         session.flush()
         for rollout, score in zip(stored[:2], [0.25, None], strict=True):
-            status = JudgementStatus.COMPLETED if score is not None else JudgementStatus.FAILED
+            status = GradeStatus.COMPLETED if score is not None else GradeStatus.FAILED
             found = {"judge_id": judge.id, "run_id": source_id, "rollout_id": rollout.id}
             session.add(Judgement(id=new_id(), score=score, status=status, **found))
         return judge.id
