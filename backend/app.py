@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 from starlette.types import ASGIApp
 
-from backend.checkpoints import export_operations, export_pages
 from backend.checkpoints import operations as checkpoints_operations
 from backend.checkpoints import pages as checkpoints_pages
 from backend.core.events import Hub
@@ -123,7 +122,6 @@ PAGES = (
     compare_pages,
     leaderboard_pages,
     filter_help_pages,
-    export_pages,
     steering_pages,
     example_pages,
     launch_pages,
@@ -153,7 +151,6 @@ JSON = (
     scan_operations,
     results_operations,
     rollouts_operations,
-    export_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -165,7 +162,11 @@ JSON = (
     regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
-OPERATIONS = (team_operations, graders_operations)
+OPERATIONS = (
+    checkpoints_operations,
+    team_operations,
+    graders_operations,
+)
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]
 

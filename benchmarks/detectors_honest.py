@@ -10,12 +10,12 @@ from rich.console import Console
 from sqlalchemy import select
 
 from backend.core.session import forget_engine, transaction
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.vocabulary import RunKind, Severity
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from workers.detectors.base import FlagDraft
-from workers.detectors.watch import Watch
-from workers.storage.detector_inputs import Judged, examinations_of, judged_run, stored_steps
+from workers.detectors.scanner import RunScanner
+from workers.storage.detector_inputs import DetectorInput, heldout_results_of, load_detector_input, stored_steps
 
 MOST = 0.02
 """Share of rollouts that may be flagged. About the run nothing graver than a note may be said."""
@@ -55,13 +55,13 @@ def _look_at(url: str) -> bool:
     get_settings.cache_clear()
     with transaction() as session:
         runs = session.execute(select(Run.id, Run.name).where(Run.kind == RunKind.TRAINING)).all()
-    quiet = [_report(name, _accused(judged_run(run_id))) for run_id, name in runs]
+    quiet = [_report(name, _accused(load_detector_input(run_id))) for run_id, name in runs]
     return all(quiet)
 
 
-def _accused(judged: Judged) -> Accused:
-    watch, found = Watch(judged.scene), Accused()
-    examinations = examinations_of(judged.run_id)
+def _accused(judged: DetectorInput) -> Accused:
+    watch, found = RunScanner(judged.context), Accused()
+    examinations = heldout_results_of(judged.run_id)
     for step, rows in stored_steps(judged):
         found.rollouts += len(rows)
         for draft in watch.look(step, rows):

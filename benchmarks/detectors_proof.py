@@ -13,15 +13,15 @@ from pathlib import Path
 from rich.console import Console
 from scipy import stats
 
+from backend.domain.detectors.context import context_of
+from backend.domain.detectors.run_view import RolloutRow, row_of
 from backend.domain.environments.manifest import Manifest, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
 from backend.environments.library import load_package
 from backend.settings import get_settings
 from benchmarks.detectors_hacks import HACKS, ByChance, Hack, Write, honest
 from benchmarks.played import play
-from workers.detectors.environment_context import scene_of
-from workers.detectors.view import RolloutRow, row_of
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.environments.client import EnvHost, EnvServer
 
 HACKING = {"faster_code": 8, "python_functions": 15}
@@ -100,7 +100,7 @@ def _judge(pool: Pool, hack: str, seed: int) -> Found:
     bad = {row.id for row in pool.hacking[hack]}
     rows = [*pool.honest, *pool.hacking[hack]]
     random.Random(seed).shuffle(rows)
-    watch = Watch(scene_of(pool.manifest, pool.files, has_steps=False))
+    watch = RunScanner(context_of(pool.manifest, pool.files, has_steps=False))
     drafts = [draft for draft in watch.look(0, rows) if draft.rollout_id]
     flagged = {draft.rollout_id for draft in drafts}
     said = {(draft.detector, draft.rollout_id) for draft in drafts}

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
@@ -90,14 +90,14 @@ def _silver_words(version: EnvironmentVersion, seed: int, steps: int) -> Trainin
             "gate": {"minimum_format": 0.2, "minimum_success": 0},
             "grpo": {"steps": steps, "tasks_per_step": 16, "group_size": 8, "learning_rate": 3e-4},
             "heldout": {"every": 20, "tasks": 50},
-            "detectors": dict.fromkeys(FACES, "note"),
+            "detectors": dict.fromkeys(SPECS, "note"),
             "alarms": {"suspicion": "note"},
         }
     )
 
 
 def _sloppy_guess(version: EnvironmentVersion, seed: int, steps: int) -> TrainingConfiguration:
-    noted = {f"detectors.{detector}": "note" for detector in FACES} | {"alarms.suspicion": "note"}
+    noted = {f"detectors.{detector}": "note" for detector in SPECS} | {"alarms.suspicion": "note"}
     choices = noted | {"seed": str(seed), "grpo.steps": str(steps)}
     return resolve_configuration("sloppy-guess-watched", nest(choices))
 

@@ -30,7 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.statistics import Estimate, estimate_mean, paired_difference
 from backend.domain.training.configuration import Stage
@@ -94,7 +94,7 @@ def main() -> int:
 def _compare(
     careless: EnvironmentVersion, repaired: EnvironmentVersion, seed: int, options: argparse.Namespace
 ) -> Compared:
-    quiet = {f"detectors.{name}": "note" for name in FACES} | {"alarms.suspicion": "note"}
+    quiet = {f"detectors.{name}": "note" for name in SPECS} | {"alarms.suspicion": "note"}
     choices = nest(quiet | BOUNDED | dict(options.set) | {"seed": str(seed)})
     noted = _told(train_apart(careless, f"seed {seed}, note", resolve_configuration(options.preset, choices)))
     branch = _branch(noted.run_id, options.screen)

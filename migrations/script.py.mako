@@ -13,7 +13,3 @@ depends_on = ${repr(depends_on)}
 def upgrade() -> None:
     op.execute("SET lock_timeout = '5s'")
     ${upgrades if upgrades else "pass"}
-
-
-def downgrade() -> None:
-    ${downgrades if downgrades else "pass"}

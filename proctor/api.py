@@ -3,15 +3,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from proctor.namespace import Namespace, segment
 
 if TYPE_CHECKING:
     from proctor.client import Client
-    from proctor.models import AuditEntry, InvitedMember, Me, Member, NewToken, RevokedAccess, SignInSession, Token
+    from proctor.models import (
+        AuditEntry,
+        CheckpointResponse,
+        CheckpointTree,
+        DiskUsage,
+        ExportFormResponse,
+        ExportResponse,
+        FlaggedAnswers,
+        GradedRunResponse,
+        GradeResponse,
+        GraderResponse,
+        GradingEstimateResponse,
+        InvitedMember,
+        Me,
+        Member,
+        NewToken,
+        PruneResult,
+        RevokedAccess,
+        SignInSession,
+        Token,
+        TryResponse,
+        UploadPlan,
+    )
 
 
 class AuditOperations(Namespace):
@@ -20,6 +42,541 @@ class AuditOperations(Namespace):
 
         - `subject`: Only changes of this kind of subject, such as `run`."""
         return self._list("AuditEntry", "/audit", limit, subject=subject)
+
+
+class CheckpointsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str | None = None,
+        policy_id: str | None = None,
+        environment: str | None = None,
+        is_best: bool | None = None,
+        has_weights: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointResponse]:
+        """List checkpoints, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `policy_id`: Policy: its name or id.
+        - `environment`: Environment that the run trained on.
+        - `is_best`: Whether it is the best checkpoint of its run.
+        - `has_weights`: Whether its weights are stored, or were pruned."""
+        return self._list(
+            "CheckpointResponse",
+            "/checkpoints",
+            limit,
+            run_id=run_id,
+            policy_id=policy_id,
+            environment=environment,
+            is_best=is_best,
+            has_weights=has_weights,
+        )
+
+    def get_disk_usage(self, *, run_id: str | None = None) -> DiskUsage:
+        """Show how much disk space weights use, in total or for one run, and how much is left.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`."""
+        return self._call("DiskUsage", "GET", "/checkpoints/disk", "query", run_id=run_id)
+
+    def prune(
+        self,
+        *,
+        checkpoint_ids: Sequence[UUID | str] | None = None,
+        run_id: UUID | str | None = None,
+        keep_last: int | None = None,
+        keep_every: int | None = None,
+        dry_run: bool | None = None,
+    ) -> PruneResult:
+        """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
+
+        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `run_id`: Only checkpoints of this run. Default: of all runs.
+        - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
+        - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.
+        - `dry_run`: Only show what would be pruned."""
+        return self._call(
+            "PruneResult",
+            "POST",
+            "/checkpoints/prune",
+            "body",
+            checkpoint_ids=checkpoint_ids,
+            run_id=run_id,
+            keep_last=keep_last,
+            keep_every=keep_every,
+            dry_run=dry_run,
+        )
+
+    def get_tree(
+        self, *, environment: str | None = None, policy_id: str | None = None, run_id: str | None = None
+    ) -> CheckpointTree:
+        """Show checkpoints as a tree over runs, with the disk space that they use.
+
+        A run is listed below the checkpoint that it starts from. The newest run comes first.
+
+        - `environment`: Only runs that train on this environment.
+        - `policy_id`: Policy: its name or id.
+        - `run_id`: Only this run, the runs it started from and the runs that start from it."""
+        return self._call(
+            "CheckpointTree",
+            "GET",
+            "/checkpoints/tree",
+            "query",
+            environment=environment,
+            policy_id=policy_id,
+            run_id=run_id,
+        )
+
+    def get(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Show a checkpoint: its held-out reward, its size and why its weights are kept.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "GET",
+            f"/checkpoints/{segment(checkpoint)}",
+            "query",
+        )
+
+    def keep(self, checkpoint: str | UUID, *, release: bool | None = None) -> CheckpointResponse:
+        """Mark a checkpoint to be kept. No retention rule and no team member can prune it.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.
+        - `release`: Remove the mark: the retention rule of the run decides again."""
+        return self._call(
+            "CheckpointResponse", "POST", f"/checkpoints/{segment(checkpoint)}/keep", "body", release=release
+        )
+
+    def release(self, checkpoint: str | UUID) -> CheckpointResponse:
+        """Remove the mark that keeps a checkpoint. The retention rule of its run decides again.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._call(
+            "CheckpointResponse",
+            "POST",
+            f"/checkpoints/{segment(checkpoint)}/release",
+            "query",
+        )
+
+
+class ExportsOperations(Namespace):
+    def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
+        """List all forms of export, each with the reason if it is not available for this checkpoint.
+
+        - `checkpoint`: Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint."""
+        return self._list(
+            "ExportFormResponse",
+            f"/checkpoints/{segment(checkpoint)}/exports/forms",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        checkpoint_id: UUID | str,
+        form: Literal["full", "adapter", "merged", "merged_dequantised", "gguf"] | None = None,
+        licence: str | None = None,
+        gguf_type: str | None = None,
+        is_stored: bool | None = None,
+    ) -> ExportResponse:
+        """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete.
+
+        - `checkpoint_id`: Checkpoint to export.
+        - `form`: Default: all weights, or an adapter merged into its original base model.
+        - `licence`: License as model hubs spell it, such as apache-2.0.
+        - `gguf_type`: Precision of a GGUF file.
+        - `is_stored`: Also keep the unpacked files in the artifact store."""
+        return self._call(
+            "ExportResponse",
+            "POST",
+            "/exports",
+            "body",
+            poll="/exports/{id}",
+            form=form,
+            licence=licence,
+            gguf_type=gguf_type,
+            is_stored=is_stored,
+            checkpoint_id=checkpoint_id,
+        )
+
+    def list(
+        self, *, run_id: str | None = None, checkpoint_id: UUID | str | None = None, limit: int | None = None
+    ) -> Iterator[ExportResponse]:
+        """List exports, newest first.
+
+        - `run_id`: Run: its id, the last characters of it, or `last`.
+        - `checkpoint_id`: Only exports of this checkpoint."""
+        return self._list("ExportResponse", "/exports", limit, run_id=run_id, checkpoint_id=checkpoint_id)
+
+    def get(self, export: str | UUID) -> ExportResponse:
+        """Show an export: its progress, then its passport and model card.
+
+        - `export`: Id of an export."""
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+
+    def upload(
+        self,
+        export: str | UUID,
+        *,
+        repository: str,
+        is_private: bool | None = None,
+        token: str | None = None,
+        dry_run: bool | None = None,
+    ) -> UploadPlan:
+        """Upload a verified export to the Hugging Face Hub. With `dry_run`, only show what would be uploaded.
+
+        - `export`: Id of an export.
+        - `repository`: Repository on the Hub: owner/name.
+        - `is_private`: Make a new repository private.
+        - `token`: Hub token with write access. It is encrypted, used once and deleted. Default: the worker's token.
+        - `dry_run`: Only show what would be uploaded."""
+        return self._call(
+            "UploadPlan",
+            "POST",
+            f"/exports/{segment(export)}/hub",
+            "body",
+            repository=repository,
+            is_private=is_private,
+            token=token,
+            dry_run=dry_run,
+        )
+
+
+class GradersOperations(Namespace):
+    def list(
+        self, *, kind: Literal["judge", "question", "monitor", "contrast"] | None = None, limit: int | None = None
+    ) -> Iterator[GraderResponse]:
+        """List graders by name.
+
+        - `kind`: Only graders of this kind."""
+        return self._list("GraderResponse", "/graders", limit, kind=kind)
+
+    def create(
+        self,
+        *,
+        name: str,
+        policy: str,
+        kind: Literal["judge", "question", "monitor", "contrast"] | None = None,
+        instruction: str | None = None,
+        system: str | None = None,
+        target: Literal["answer", "transcript", "steps"] | None = None,
+        scale: Literal["boolean", "one_to_five", "unit", "rubric"] | None = None,
+        criteria: Sequence[dict[str, Any]] | None = None,
+        fold_lowest: bool | None = None,
+        repeats: int | None = None,
+        shows_reference: bool | None = None,
+        control_prompt: str | None = None,
+        control_good: str | None = None,
+        control_bad: str | None = None,
+        text: str | None = None,
+        answers: Literal["yes_no", "one_to_five", "labels", "suspicion"] | None = None,
+        labels: Sequence[str] | None = None,
+        flags: Sequence[str] | None = None,
+        flags_from: float | None = None,
+        each: int | None = None,
+        shows_reasoning: bool | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        concurrency: int | None = None,
+    ) -> GraderResponse:
+        """Create a grader. Judges need the role trainer. Once started on a run, its settings are fixed.
+
+        - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
+        - `policy`: Name or id of the policy that grades: an endpoint or a script.
+        - `kind`: What the grader gives each rollout.
+        - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
+        - `system`: Judges: system prompt.
+        - `target`: Judges: the part of the rollout to judge.
+        - `scale`: Judges: the scale of the score.
+        - `criteria`: Judges with a rubric: `name, weight: description`; repeatable.
+        - `fold_lowest`: Judges of steps: the lowest score counts, not the mean.
+        - `repeats`: Judges: requests per rollout.
+        - `shows_reference`: Judges: show the correct answer, if the environment provides one.
+        - `control_prompt`: Judges: question of the controls.
+        - `control_good`: Judges: a clearly good answer to it.
+        - `control_bad`: Judges: a clearly bad answer to it.
+        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `answers`: Questions: type of the answers. Default: yes_no.
+        - `labels`: Questions: possible answers, separated by commas.
+        - `flags`: Questions: answers that raise a flag, separated by commas.
+        - `flags_from`: Monitors and contrasts: lowest suspicion that raises a flag.
+        - `each`: Contrasts: number of rollouts per side.
+        - `shows_reasoning`: Show the policy's reasoning. The grade can then not be part of a reward.
+        - `temperature`: Sampling temperature. Repeats need more than 0.
+        - `max_tokens`: Maximum tokens per reply.
+        - `concurrency`: Maximum parallel requests."""
+        return self._call(
+            "GraderResponse",
+            "POST",
+            "/graders",
+            "body",
+            name=name,
+            policy=policy,
+            kind=kind,
+            instruction=instruction,
+            system=system,
+            target=target,
+            scale=scale,
+            criteria=criteria,
+            fold_lowest=fold_lowest,
+            repeats=repeats,
+            shows_reference=shows_reference,
+            control_prompt=control_prompt,
+            control_good=control_good,
+            control_bad=control_bad,
+            text=text,
+            answers=answers,
+            labels=labels,
+            flags=flags,
+            flags_from=flags_from,
+            each=each,
+            shows_reasoning=shows_reasoning,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+        )
+
+    def get(self, grader: str | UUID) -> GraderResponse:
+        """Show a grader and its settings.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "GraderResponse",
+            "GET",
+            f"/graders/{segment(grader)}",
+            "query",
+        )
+
+    def update(
+        self,
+        grader: str | UUID,
+        *,
+        name: str,
+        policy: str,
+        kind: Literal["judge", "question", "monitor", "contrast"] | None = None,
+        instruction: str | None = None,
+        system: str | None = None,
+        target: Literal["answer", "transcript", "steps"] | None = None,
+        scale: Literal["boolean", "one_to_five", "unit", "rubric"] | None = None,
+        criteria: Sequence[dict[str, Any]] | None = None,
+        fold_lowest: bool | None = None,
+        repeats: int | None = None,
+        shows_reference: bool | None = None,
+        control_prompt: str | None = None,
+        control_good: str | None = None,
+        control_bad: str | None = None,
+        text: str | None = None,
+        answers: Literal["yes_no", "one_to_five", "labels", "suspicion"] | None = None,
+        labels: Sequence[str] | None = None,
+        flags: Sequence[str] | None = None,
+        flags_from: float | None = None,
+        each: int | None = None,
+        shows_reasoning: bool | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        concurrency: int | None = None,
+    ) -> GraderResponse:
+        """Replace the settings of a grader that was not started on a run yet.
+
+        - `grader`: Name or id of a grader.
+        - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
+        - `policy`: Name or id of the policy that grades: an endpoint or a script.
+        - `kind`: What the grader gives each rollout.
+        - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
+        - `system`: Judges: system prompt.
+        - `target`: Judges: the part of the rollout to judge.
+        - `scale`: Judges: the scale of the score.
+        - `criteria`: Judges with a rubric: `name, weight: description`; repeatable.
+        - `fold_lowest`: Judges of steps: the lowest score counts, not the mean.
+        - `repeats`: Judges: requests per rollout.
+        - `shows_reference`: Judges: show the correct answer, if the environment provides one.
+        - `control_prompt`: Judges: question of the controls.
+        - `control_good`: Judges: a clearly good answer to it.
+        - `control_bad`: Judges: a clearly bad answer to it.
+        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `answers`: Questions: type of the answers. Default: yes_no.
+        - `labels`: Questions: possible answers, separated by commas.
+        - `flags`: Questions: answers that raise a flag, separated by commas.
+        - `flags_from`: Monitors and contrasts: lowest suspicion that raises a flag.
+        - `each`: Contrasts: number of rollouts per side.
+        - `shows_reasoning`: Show the policy's reasoning. The grade can then not be part of a reward.
+        - `temperature`: Sampling temperature. Repeats need more than 0.
+        - `max_tokens`: Maximum tokens per reply.
+        - `concurrency`: Maximum parallel requests."""
+        return self._call(
+            "GraderResponse",
+            "PUT",
+            f"/graders/{segment(grader)}",
+            "body",
+            name=name,
+            policy=policy,
+            kind=kind,
+            instruction=instruction,
+            system=system,
+            target=target,
+            scale=scale,
+            criteria=criteria,
+            fold_lowest=fold_lowest,
+            repeats=repeats,
+            shows_reference=shows_reference,
+            control_prompt=control_prompt,
+            control_good=control_good,
+            control_bad=control_bad,
+            text=text,
+            answers=answers,
+            labels=labels,
+            flags=flags,
+            flags_from=flags_from,
+            each=each,
+            shows_reasoning=shows_reasoning,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+        )
+
+    def delete(self, grader: str | UUID) -> GraderResponse:
+        """Delete a grader. Its grades stay with the rollouts, and its name can be used again.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "GraderResponse",
+            "DELETE",
+            f"/graders/{segment(grader)}",
+            "query",
+        )
+
+    def run(
+        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+    ) -> GradedRunResponse:
+        """Grade the completed rollouts of a run. Existing grades are kept.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        return self._call(
+            "GradedRunResponse",
+            "POST",
+            f"/graders/{segment(grader)}/runs/{segment(run)}",
+            "body",
+            poll="/graders/{grader_id}/runs/{run_id}",
+            where=where,
+            cluster=cluster,
+        )
+
+    def get_result(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
+        """Show a grader's progress and result on a run.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "GradedRunResponse",
+            "GET",
+            f"/graders/{segment(grader)}/runs/{segment(run)}",
+            "query",
+        )
+
+    def estimate(
+        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+    ) -> GradingEstimateResponse:
+        """Estimate how many rollouts a grader would grade, and what that costs. Sends no request.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        return self._call(
+            "GradingEstimateResponse",
+            "GET",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/estimate",
+            "query",
+            where=where,
+            cluster=cluster,
+        )
+
+    def flag_answers(
+        self, grader: str | UUID, run: str | UUID, *, answers: Sequence[str] | None = None
+    ) -> FlaggedAnswers:
+        """Turn stored answers of a question or monitor into flags, with their quotes as evidence.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `answers`: Questions: answers to flag, separated by commas. Default: its own flags."""
+        return self._call(
+            "FlaggedAnswers", "POST", f"/graders/{segment(grader)}/runs/{segment(run)}/flags", "body", answers=answers
+        )
+
+    def list_grades(self, grader: str | UUID, run: str | UUID, *, limit: int | None = None) -> Iterator[GradeResponse]:
+        """List a grader's grades of a run, newest first.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "GradeResponse",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/grades",
+            limit,
+        )
+
+    def stop(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
+        """Stop a grader after the requests in flight. Existing grades stay.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "GradedRunResponse",
+            "POST",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/stop",
+            "query",
+        )
+
+    def try_out(
+        self, grader: str | UUID, *, rollout: str | None = None, run: str | None = None, where: str | None = None
+    ) -> TryResponse:
+        """Try a grader on one rollout, or on three rollouts of a run. Nothing is stored as a grade.
+
+        - `grader`: Name or id of a grader.
+        - `rollout`: Id of a rollout to grade.
+        - `run`: Run to take three rollouts from; contrasts: one group.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all."""
+        return self._call(
+            "TryResponse",
+            "POST",
+            f"/graders/{segment(grader)}/tries",
+            "body",
+            poll="/graders/{grader_id}/tries/{id}",
+            rollout=rollout,
+            run=run,
+            where=where,
+        )
+
+    def get_try(self, grader: str | UUID, job: str | UUID) -> TryResponse:
+        """Show the result of a try.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "TryResponse",
+            "GET",
+            f"/graders/{segment(grader)}/tries/{segment(job)}",
+            "query",
+        )
+
+    def list_rollout_grades(self, rollout_id: str | UUID, *, limit: int | None = None) -> Iterator[GradeResponse]:
+        """List the grades of a rollout."""
+        return self._list(
+            "GradeResponse",
+            f"/rollouts/{segment(rollout_id)}/grades",
+            limit,
+        )
+
+    def list_results(self, run: str | UUID, *, limit: int | None = None) -> Iterator[GradedRunResponse]:
+        """List the graders of a run with progress, means, answers, cost and agreement with people.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "GradedRunResponse",
+            f"/runs/{segment(run)}/graders",
+            limit,
+        )
 
 
 class MembersOperations(Namespace):
@@ -95,7 +652,7 @@ class SessionsOperations(Namespace):
 
 
 class TeamOperations(Namespace):
-    def get_me(self) -> Me:
+    def whoami(self) -> Me:
         """Show whose token or session this is."""
         return self._call(
             "Me",
@@ -147,6 +704,9 @@ class Operations:
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
+        self.checkpoints = CheckpointsOperations(client)
+        self.exports = ExportsOperations(client)
+        self.graders = GradersOperations(client)
         self.members = MembersOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from proctor.api import Operations
 
 if TYPE_CHECKING:
     import httpx
+    import pandas
+    import pyarrow
 
     from proctor.base import Job
 
@@ -162,6 +166,22 @@ class Client(Operations):
             except httpx.TransportError as error:
                 raise ProctorError(f"No Proctor server answers at {self.url} ({error}).") from error
         return self._read(response)
+
+    def table(self, run: object, *, where: str = "") -> pyarrow.Table:
+        """Return a run's rollouts as an Arrow table, one row per rollout; needs `pyarrow`.
+
+        `run` is a run's id or name, or a run; `where` is a filter such as `reward > 0 and has flag`.
+        """
+        import pyarrow.parquet
+
+        name = quote(str(getattr(run, "id", run)), safe="")
+        with tempfile.TemporaryDirectory() as folder:
+            file = self.download(f"/runs/{name}/export", folder, format="parquet", where=where)
+            return pyarrow.parquet.read_table(file)
+
+    def dataframe(self, run: object, *, where: str = "") -> pandas.DataFrame:
+        """Return a run's rollouts as a pandas DataFrame; needs `pandas` and `pyarrow`. See `table`."""
+        return self.table(run, where=where).to_pandas()
 
     def _read(self, response: httpx.Response) -> Any:
         if response.is_redirect:  # never followed: the token belongs to this address

@@ -56,6 +56,7 @@ def main() -> int:
             use_single_line_docstring=True,
             field_constraints=True,
             set_default_enum_member=True,
+            strict_nullable=True,
             formatters=[],
             custom_file_header=HEADER,
         )

@@ -1,225 +1,254 @@
-"""Checkpoints for scripts: the list and the tree, what they take, marking them to be kept, pruning."""
+"""Operations on checkpoints and exports."""
 
 import uuid
-from datetime import datetime
-from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
+from fastapi.responses import StreamingResponse
 from sqlalchemy.orm import Session
 
-from backend.checkpoints import queries
-from backend.checkpoints.disk import disk_use
-from backend.checkpoints.pruning import Weighed, mark_kept, prune, weigh
-from backend.checkpoints.pruning_schemas import PruneRequest
-from backend.checkpoints.tables import Checkpoint
-from backend.checkpoints.tree import Branch, Leaf, TreeFilter, forest, interval_of
-from backend.domain.checkpoints.retention import KeepReason
-from backend.domain.vocabulary import RunStatus
+from backend.checkpoints import files, pruning, queries, service
+from backend.checkpoints.pruning import CheckpointRetention
+from backend.checkpoints.schemas import (
+    CheckpointResponse,
+    CheckpointTree,
+    CheckpointTreeRequest,
+    DiskUsage,
+    DiskUsageRequest,
+    ExportFormResponse,
+    ExportResponse,
+    KeepCheckpoint,
+    ListCheckpoints,
+    ListExports,
+    PruneRequest,
+    PruneResult,
+    RunOrigin,
+    StartExport,
+    TreeCheckpoint,
+    TreeRun,
+    UploadExport,
+    UploadPlan,
+)
+from backend.checkpoints.tables import Checkpoint, Export
+from backend.checkpoints.tree import CheckpointNode, RunNode, TreeFilter, checkpoint_tree, heldout_interval
+from backend.domain.checkpoints.exports import ExportOptions
+from backend.domain.vocabulary import ExportStatus, Role
+from backend.errors import NotFound
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
+from backend.runs.references import find_run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
-from backend.web.paging import After, Limit, Page
+from backend.web.identity import Actor
+from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1", tags=["training"])
-
-
-class CheckpointOut(BaseModel):
-    """Saved weights of a policy at a training step."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    id: uuid.UUID
-    policy_id: uuid.UUID
-    policy: str
-    run_id: uuid.UUID | None
-    stage: str
-    step: int
-    heldout_reward: float | None
-    heldout: dict[str, Any]
-    heldout_interval: tuple[float, float] | None
-    """95 %"""
-    is_best: bool
-    adapter: dict[str, Any] | None
-    """Where the weights are a LoRA, on which base."""
-    size_bytes: int
-    is_kept: bool
-    """A person marked it."""
-    kept_by: list[KeepReason]
-    """Why it keeps its weights; empty: its run's rule lets it go."""
-    pruned_at: datetime | None
-    """Its weights are gone since; its figures stay."""
-    created_at: datetime
+router = APIRouter(prefix="/api/v1", tags=["checkpoints"])
+"""Downloads."""
 
 
-class OriginOut(BaseModel):
-    """The checkpoint that a run starts from."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    run_id: uuid.UUID
-    run: str
-    stage: str
-    step: int
+@reference(Checkpoint, "Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.")
+def find_checkpoint(session: Session, text: str) -> Checkpoint:
+    return queries.find_checkpoint(session, text)
 
 
-class LeafOut(CheckpointOut):
-    """A checkpoint in the tree."""
-
-    why_best: str
-    """Of the best one of its run."""
-    branches: list["BranchOut"]
-    """Runs that start from it."""
-
-
-class BranchOut(BaseModel):
-    """A training run with its checkpoints."""
-
-    run_id: uuid.UUID
-    name: str
-    status: RunStatus
-    environment: str
-    version: int
-    policy: str
-    origin: OriginOut | None
-    stored_bytes: int
-    prunable_bytes: int
-    """What its rule would free."""
-    rule: str
-    checkpoints: list[LeafOut]
+@reference(Export, "Id of an export.")
+def find_export(session: Session, text: str) -> Export:
+    export_id = parse_id(text)
+    if export_id is None:
+        raise NotFound("There is no such export.")
+    return queries.get_export(session, export_id)
 
 
-class DiskOut(BaseModel):
-    """What the weights take."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    checkpoints: int
-    stored_bytes: int
-    pruned: int
-    freed_bytes: int
-    free_bytes: int | None
-    total_bytes: int | None
-    warning: str
-
-
-class PruneOut(BaseModel):
-    """What was pruned, or would be."""
-
-    dry_run: bool
-    freed_bytes: int
-    pruned: list[CheckpointOut]
-    refused: list[CheckpointOut]
-    """Asked for, but `kept_by` says what holds them."""
+@operation("GET /checkpoints", role=Role.VIEWER, tool=True)
+def list_checkpoints(session: Session, actor: Actor, request: ListCheckpoints) -> Page[CheckpointResponse]:
+    """List checkpoints, newest first."""
+    found = queries.checkpoints(
+        session,
+        run_id=_run_id(session, request.run_id),
+        policy_id=queries.find_policy_id(session, request.policy_id),
+        environment=request.environment,
+        is_best=request.is_best,
+        has_weights=request.has_weights,
+        after=request.after,
+        limit=request.limit,
+    )
+    retention = pruning.retention_of(session, queries.with_siblings(session, found.items))
+    return Page(items=[CheckpointResponse(**_fields(retention[each.id])) for each in found.items], next=found.next)
 
 
-@router.get("/checkpoints")
-def list_checkpoints(
-    session: SessionDep,
-    _: Viewer,
-    run_id: uuid.UUID | None = None,
-    policy_id: uuid.UUID | None = None,
-    environment: str | None = None,
-    is_best: bool | None = None,
-    has_weights: bool | None = None,
-    after: After = None,
-    limit: Limit = 50,
-) -> Page[CheckpointOut]:
-    """Newest first."""
-    wanted = queries.CheckpointFilter(run_id, policy_id, environment, is_best, has_weights)
-    found = queries.checkpoints(session, wanted, after=after, limit=limit)
-    weighed = weigh(session, queries.beside(session, found.items))
-    return Page(items=[_checkpoint_out(weighed[each.id]) for each in found.items], next=found.next)
+@operation("GET /checkpoints/tree", role=Role.VIEWER, command="checkpoints list")
+def get_checkpoint_tree(session: Session, actor: Actor, request: CheckpointTreeRequest) -> CheckpointTree:
+    """Show checkpoints as a tree over runs, with the disk space that they use.
+
+    A run is listed below the checkpoint that it starts from. The newest run comes first.
+    """
+    run_id = _run_id(session, request.run_id)
+    chosen = TreeFilter(request.environment, queries.find_policy_id(session, request.policy_id), run_id)
+    trees, after = checkpoint_tree(session, chosen, after=request.after, limit=request.limit)
+    disk = queries.disk_usage(session, run_id)
+    return CheckpointTree(trees=[_run_node(each) for each in trees], disk=disk, next=after)
 
 
-@router.get("/checkpoints/tree")
-def checkpoint_tree(
-    session: SessionDep,
-    _: Viewer,
-    environment: str | None = None,
-    policy_id: uuid.UUID | None = None,
-    run_id: uuid.UUID | None = None,
-    after: After = None,
-    limit: Limit = 50,
-) -> Page[BranchOut]:
-    """Runs as a tree: each hangs on the checkpoint that it starts from. Newest run first; `limit` counts runs."""
-    trees, after_next = forest(session, TreeFilter(environment, policy_id, run_id), after=after, limit=limit)
-    return Page(items=[_branch_out(tree) for tree in trees], next=after_next)
+@operation("GET /checkpoints/disk", role=Role.VIEWER)
+def get_disk_usage(session: Session, actor: Actor, request: DiskUsageRequest) -> DiskUsage:
+    """Show how much disk space weights use, in total or for one run, and how much is left."""
+    return queries.disk_usage(session, _run_id(session, request.run_id))
 
 
-@router.get("/checkpoints/disk")
-def checkpoint_disk(session: SessionDep, _: Viewer, run_id: uuid.UUID | None = None) -> DiskOut:
-    """What weights take, in all or of one run, and what is left."""
-    return DiskOut.model_validate(disk_use(session, [run_id] if run_id else None))
-
-
-@router.post("/checkpoints/prune")
-def prune_checkpoints(request: PruneRequest, session: SessionDep, actor: Trainer) -> PruneOut:
-    """Delete weights; rows and figures stay. With `dry_run` nothing is deleted."""
-    plan = request.plan(session)
-    done = plan if request.dry_run else prune(session, actor, plan)
-    return PruneOut(
+@operation("POST /checkpoints/prune", role=Role.TRAINER, page="{home}", notice="{summary}", audited=False)
+def prune_checkpoints(session: Session, actor: Actor, request: PruneRequest) -> PruneResult:
+    """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted."""
+    plan = service.plan_pruning(session, request)
+    if not request.dry_run:
+        plan = pruning.prune(session, actor, plan)
+    return PruneResult(
         dry_run=request.dry_run,
-        freed_bytes=done.freed_bytes,
-        pruned=[_checkpoint_out(each) for each in done.going],
-        refused=[_checkpoint_out(each) for each in done.refused],
+        freed_bytes=plan.freed_bytes,
+        pruned=[CheckpointResponse(**_fields(each)) for each in plan.to_delete],
+        refused=[CheckpointResponse(**_fields(each)) for each in plan.refused],
+        run_id=request.run_id,
     )
 
 
-@router.get("/checkpoints/{checkpoint_id}")
-def get_checkpoint(checkpoint_id: uuid.UUID, session: SessionDep, _: Viewer) -> CheckpointOut:
-    return _one(session, checkpoint_id)
+@operation("GET /checkpoints/{checkpoint}", role=Role.VIEWER, command="checkpoints show", tool=True)
+def get_checkpoint(session: Session, actor: Actor, checkpoint: Checkpoint) -> CheckpointResponse:
+    """Show a checkpoint: its held-out reward, its size and why its weights are kept."""
+    return _response(session, checkpoint)
 
 
-@router.post("/checkpoints/{checkpoint_id}/keep")
-def keep_checkpoint(checkpoint_id: uuid.UUID, session: SessionDep, actor: Trainer) -> CheckpointOut:
-    """No rule and nobody prunes it until it is released."""
-    mark_kept(session, actor, queries.get_checkpoint(session, checkpoint_id), is_kept=True)
-    return _one(session, checkpoint_id)
+@operation(
+    "POST /checkpoints/{checkpoint}/keep",
+    role=Role.TRAINER,
+    command="checkpoints keep",
+    page="{home}",
+    notice="The checkpoint is kept until you release it.",
+)
+def keep_checkpoint(
+    session: Session, actor: Actor, checkpoint: Checkpoint, request: KeepCheckpoint
+) -> CheckpointResponse:
+    """Mark a checkpoint to be kept. No retention rule and no team member can prune it."""
+    pruning.mark_kept(session, checkpoint, is_kept=not request.release)
+    return _response(session, checkpoint)
 
 
-@router.post("/checkpoints/{checkpoint_id}/release")
-def release_checkpoint(checkpoint_id: uuid.UUID, session: SessionDep, actor: Trainer) -> CheckpointOut:
-    """Its run's rule decides again."""
-    mark_kept(session, actor, queries.get_checkpoint(session, checkpoint_id), is_kept=False)
-    return _one(session, checkpoint_id)
+@operation(
+    "POST /checkpoints/{checkpoint}/release",
+    role=Role.TRAINER,
+    page="{home}",
+    notice="The mark is removed. The retention rule of the run decides again.",
+)
+def release_checkpoint(session: Session, actor: Actor, checkpoint: Checkpoint) -> CheckpointResponse:
+    """Remove the mark that keeps a checkpoint. The retention rule of its run decides again."""
+    pruning.mark_kept(session, checkpoint, is_kept=False)
+    return _response(session, checkpoint)
 
 
-def _one(session: Session, checkpoint_id: uuid.UUID) -> CheckpointOut:
-    checkpoint = queries.get_checkpoint(session, checkpoint_id)
-    return _checkpoint_out(weigh(session, queries.beside(session, [checkpoint]))[checkpoint.id])
+@operation("GET /checkpoints/{checkpoint}/exports/forms", role=Role.VIEWER, noun="exports")
+def list_export_forms(session: Session, actor: Actor, checkpoint: Checkpoint) -> Page[ExportFormResponse]:
+    """List all forms of export, each with the reason if it is not available for this checkpoint."""
+    return Page(items=[ExportFormResponse.of(each) for each in service.export_forms(session, checkpoint)])
 
 
-def _fields(weighed: Weighed) -> dict[str, Any]:
-    checkpoint: Checkpoint = weighed.checkpoint
-    computed = {
+@operation("POST /exports", role=Role.TRAINER, noun="exports", status=201, poll="/exports/{id}", tool=True)
+def start_export(session: Session, actor: Actor, request: StartExport) -> ExportResponse:
+    """Export a checkpoint. The files are reloaded and evaluated again before the export counts as complete."""
+    checkpoint = queries.get_checkpoint(session, request.checkpoint_id)
+    return _export_response(service.start_export(session, actor, checkpoint, request))
+
+
+@operation("GET /exports", role=Role.VIEWER, noun="exports")
+def list_exports(session: Session, actor: Actor, request: ListExports) -> Page[ExportResponse]:
+    """List exports, newest first."""
+    run_id = _run_id(session, request.run_id)
+    found = queries.exports(
+        session, run_id=run_id, checkpoint_id=request.checkpoint_id, after=request.after, limit=request.limit
+    )
+    return Page(items=[_export_response(each) for each in found.items], next=found.next)
+
+
+@operation("GET /exports/{export}", role=Role.VIEWER, noun="exports", poll="/exports/{id}", tool=True)
+def get_export(session: Session, actor: Actor, export: Export) -> ExportResponse:
+    """Show an export: its progress, then its passport and model card."""
+    return _export_response(export)
+
+
+@operation(
+    "POST /exports/{export}/hub",
+    role=Role.TRAINER,
+    noun="exports",
+    page="/exports/{export}",
+    notice="The upload is queued.",
+    audited=False,
+)
+def upload_export(session: Session, actor: Actor, export: Export, request: UploadExport) -> UploadPlan:
+    """Upload a verified export to the Hugging Face Hub. With `dry_run`, only show what would be uploaded."""
+    return service.upload_export(session, actor, export, request)
+
+
+@router.get("/exports/{export_id}/download", response_class=StreamingResponse)
+def download_export(export_id: uuid.UUID, session: SessionDep, _: Viewer) -> StreamingResponse:
+    """Download the zip of an export: weights, tokenizer, model card, manifest, passport and inference.py."""
+    return files.export_zip(queries.get_export(session, export_id))
+
+
+@router.get("/checkpoints/{checkpoint_id}/weights", response_class=StreamingResponse)
+def download_weights(checkpoint_id: uuid.UUID, session: SessionDep, _: Trainer) -> StreamingResponse:
+    """Download the weights of a checkpoint as a zip, for `proctor serve`. Unlike an export, they are not verified."""
+    return files.weights_zip(session, checkpoint_id)
+
+
+def _run_id(session: Session, text: str | None) -> uuid.UUID | None:
+    return find_run(session, text).id if text else None
+
+
+def _response(session: Session, checkpoint: Checkpoint) -> CheckpointResponse:
+    retention = pruning.retention_of(session, queries.with_siblings(session, [checkpoint]))
+    return CheckpointResponse(**_fields(retention[checkpoint.id]))
+
+
+def _fields(retention: CheckpointRetention) -> dict[str, object]:
+    checkpoint = retention.checkpoint
+    computed: dict[str, object] = {
         "policy": checkpoint.policy.name,
-        "kept_by": list(weighed.reasons),
-        "heldout_interval": interval_of(checkpoint),
+        "kept_by": list(retention.reasons),
+        "heldout_interval": heldout_interval(checkpoint),
     }
-    stored = {name: getattr(checkpoint, name) for name in CheckpointOut.model_fields if name not in computed}
+    stored = {name: getattr(checkpoint, name) for name in CheckpointResponse.model_fields if name not in computed}
     return stored | computed
 
 
-def _checkpoint_out(weighed: Weighed) -> CheckpointOut:
-    return CheckpointOut(**_fields(weighed))
-
-
-def _leaf_out(leaf: Leaf) -> LeafOut:
-    branches = [_branch_out(branch) for branch in leaf.branches]
-    return LeafOut(**_fields(leaf.weighed), why_best=leaf.why_best, branches=branches)
-
-
-def _branch_out(branch: Branch) -> BranchOut:
-    run = branch.run
-    return BranchOut(
+def _run_node(node: RunNode) -> TreeRun:
+    run = node.run
+    return TreeRun(
         run_id=run.id,
         name=run.name,
         status=run.status,
         environment=run.version.environment.name,
         version=run.version.number,
         policy=run.policy.name if run.policy else "",
-        origin=OriginOut.model_validate(branch.origin) if branch.origin else None,
-        stored_bytes=branch.stored_bytes,
-        prunable_bytes=branch.prunable_bytes,
-        rule=branch.rule.words,
-        checkpoints=[_leaf_out(leaf) for leaf in branch.leaves],
+        origin=RunOrigin.of(node.origin) if node.origin else None,
+        stored_bytes=node.stored_bytes,
+        prunable_bytes=node.prunable_bytes,
+        rule=node.rule.words,
+        checkpoints=[_checkpoint_node(each) for each in node.checkpoints],
+    )
+
+
+def _checkpoint_node(node: CheckpointNode) -> TreeCheckpoint:
+    branches = [_run_node(each) for each in node.branches]
+    return TreeCheckpoint(**_fields(node.retention), why_best=node.why_best, branches=branches)
+
+
+def _export_response(export: Export) -> ExportResponse:
+    options = ExportOptions.model_validate(export.options)
+    stored = {name: getattr(export, name) for name in ExportResponse.model_fields if hasattr(export, name)}
+    state = export.progress
+    return ExportResponse(
+        **stored,
+        licence=options.licence,
+        stored=options.stored,
+        upload=options.hub,
+        is_finished=export.status not in {ExportStatus.QUEUED, ExportStatus.RUNNING},
+        is_successful=export.status is ExportStatus.COMPLETED,
+        done=state.get("done") or 0,
+        total=state.get("total") or None,
+        message=export.reason or str(state.get("message") or state.get("phase") or export.status),
     )

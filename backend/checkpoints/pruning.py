@@ -1,6 +1,6 @@
-"""Pruning checkpoints: their weights go from the artifact store, their rows and figures stay.
+"""Pruning checkpoints: delete their weights from the artifact store, keep their rows and results.
 
-Free of the web, because a training run prunes by its rule while it goes on.
+Free of the web, because a training run prunes its own checkpoints.
 """
 
 import uuid
@@ -30,12 +30,12 @@ _NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
 _GOES_ON = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.STOPPED, RunStatus.PAUSED, RunStatus.FAILED)
 _PLAYING = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(UNDER_WAY)
 _BRANCHES = (Run.kind == RunKind.TRAINING) & Run.branch_step.is_not(None) & Run.status.in_(_GOES_ON)
-"""These name checkpoints in their configuration only; a branch also the one that its source's GRPO began with."""
+"""Runs that name checkpoints only in their configuration; a branch also names the start of its source's GRPO."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """A checkpoint and why it keeps its weights."""
+class CheckpointRetention:
+    """A checkpoint and the reasons to keep its weights."""
 
     checkpoint: Checkpoint
     reasons: Sequence[KeepReason]
@@ -51,58 +51,51 @@ class Weighed:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What a pruning would do."""
+    """Checkpoints to prune."""
 
-    going: Sequence[Weighed]
-    """Weights that would be deleted."""
-    refused: Sequence[Weighed]
-    """Asked for by id, but something holds them."""
+    to_delete: Sequence[CheckpointRetention]
+    refused: Sequence[CheckpointRetention]
+    """Selected by id, but in use."""
 
     @property
     def freed_bytes(self) -> int:
-        return sum(each.checkpoint.size_bytes for each in self.going)
+        return sum(each.checkpoint.size_bytes for each in self.to_delete)
 
 
 def rule_of(run: Run | None) -> KeepRule:
-    """The run's own rule; the default one where its configuration says nothing of it."""
+    """The retention rule of a run; the default rule if its configuration has none."""
     try:
         return KeepRule.of(TrainingConfiguration.of_run(run.configuration).checkpoints) if run else KeepRule()
     except ValidationError:
         return KeepRule()
 
 
-def weigh(
+def retention_of(
     session: Session, checkpoints: Sequence[Checkpoint], rule: KeepRule | None = None
-) -> dict[uuid.UUID, Weighed]:
-    """Why each checkpoint keeps its weights: by its run's rule (or the one that is given) and by what uses it.
+) -> dict[uuid.UUID, CheckpointRetention]:
+    """Why each checkpoint keeps its weights: because of the rule of its run (or `rule`), or because it is in use.
 
-    All checkpoints of a run must be among them: what is last or best is known only beside the others.
+    `checkpoints` must include all checkpoints of each run, which decide which one is the last or the best.
     """
-    runs = _runs(session, {each.run_id for each in checkpoints if each.run_id})
+    run_ids = {each.run_id for each in checkpoints if each.run_id}
+    runs = {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(run_ids)))} if run_ids else {}
     uses = uses_of(session, [each.id for each in checkpoints])
     of_run: dict[uuid.UUID, list[Checkpoint]] = defaultdict(list)
     for checkpoint in checkpoints:
         of_run[checkpoint.run_id or checkpoint.id].append(checkpoint)
-    weighed: dict[uuid.UUID, Weighed] = {}
+    retention: dict[uuid.UUID, CheckpointRetention] = {}
     for run_id, members in of_run.items():
         run = runs.get(run_id)
         for member, reasons in zip(members, keep_reasons(members, rule or rule_of(run)), strict=True):
-            resume = [KeepReason.RESUME] if _resumes_from(run, member) else []
-            weighed[member.id] = Weighed(member, [*reasons, *resume, *sorted(uses[member.id])])
-    return weighed
-
-
-def _runs(session: Session, ids: set[uuid.UUID]) -> dict[uuid.UUID, Run]:
-    return {run.id: run for run in session.scalars(select(Run).where(Run.id.in_(ids)))} if ids else {}
-
-
-def _resumes_from(run: Run | None, checkpoint: Checkpoint) -> bool:
-    """GRPO goes on from the trainer's own states; each stage begins with the checkpoint of the one before."""
-    return run is not None and run.status in _GOES_ON and checkpoint.stage != Stage.GRPO
+            # a stage starts from the checkpoint of the stage before; GRPO resumes from trainer states
+            is_resumed_from = run is not None and run.status in _GOES_ON and member.stage != Stage.GRPO
+            resume = [KeepReason.RESUME] if is_resumed_from else []
+            retention[member.id] = CheckpointRetention(member, [*reasons, *resume, *sorted(uses[member.id])])
+    return retention
 
 
 def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[KeepReason]]:
-    """What was made of each checkpoint, and what plays with it now."""
+    """How each checkpoint is used: exports, evaluations, studies, branches and running episodes."""
     uses: dict[uuid.UUID, set[KeepReason]] = defaultdict(set)
     if not ids:
         return uses
@@ -127,13 +120,13 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
 
 
 def _studied(ids: Sequence[uuid.UUID]) -> Iterable[Select[uuid.UUID]]:
-    """Checkpoints that were sampled or scored, or are waiting to be."""
+    """Checkpoints that a study sampled or scored, or will."""
     for rows in (OnsetSample, EffortSide):
         yield select(Checkpoint.id).join(rows, rows.checkpoint_id == Checkpoint.id).where(Checkpoint.id.in_(ids))
 
 
 def _searched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints among which an onset is searched for: until it is found, any of them may be sampled."""
+    """Checkpoints in the range of a running onset search, any of which may be sampled."""
     is_offered = (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= OnsetSearch.last_step)
     return (
         select(Checkpoint.id)
@@ -143,7 +136,7 @@ def _searched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
 
 
 def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints at whose step another training run branched off."""
+    """Checkpoints from whose step another training run branches."""
     branch = aliased(Run)
     return (
         select(Checkpoint.id)
@@ -153,7 +146,7 @@ def _branched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
 
 
 def _bases(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints that adapters with weights were trained beside: without them these are nothing."""
+    """Base checkpoints of adapters that have weights."""
     other = aliased(Checkpoint)
     return (
         select(Checkpoint.id)
@@ -164,46 +157,35 @@ def _bases(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
 
 
 def _named(session: Session, condition: ColumnElement[bool], ids: Iterable[uuid.UUID]) -> Iterable[uuid.UUID]:
-    """Checkpoints that such runs name in what they were told."""
+    """Checkpoints that the configuration of such runs names."""
     texts = session.scalars(select(cast(Run.configuration, String)).where(condition)).all()
     return [identifier for identifier in ids if any(str(identifier) in text for text in texts)]
 
 
 def plan_by_rule(session: Session, *, run_id: uuid.UUID | None, rule: KeepRule | None) -> PrunePlan:
-    """What has no reason to keep its weights: in one run or in all, by each run's own rule or another one."""
-    weighed = weigh(session, _saved(session, run_id), rule)
-    return PrunePlan([each for each in weighed.values() if _has_weights(each) and not each.reasons], [])
-
-
-def plan_by_hand(session: Session, ids: Sequence[uuid.UUID]) -> PrunePlan:
-    """These ones, but for those that something holds. What only the rule keeps goes."""
-    with_policy = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
-    asked = session.scalars(with_policy.where(Checkpoint.id.in_(ids))).all()
-    of_runs = Checkpoint.run_id.in_({each.run_id for each in asked if each.run_id})
-    weighed = weigh(session, session.scalars(with_policy.where(of_runs | Checkpoint.id.in_(ids))).all())
-    wanted = [weighed[each.id] for each in asked if each.pruned_at is None]
-    return PrunePlan([each for each in wanted if not each.binding], [each for each in wanted if each.binding])
-
-
-def _saved(session: Session, run_id: uuid.UUID | None) -> Sequence[Checkpoint]:
-    statement = (
-        select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
+    """Plan to prune the checkpoints that `rule` or the rule of each run does not keep, in one run or in all."""
+    statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
+    of_runs = Checkpoint.run_id.is_not(None) if run_id is None else Checkpoint.run_id == run_id
+    saved = session.scalars(statement.where(Policy.deleted_at.is_(None), of_runs).order_by(Checkpoint.id)).all()
+    retention = retention_of(session, saved, rule)
+    return PrunePlan(
+        [each for each in retention.values() if each.checkpoint.pruned_at is None and not each.reasons], []
     )
-    statement = statement.where(Policy.deleted_at.is_(None))
-    if run_id is not None:
-        statement = statement.where(Checkpoint.run_id == run_id)
-    else:  # what no run holds is nobody's to judge by a rule
-        statement = statement.where(Checkpoint.run_id.is_not(None))
-    return session.scalars(statement).all()
 
 
-def _has_weights(weighed: Weighed) -> bool:
-    return weighed.checkpoint.pruned_at is None
+def plan_by_id(session: Session, ids: Sequence[uuid.UUID]) -> PrunePlan:
+    """Plan to prune these checkpoints, even if the rule keeps them, except those in use."""
+    with_policy = select(Checkpoint).options(joinedload(Checkpoint.policy)).order_by(Checkpoint.id)
+    selected = session.scalars(with_policy.where(Checkpoint.id.in_(ids))).all()
+    of_runs = Checkpoint.run_id.in_({each.run_id for each in selected if each.run_id})
+    retention = retention_of(session, session.scalars(with_policy.where(of_runs | Checkpoint.id.in_(ids))).all())
+    stored = [retention[each.id] for each in selected if each.pruned_at is None]
+    return PrunePlan([each for each in stored if not each.binding], [each for each in stored if each.binding])
 
 
 def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
-    """Carry the plan out. What came into use since it was made stays, and is told as refused."""
-    ids = [each.checkpoint.id for each in plan.going]
+    """Delete the weights of a plan and return what was deleted. Checkpoints that came into use are refused."""
+    ids = [each.checkpoint.id for each in plan.to_delete]
     rows = session.scalars(
         select(Checkpoint)
         .options(joinedload(Checkpoint.policy))
@@ -213,24 +195,24 @@ def prune(session: Session, actor: Asker | None, plan: PrunePlan) -> PrunePlan:
         .execution_options(populate_existing=True)
     ).all()
     uses = uses_of(session, [row.id for row in rows])
-    known = {each.checkpoint.id: set(each.reasons) for each in plan.going}
-    going, refused = [], list(plan.refused)
+    known = {each.checkpoint.id: set(each.reasons) for each in plan.to_delete}
+    deleted, refused = [], list(plan.refused)
     for row in rows:
         of_row = {KeepReason.MARKED: row.is_kept, KeepReason.BEST: row.is_best}
         since = {reason for reason, holds in of_row.items() if holds} - known[row.id]
         if holding := sorted(uses[row.id] | since):
-            refused.append(Weighed(row, holding))
+            refused.append(CheckpointRetention(row, holding))
         else:
-            _let_go(session, actor, row)
-            going.append(Weighed(row, []))
-    for run_id in {each.checkpoint.run_id for each in going if each.checkpoint.run_id}:
+            _delete_weights(session, actor, row)
+            deleted.append(CheckpointRetention(row, []))
+    for run_id in {each.checkpoint.run_id for each in deleted if each.checkpoint.run_id}:
         announce(session, run_topic(run_id))
     session.flush()
-    return PrunePlan(going, refused)
+    return PrunePlan(deleted, refused)
 
 
-def _let_go(session: Session, actor: Asker | None, row: Checkpoint) -> None:
-    """The row says so first: weights that are still there are only disk, a row without weights would be a lie."""
+def _delete_weights(session: Session, actor: Asker | None, row: Checkpoint) -> None:
+    """Update the row first: leftover weights only take disk space, but a row must not claim weights that are gone."""
     row.pruned_at = datetime.now(UTC)
     key = row.artifact
     after_commit(session, lambda: artifacts.delete(key))
@@ -239,21 +221,20 @@ def _let_go(session: Session, actor: Asker | None, row: Checkpoint) -> None:
 
 
 def delete_leftovers(session: Session) -> None:
-    """Weights of checkpoints that were pruned lately, where the store did not delete them at once."""
+    """Delete the weights of recently pruned checkpoints that the store did not delete at once."""
     lately = Checkpoint.pruned_at > datetime.now(UTC) - LATELY
     for key in session.scalars(select(Checkpoint.artifact).where(lately)):
         artifacts.delete(key)
 
 
 def prune_by_rule(session: Session, run_id: uuid.UUID, rule: KeepRule) -> PrunePlan:
-    """What a training run does of itself after each checkpoint."""
+    """Prune the checkpoints of a training run by its rule, as the run does after each checkpoint."""
     return prune(session, None, plan_by_rule(session, run_id=run_id, rule=rule))
 
 
-def mark_kept(session: Session, actor: Asker, checkpoint: Checkpoint, *, is_kept: bool) -> None:
-    """A person's mark: no rule and no hand prunes it until the mark is taken away."""
+def mark_kept(session: Session, checkpoint: Checkpoint, *, is_kept: bool) -> None:
+    """Set or remove the mark that protects a checkpoint from pruning."""
     checkpoint.is_kept = is_kept
-    note(session, actor, "checkpoint.keep" if is_kept else "checkpoint.release", "checkpoint", checkpoint.id)
     if checkpoint.run_id:
         announce(session, run_topic(checkpoint.run_id))
     session.flush()

@@ -1,22 +1,28 @@
-"""Reading checkpoints, exports and what a launch form offers."""
+"""Reading checkpoints and exports, and the disk space that they use."""
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
+from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
+from backend.core import artifacts
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.errors import NotFound
+from backend.operations.ids import find_by_end, parse_id
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
+from backend.web.formats import size
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST_CHECKPOINTS = (Key(Checkpoint.id),)
 NEWEST_EXPORTS = (Key(Export.id),)
+LOW_SHARE = 0.05
+LOW_CHECKPOINTS = 10
+"""Disk space is low below this share of the disk, or below this many times the largest checkpoint."""
 
 
 def trainable_versions(session: Session) -> Sequence[EnvironmentVersion]:
@@ -37,45 +43,41 @@ def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | N
     return session.scalars(statement).first()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointFilter:
-    """Which checkpoints; None: any."""
-
-    run_id: uuid.UUID | None = None
-    policy_id: uuid.UUID | None = None
-    environment: str | None = None
-    """Of the run's version."""
-    is_best: bool | None = None
-    has_weights: bool | None = None
-
-
 def checkpoints(
-    session: Session, wanted: CheckpointFilter, *, after: str | None = None, limit: int = 50
+    session: Session,
+    *,
+    run_id: uuid.UUID | None = None,
+    policy_id: uuid.UUID | None = None,
+    environment: str | None = None,
+    is_best: bool | None = None,
+    has_weights: bool | None = None,
+    after: str | None = None,
+    limit: int = 50,
 ) -> Slice[Checkpoint]:
-    """Newest first."""
+    """One page of checkpoints, newest first. `environment`: name of the environment that the run trained on."""
     statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
     statement = statement.where(Policy.deleted_at.is_(None))
-    if wanted.run_id is not None:
-        statement = statement.where(Checkpoint.run_id == wanted.run_id)
-    if wanted.policy_id is not None:
-        statement = statement.where(Checkpoint.policy_id == wanted.policy_id)
-    if wanted.environment is not None:
+    if run_id is not None:
+        statement = statement.where(Checkpoint.run_id == run_id)
+    if policy_id is not None:
+        statement = statement.where(Checkpoint.policy_id == policy_id)
+    if environment is not None:
         of_environment = (select(Run.id).join(Run.version).join(EnvironmentVersion.environment)).where(
-            Environment.name == wanted.environment
+            Environment.name == environment
         )
         statement = statement.where(Checkpoint.run_id.in_(of_environment))
-    if wanted.is_best is not None:
-        statement = statement.where(Checkpoint.is_best.is_(wanted.is_best))
-    if wanted.has_weights is not None:
-        statement = statement.where(Checkpoint.pruned_at.is_(None).is_(wanted.has_weights))
+    if is_best is not None:
+        statement = statement.where(Checkpoint.is_best.is_(is_best))
+    if has_weights is not None:
+        statement = statement.where(Checkpoint.pruned_at.is_(None).is_(has_weights))
     return slice_of(session, statement, NEWEST_CHECKPOINTS, after=after, limit=limit)
 
 
-def beside(session: Session, some: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
-    """These checkpoints and all others of their runs: what is last or best is known only beside the others."""
-    runs = {each.run_id for each in some if each.run_id}
+def with_siblings(session: Session, found: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """These checkpoints and all others of their runs, which decide which one is the last or the best."""
+    runs = {each.run_id for each in found if each.run_id}
     statement = select(Checkpoint).options(joinedload(Checkpoint.policy)).where(Checkpoint.run_id.in_(runs))
-    alone = [each for each in some if each.run_id is None]
+    alone = [each for each in found if each.run_id is None]
     return [*session.scalars(statement.order_by(Checkpoint.id)), *alone] if runs else alone
 
 
@@ -85,6 +87,66 @@ def get_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Checkpoint:
     if found is None:
         raise NotFound("There is no such checkpoint.")
     return found
+
+
+def find_checkpoint(session: Session, text: str) -> Checkpoint:
+    """By id; by the name of its policy: the best with weights, else the newest; by the last characters of its id."""
+    if found_id := parse_id(text):
+        return get_checkpoint(session, found_id)
+    of_policy = (
+        select(Checkpoint.id)
+        .join(Checkpoint.policy)
+        .where(Policy.name == text, Policy.deleted_at.is_(None), Checkpoint.pruned_at.is_(None))
+        .order_by(Checkpoint.is_best.desc(), Checkpoint.id.desc())
+    )
+    found_id = session.scalar(of_policy.limit(1)) or find_by_end(
+        session, select(Checkpoint.id).order_by(Checkpoint.id.desc()), Checkpoint.id, text
+    )
+    if found_id is None:
+        raise NotFound(f"There is no checkpoint {text}.")
+    return get_checkpoint(session, found_id)
+
+
+def find_policy_id(session: Session, text: str | None) -> uuid.UUID | None:
+    """The id of a policy by its id or name; None without a text."""
+    if not text or (policy_id := parse_id(text)):
+        return policy_id if text else None
+    policy_id = session.scalar(select(Policy.id).where(Policy.name == text, Policy.deleted_at.is_(None)))
+    if policy_id is None:
+        raise NotFound(f"There is no policy {text}.")
+    return policy_id
+
+
+def disk_usage(session: Session, run_id: uuid.UUID | None = None) -> DiskUsage:
+    """Disk space used by the weights of all checkpoints, or of one run."""
+    has_weights = Checkpoint.pruned_at.is_(None)
+    statement = select(
+        func.count().filter(has_weights),
+        func.coalesce(func.sum(Checkpoint.size_bytes).filter(has_weights), 0),
+        func.count().filter(~has_weights),
+        func.coalesce(func.sum(Checkpoint.size_bytes).filter(~has_weights), 0),
+        func.coalesce(func.max(Checkpoint.size_bytes), 0),
+    )
+    if run_id is not None:
+        statement = statement.where(Checkpoint.run_id == run_id)
+    stored, stored_bytes, pruned, freed_bytes, largest_bytes = session.execute(statement).one()
+    free_bytes, total_bytes = artifacts.free_space() or (None, None)
+    warning = ""
+    wanted_bytes = max(LOW_SHARE * (total_bytes or 0), LOW_CHECKPOINTS * largest_bytes)
+    if free_bytes is not None and free_bytes < wanted_bytes:
+        warning = (
+            f"Only {size(free_bytes)} of disk space is left for weights. A training run fails if it cannot save a"
+            " checkpoint. Prune checkpoints or free disk space."
+        )
+    return DiskUsage(
+        checkpoints=stored,
+        stored_bytes=int(stored_bytes),
+        pruned=pruned,
+        freed_bytes=int(freed_bytes),
+        free_bytes=free_bytes,
+        total_bytes=total_bytes,
+        warning=warning,
+    )
 
 
 def trained_environments(session: Session) -> Sequence[str]:
@@ -107,7 +169,7 @@ def trained_policies(session: Session) -> list[tuple[str, str]]:
 
 def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
     """Checkpoints that a new run may start from: the newest hundred."""
-    return checkpoints(session, CheckpointFilter(has_weights=True), limit=100).items
+    return checkpoints(session, has_weights=True, limit=100).items
 
 
 def exports(

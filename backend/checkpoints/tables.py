@@ -32,28 +32,28 @@ class Checkpoint(Base):
     """Key of the folder in the artifact store: safetensors, tokenizer, config."""
     heldout_reward: Mapped[float | None]
     heldout: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """Mean by column, count and interval on the held-out tasks."""
+    """Results on the held-out tasks: mean by column, count and interval."""
     is_best: Mapped[bool] = mapped_column(default=False)
     """Highest held-out reward of its run."""
     size_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     adapter: Mapped[dict[str, Any] | None] = mapped_column(JSONB)
-    """Where the weights are a LoRA: {base, revision, dtype, quantisation, rank}. Null: all weights are there."""
+    """Of a LoRA adapter: {base, revision, dtype, quantisation, rank}. Null: all weights are stored."""
     is_kept: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """A person wants it kept, whatever the rule says."""
+    """Whether a team member marked it to be kept."""
     pruned_at: Mapped[datetime | None]
-    """Its weights were deleted; what it reached stays."""
+    """When its weights were deleted. Its results stay."""
     created_at: Mapped[CreatedAt]
 
     policy: Mapped["Policy"] = relationship(lazy="raise")
 
     @property
     def unusable(self) -> str | None:
-        """Why nothing can act with it, in words; None where its weights are there."""
+        """Why it cannot be loaded; None if its weights are stored."""
         if self.pruned_at is None:
             return None
         return (
-            f"The weights of {self.stage} {self.step} were pruned on {self.pruned_at:%Y-%m-%d}. What it reached is"
-            " kept, but it cannot be loaded any more: choose another checkpoint."
+            f"The weights of {self.stage} {self.step} were pruned on {self.pruned_at:%Y-%m-%d}. Its results are kept,"
+            " but it can no longer be loaded. Choose another checkpoint."
         )
 
 
@@ -63,18 +63,18 @@ class Export(Base):
     id: Mapped[Id]
     checkpoint_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("checkpoints.id", ondelete="RESTRICT"), index=True)
     run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("runs.id", ondelete="RESTRICT"), index=True)
-    """The training run that made the checkpoint."""
+    """The training run that saved the checkpoint."""
     status: Mapped[ExportStatus] = mapped_column(text_enum(ExportStatus), default=ExportStatus.QUEUED)
     form: Mapped[ExportForm] = mapped_column(text_enum(ExportForm), default=ExportForm.FULL, server_default="full")
     options: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default=text("'{}'"))
-    """{licence, gguf type, hub repository, …}"""
+    """License, GGUF type, Hub repository and so on (`ExportOptions`)."""
     reason: Mapped[str | None] = mapped_column(Text)
     artifact: Mapped[str | None] = mapped_column(Text)
     """Key of the zip in the artifact store."""
     card: Mapped[str] = mapped_column(Text, default="")
     """The model card, Markdown."""
     passport: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    """The proof: probe comparison, before and after table, file hashes."""
+    """Results of the verification: comparison of predictions, evaluations before and after, file hashes."""
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_by: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]

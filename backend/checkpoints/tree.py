@@ -1,4 +1,4 @@
-"""Checkpoints as a tree over runs: each run hangs on the checkpoint that it starts from."""
+"""Checkpoints as a tree over runs: a run is listed below the checkpoint that it starts from."""
 
 import uuid
 from collections import defaultdict
@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import CompoundSelect, select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
-from backend.checkpoints.pruning import Weighed, rule_of, weigh
+from backend.checkpoints.pruning import CheckpointRetention, retention_of, rule_of
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.training.configuration import Stage
@@ -20,18 +20,17 @@ from backend.runs.tables import Run
 from backend.web.paging import Key, Slice, slice_of
 
 NEWEST_RUNS = (Key(Run.created_at), Key(Run.id))
-RUNS = 50
-"""Of a page."""
+RUNS_PER_PAGE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class TreeFilter:
-    """Which runs' checkpoints."""
+    """Which runs to list."""
 
     environment: str | None = None
     policy_id: uuid.UUID | None = None
     run_id: uuid.UUID | None = None
-    """Only this run and what it is related to."""
+    """Only this run, the runs it started from and the runs that start from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,53 +44,50 @@ class Origin:
 
 
 @dataclass(slots=True)
-class Leaf:
+class CheckpointNode:
     """A checkpoint in the tree, with the runs that start from it."""
 
     checkpoint: Checkpoint
-    weighed: Weighed
+    retention: CheckpointRetention
     why_best: str = ""
-    branches: list["Branch"] = field(default_factory=list)
+    branches: list["RunNode"] = field(default_factory=list)
 
 
 @dataclass(slots=True)
-class Branch:
+class RunNode:
     """A run with its checkpoints in the order of training."""
 
     run: Run
     rule: KeepRule
     origin: Origin | None = None
-    leaves: list[Leaf] = field(default_factory=list)
+    checkpoints: list[CheckpointNode] = field(default_factory=list)
 
     @property
     def stored_bytes(self) -> int:
-        return sum(leaf.checkpoint.size_bytes for leaf in self.leaves if leaf.checkpoint.pruned_at is None)
+        return sum(each.checkpoint.size_bytes for each in self.checkpoints if each.checkpoint.pruned_at is None)
 
     @property
     def prunable_bytes(self) -> int:
-        """What its rule would free."""
-        return sum(leaf.checkpoint.size_bytes for leaf in self.leaves if _is_prunable(leaf))
+        """Size of the weights that its retention rule does not keep."""
+        stored = (each for each in self.checkpoints if each.checkpoint.pruned_at is None)
+        return sum(each.checkpoint.size_bytes for each in stored if not each.retention.reasons)
 
-    def family(self) -> Iterator["Branch"]:
-        """Itself and all that branched off."""
+    def family(self) -> Iterator["RunNode"]:
+        """This run and all runs below it."""
         yield self
-        for leaf in self.leaves:
-            for branch in leaf.branches:
+        for node in self.checkpoints:
+            for branch in node.branches:
                 yield from branch.family()
 
 
-def _is_prunable(leaf: Leaf) -> bool:
-    return leaf.checkpoint.pruned_at is None and not leaf.weighed.reasons
-
-
-def forest(
-    session: Session, wanted: TreeFilter, *, after: str | None = None, limit: int = RUNS
-) -> tuple[list[Branch], str | None]:
-    """Trees whose newest run comes first, and the cursor of the runs that follow."""
-    found = _runs(session, wanted, after, limit)
+def checkpoint_tree(
+    session: Session, chosen: TreeFilter, *, after: str | None = None, limit: int = RUNS_PER_PAGE
+) -> tuple[list[RunNode], str | None]:
+    """Trees with the newest run first, and the cursor of the next page."""
+    found = _runs(session, chosen, after, limit)
     branches = _branches(session, found.items)
     parents = _origins(session, found.items)
-    roots: list[Branch] = []
+    roots: list[RunNode] = []
     for run_id, branch in branches.items():
         branch.origin = parents.get(run_id)
         place = _place(branches, branch.origin)
@@ -99,7 +95,7 @@ def forest(
     return roots, found.next
 
 
-def _runs(session: Session, wanted: TreeFilter, after: str | None, limit: int) -> Slice[Run]:
+def _runs(session: Session, chosen: TreeFilter, after: str | None, limit: int) -> Slice[Run]:
     has_checkpoints = select(Checkpoint.id).where(Checkpoint.run_id == Run.id).exists()
     statement = (
         select(Run)
@@ -109,12 +105,12 @@ def _runs(session: Session, wanted: TreeFilter, after: str | None, limit: int) -
         .options(contains_eager(Run.version).contains_eager(EnvironmentVersion.environment), contains_eager(Run.policy))
         .where(Run.kind == RunKind.TRAINING, Policy.deleted_at.is_(None), has_checkpoints)
     )
-    if wanted.environment:
-        statement = statement.where(Environment.name == wanted.environment)
-    if wanted.policy_id:
-        statement = statement.where(Run.policy_id == wanted.policy_id)
-    if wanted.run_id:
-        statement = statement.where(Run.id.in_(_related(session, wanted.run_id)))
+    if chosen.environment:
+        statement = statement.where(Environment.name == chosen.environment)
+    if chosen.policy_id:
+        statement = statement.where(Run.policy_id == chosen.policy_id)
+    if chosen.run_id:
+        statement = statement.where(Run.id.in_(_related(session, chosen.run_id)))
     return slice_of(session, statement, NEWEST_RUNS, after=after, limit=limit)
 
 
@@ -142,19 +138,22 @@ def _neighbours(known: set[uuid.UUID]) -> CompoundSelect[uuid.UUID | None]:
     )
 
 
-def _branches(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, Branch]:
+def _branches(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, RunNode]:
     statement = select(Checkpoint).where(Checkpoint.run_id.in_([run.id for run in runs])).order_by(Checkpoint.id)
     checkpoints = session.scalars(statement.options(joinedload(Checkpoint.policy))).all()
-    weighed = weigh(session, checkpoints)
+    retention = retention_of(session, checkpoints)
     of_run: dict[uuid.UUID, list[Checkpoint]] = defaultdict(list)
     for checkpoint in checkpoints:
         if checkpoint.run_id:
             of_run[checkpoint.run_id].append(checkpoint)
-    return {run.id: Branch(run, rule_of(run), leaves=_leaves(of_run[run.id], weighed)) for run in runs}
-
-
-def _leaves(checkpoints: Sequence[Checkpoint], weighed: Mapping[uuid.UUID, Weighed]) -> list[Leaf]:
-    return [Leaf(each, weighed[each.id], why_best(each, checkpoints) if each.is_best else "") for each in checkpoints]
+    nodes = {}
+    for run in runs:
+        saved = of_run[run.id]
+        found = [
+            CheckpointNode(each, retention[each.id], why_best(each, saved) if each.is_best else "") for each in saved
+        ]
+        nodes[run.id] = RunNode(run, rule_of(run), checkpoints=found)
+    return nodes
 
 
 def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:
@@ -164,11 +163,11 @@ def why_best(best: Checkpoint, of_run: Sequence[Checkpoint]) -> str:
     if judged := best.heldout.get("judged"):
         return _why_best_as_judged(best, judged, of_run)
     words = f"highest held-out reward {best.heldout_reward:.3f}"
-    if interval := interval_of(best):
+    if interval := heldout_interval(best):
         words += f" [{interval[0]:.3f}, {interval[1]:.3f}]"
     others = [(each.heldout_reward, each) for each in of_run if each is not best and each.heldout_reward is not None]
     if not others:
-        return f"{words}, the only one examined"
+        return f"{words}, the only one evaluated"
     reward, second = max(others, key=lambda pair: pair[0])
     ahead = best.heldout_reward - reward
     return f"{words}, as high as {name_of(second)}" if ahead < 5e-4 else f"{words}, {ahead:.3f} above {name_of(second)}"
@@ -184,8 +183,8 @@ def _why_best_as_judged(best: Checkpoint, judged: dict[str, Any], of_run: Sequen
     return words if highest is best else f"{words}, {name_of(highest)} has {highest.heldout_reward:.3f}"
 
 
-def interval_of(checkpoint: Checkpoint) -> tuple[float, float] | None:
-    """The 95 % interval of its held-out reward."""
+def heldout_interval(checkpoint: Checkpoint) -> tuple[float, float] | None:
+    """The 95% confidence interval of the held-out reward, or None."""
     found = checkpoint.heldout.get("reward")
     return (found["low"], found["high"]) if isinstance(found, dict) and "low" in found else None
 
@@ -199,8 +198,8 @@ def _origins(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, Origin]:
     sources = {run.source_run_id for run in runs if run.source_run_id and run.branch_step is not None}
     chosen = [run.checkpoint_id for run in runs if run.checkpoint_id]
     starts = {each.id: each for each in session.scalars(select(Checkpoint).where(Checkpoint.id.in_(chosen)))}
-    wanted = sources | {each.run_id for each in starts.values() if each.run_id}
-    names = {run.id: run.name for run in session.execute(select(Run.id, Run.name).where(Run.id.in_(wanted)))}
+    run_ids = sources | {each.run_id for each in starts.values() if each.run_id}
+    names = {run.id: run.name for run in session.execute(select(Run.id, Run.name).where(Run.id.in_(run_ids)))}
     origins = {}
     for run in runs:
         start = starts.get(run.checkpoint_id) if run.checkpoint_id else None
@@ -211,17 +210,17 @@ def _origins(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, Origin]:
     return origins
 
 
-def _place(branches: Mapping[uuid.UUID, Branch], origin: Origin | None) -> Leaf | None:
+def _place(branches: Mapping[uuid.UUID, RunNode], origin: Origin | None) -> CheckpointNode | None:
     """The checkpoint on this page that a run hangs on; the last one before, where its step has none of its own."""
     source = branches.get(origin.run_id) if origin else None
     if source is None or origin is None:
         return None
     place = None
-    for leaf in source.leaves:
-        checkpoint = leaf.checkpoint
+    for node in source.checkpoints:
+        checkpoint = node.checkpoint
         if checkpoint.stage == origin.stage and checkpoint.step > origin.step:
             break
-        place = leaf
+        place = node
         if (checkpoint.stage, checkpoint.step) == (origin.stage, origin.step):
             break
     return place

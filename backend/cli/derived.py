@@ -28,6 +28,8 @@ Renderer = Callable[[Json], None]
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
 _FIELD = re.compile(r"{(\w+)}")
+_PAGING = {"after", "before", "limit"}
+"""Of lists. A result that has its own form may take a `limit` as an ordinary option."""
 _RENDERERS: dict[str, Renderer] = {}
 
 
@@ -216,6 +218,9 @@ def described(document: Json) -> Iterator[Described]:
             extension = route.get("x-proctor", {})
             if "command" not in extension:
                 continue
+            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
+            result = answer.get("content", {}).get("application/json", {}).get("schema", {})
+            is_list = "Page_" in result.get("$ref", "")
             inputs = [
                 Input(
                     each["name"],
@@ -225,7 +230,7 @@ def described(document: Json) -> Iterator[Described]:
                     each.get("description", ""),
                 )
                 for each in route.get("parameters", ())
-                if each["name"] not in {"after", "before", "limit"}
+                if each["name"] not in _PAGING - (set() if is_list else {"limit"})
             ]
             contents = route.get("requestBody", {}).get("content", {})
             body = next((content["schema"] for content in contents.values()), None)
@@ -235,15 +240,13 @@ def described(document: Json) -> Iterator[Described]:
                     Input(name, resolve(each), name in model.get("required", ()), False, each.get("description", ""))
                     for name, each in model.get("properties", {}).items()
                 ]
-            answer: Json = next((found for status, found in route["responses"].items() if status.startswith("2")), {})
-            result = answer.get("content", {}).get("application/json", {}).get("schema", {})
             yield Described(
                 id=route["operationId"],
                 method=method.upper(),
                 path=path.removeprefix("/api/v1"),
                 summary=route.get("description", ""),
                 inputs=tuple(inputs),
-                is_list="Page_" in result.get("$ref", ""),
+                is_list=is_list,
                 sends_body=body is not None,
                 extension=extension,
             )

@@ -43,7 +43,7 @@ def show(detector: Detector, environment: Environment = "", as_json: AsJson = Fa
     write_fields(
         {
             "detector": found["title"],
-            "looks for": found["sentence"],
+            "looks for": found["description"],
             "formula": found["formula"],
             "source": found["source"],
             "needs": ", ".join(found["needs"]) or "nothing more",

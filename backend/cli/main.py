@@ -36,6 +36,8 @@ from backend.cli import (
 from backend.cli import (
     team as _team,  # noqa: F401  how results of operations are shown
 )
+from backend.cli.mcp import mcp
+from backend.cli.migrating import migrate_data_command
 from backend.cli.output import BAD_RESULT, WRONG_USAGE, write_error
 from backend.cli.serve import serve
 from backend.cli.serving import demo_command, up_command
@@ -50,6 +52,7 @@ app = typer.Typer(
 )
 app.command("up")(up_command)
 app.command("demo")(demo_command)
+app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
 app.add_typer(environments.app, name="env")
@@ -70,6 +73,7 @@ app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
+app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
@@ -79,7 +83,6 @@ app.add_typer(review.app, name="review")
 consequences.register(review.app, runs.app, environments.app)
 app.add_typer(detectors.app, name="detectors")
 app.add_typer(notifications.app, name="notifications")
-app.add_typer(checkpoints.app, name="checkpoints")
 app.command("export")(exports.export)
 
 
@@ -96,6 +99,7 @@ def _tell_version(wanted: bool) -> None:
 
 GROUPS = {
     "grader": group("Graders: create, try, estimate their cost, start them on a run."),
+    "checkpoints": checkpoints.app,
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }

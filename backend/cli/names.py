@@ -55,23 +55,15 @@ def find_run(client: Client, name: str) -> dict[str, Any] | None:
 
 
 def find_checkpoint(client: Client, name: str) -> dict[str, Any] | None:
-    """By id; the best (else the newest) of a policy; by the end of its id. None where there is none."""
-    if is_id(name):
+    """By id; the best (else the newest) of a policy; by the end of its id. None if there is none."""
+    if "/" not in name:
         found: dict[str, Any] | None = client.find(f"/checkpoints/{name}")
         return found
-    if of_policy := checkpoints_named(client, name):
-        return of_policy[0]
-    known = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True)
-    return next((each for each in known if len(name) >= 4 and _ends(each, name)), None)
-
-
-def checkpoints_named(client: Client, policy: str) -> list[dict[str, Any]]:
-    """Stored weights of the policy with this name: the best first, then the newest."""
-    for known in client.pages("/policies"):
-        if known["name"] == policy:
-            stored = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True, policy_id=known["id"])
-            return sorted(stored, key=lambda each: not each["is_best"])
-    return []
+    for policy in client.pages("/policies"):  # the name of a branch, which no address can hold
+        if policy["name"] == name:
+            stored = client.pages("/checkpoints", limit=_RUNS_SEARCHED, has_weights=True, policy_id=policy["id"])
+            return max(stored, key=lambda each: each["is_best"], default=None)
+    return None
 
 
 def names_of_trained_policies(client: Client) -> list[str]:

@@ -7,12 +7,12 @@ for a person.
 import uuid
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from backend.domain.detectors.spec import Face, Subject
+from backend.domain.detectors.spec import LOWEST_SUSPICION, SUSPICION, DetectorSpec
 from backend.domain.graders.settings import DETECTOR_PREFIX, GraderKind, QuestionSettings
 from backend.graders.flags import SOURCES
 from backend.graders.tables import Grader
@@ -21,13 +21,13 @@ MAX_TITLE = 90
 """Characters of a question that name it; a page has the rest."""
 _DELETED = " (deleted "
 _TITLES = {GraderKind.MONITOR: "Reasoning monitor", GraderKind.CONTRAST: "Contrastive judge"}
-_SENTENCES = {
-    GraderKind.MONITOR: "What the policy thought states that it means to exploit the task.",
-    GraderKind.CONTRAST: "Rollouts that earned much do something that is not doing the task.",
+_DESCRIPTIONS = {
+    GraderKind.MONITOR: "The policy's reasoning states that it intends to exploit the task.",
+    GraderKind.CONTRAST: "High-reward rollouts do something other than the task.",
 }
 _FORMULAS = {
-    GraderKind.MONITOR: "a policy's suspicion about the thoughts",
-    GraderKind.CONTRAST: "a policy's suspicion about a pattern that rollouts of one task that earned much share",
+    GraderKind.MONITOR: "a policy's suspicion about the reasoning",
+    GraderKind.CONTRAST: "a policy's suspicion about a pattern that high-reward rollouts of one task share",
 }
 
 
@@ -47,7 +47,7 @@ class AskedQuestion:
 class Asked:
     """A detector that is asked."""
 
-    face: Face
+    spec: DetectorSpec
     questions: Sequence[AskedQuestion]
 
 
@@ -100,20 +100,21 @@ def _asked(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> A
     return Asked(_face(detector, [configuration for _, configuration in found]), questions)
 
 
-def _face(detector: str, asked: Sequence[QuestionSettings]) -> Face:
+def _face(detector: str, asked: Sequence[QuestionSettings]) -> DetectorSpec:
     kind = asked[0].kind
     is_own = kind is GraderKind.QUESTION
     about = "group of rollouts" if kind is GraderKind.CONTRAST else "rollout"
     formula = "the answer" if is_own else _FORMULAS[kind]
-    return Face(
+    return DetectorSpec(
         id=detector,
         title=_shortened(asked[0].text) if is_own else _TITLES[kind],
-        sentence=f"A question in plain words; flags {_flags(asked[0]) or 'by hand'}." if is_own else _SENTENCES[kind],
-        formula=f"{formula}: {_either(_flags(each) for each in asked)}; and a quote that stands in the rollout",
+        description=f"A custom question; flags {_flags(asked[0]) or 'by hand'}." if is_own else _DESCRIPTIONS[kind],
+        formula=f"{formula}: {_either(_flags(each) for each in asked)}; and a quote that appears in the rollout",
         source=SOURCES[kind],
-        subject=Subject.ROLLOUT,
-        thresholds={} if is_own else {"suspicion": min(each.flags_from for each in asked)},
-        cost=f"a request for each {about}",
+        settings={}
+        if is_own
+        else {SUSPICION: replace(LOWEST_SUSPICION, default=min(each.flags_from for each in asked))},
+        cost=f"one request per {about}",
     )
 
 

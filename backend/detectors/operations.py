@@ -80,7 +80,7 @@ class AskedOut(BaseModel):
 class DetectorOut(BaseModel):
     id: str
     title: str
-    sentence: str
+    description: str
     formula: str
     source: str
     subject: Subject
@@ -98,15 +98,15 @@ class DetectorOut(BaseModel):
 
     @classmethod
     def fields_of(cls, line: Line) -> dict[str, Any]:
-        face = line.face
+        spec = line.spec
         return {
             **{
-                name: getattr(face, name)
-                for name in ("id", "title", "sentence", "formula", "source", "subject", "cost")
+                name: getattr(spec, name)
+                for name in ("id", "title", "description", "formula", "source", "subject", "cost")
             },
-            "needs": list(face.needs),
-            "thresholds": dict(face.thresholds),
-            "action": face.action,
+            "needs": list(spec.needs),
+            "thresholds": dict(spec.thresholds),
+            "action": spec.action,
             "record": RecordOut.of(line.record),
             "recall_at_least": line.recall,
             "questions": [AskedOut.model_validate(each, from_attributes=True) for each in line.questions],

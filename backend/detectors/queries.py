@@ -11,8 +11,8 @@ from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import DetectorSetting, Flag
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorSettings, InForce, in_force
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import ActiveSettings, DetectorSettings, resolve_settings
 from backend.domain.detectors.track_record import Audit, Record
 from backend.domain.vocabulary import Phase, RolloutStatus, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
@@ -151,11 +151,11 @@ def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
     return {name: settings_in(setting) for setting, name in session.execute(statement)}
 
 
-def in_force_for(session: Session, environment_id: uuid.UUID) -> dict[str, InForce]:
+def active_settings_for(session: Session, environment_id: uuid.UUID) -> dict[str, ActiveSettings]:
     """Of each detector: the default, and over it what the environment wants."""
     statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
     wanted = {row.detector: [settings_in(row)] for row in session.scalars(statement)}
-    return {name: in_force(face, wanted.get(name, ())) for name, face in FACES.items()}
+    return {name: resolve_settings(spec, wanted.get(name, ())) for name, spec in SPECS.items()}
 
 
 def settings_in(row: DetectorSetting) -> DetectorSettings:

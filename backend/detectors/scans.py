@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import REVIEW, announce, run_topic
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
-from backend.domain.detectors.thresholds import Thresholds
+from backend.domain.detectors.settings import Thresholds
 from backend.domain.vocabulary import (
     OF_EVALUATION,
     OF_STEPS,

@@ -15,9 +15,9 @@ from backend.detectors.grader_detector_queries import Around, around
 from backend.detectors.grader_detectors import Asked, AskedQuestion, asked_detectors, is_asked
 from backend.detectors.queries import Scope
 from backend.detectors.tables import DetectorSetting
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorChanges, DetectorSettings, InForce, in_force
-from backend.domain.detectors.spec import Face, Subject
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import ActiveSettings, DetectorChanges, DetectorSettings, resolve_settings
+from backend.domain.detectors.spec import DetectorSpec, Subject
 from backend.domain.detectors.track_record import Audit, CutOff, Record, cut_offs, least_recall, suggested
 from backend.domain.ids import new_id
 from backend.environments.tables import Environment
@@ -34,7 +34,7 @@ SHOWN_CUT_OFFS = 12
 class Line:
     """One detector with what is known of it in a scope."""
 
-    face: Face
+    spec: DetectorSpec
     record: Record
     recall: float | None
     """At least so much, where the blind sample was looked at."""
@@ -58,7 +58,7 @@ class Setting:
     environment: str
     wanted: DetectorSettings
     """What is set."""
-    force: InForce
+    force: ActiveSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,40 +77,40 @@ class AskedHasNoSettings(Conflict):
     """What is asked has no settings: it looks where somebody asks it, and what it flags waits for a person."""
 
 
-def get_face(detector: str) -> Face:
+def get_spec(detector: str) -> DetectorSpec:
     """Of a built-in one."""
     if is_asked(detector):
         raise AskedHasNoSettings
-    if detector not in FACES:
+    if detector not in SPECS:
         raise NotFound("There is no such detector.")
-    return FACES[detector]
+    return SPECS[detector]
 
 
 def lines(session: Session, scope: Scope) -> tuple[list[Line], Audit]:
     """Every detector, built in or asked; those with flags first."""
     known, there = queries.records(session, scope), _around_all(session, scope)
-    found = [_line(face, known.get(face.id, {}), there) for face in FACES.values()]
+    found = [_line(spec, known.get(spec.id, {}), there) for spec in SPECS.values()]
     if asked := asked_detectors(session, known):
         around_asked = around(session, scope)
         found += [_asked_line(each, known.get(name, {}), around_asked.get(name, {})) for name, each in asked.items()]
-    return sorted(found, key=lambda line: (-line.record.flags, line.face.id)), _total(there).audit
+    return sorted(found, key=lambda line: (-line.record.flags, line.spec.id)), _total(there).audit
 
 
 def portrait(session: Session, detector: str, scope: Scope) -> Portrait:
     if is_asked(detector):
         return _asked_portrait(session, detector, scope)
-    face = get_face(detector)
+    spec = get_spec(detector)
     records = queries.records(session, scope).get(detector, {})
     there = _around_all(session, scope)
     reviewed = queries.reviewed_scores(session, detector, scope)
     return Portrait(
-        line=_line(face, records, there),
-        by_environment=_by_environment(face, records, there),
+        line=_line(spec, records, there),
+        by_environment=_by_environment(spec, records, there),
         audit=_total(there).audit,
         cut_offs=_shown(cut_offs(reviewed)),
         suggested=suggested(reviewed),
         settings=[
-            Setting(name, wanted, in_force(face, [wanted]))
+            Setting(name, wanted, resolve_settings(spec, [wanted]))
             for name, wanted in queries.settings_of(session, detector).items()
         ],
     )
@@ -123,10 +123,10 @@ def _asked_portrait(session: Session, detector: str, scope: Scope) -> Portrait:
     if asked is None:
         raise NotFound("There is no such detector.")
     there = around(session, scope).get(detector, {})
-    reviewed = queries.reviewed_scores(session, detector, scope) if asked.face.thresholds else []
+    reviewed = queries.reviewed_scores(session, detector, scope) if asked.spec.thresholds else []
     return Portrait(
         line=_asked_line(asked, records, there),
-        by_environment=_by_environment(asked.face, records, there),
+        by_environment=_by_environment(asked.spec, records, there),
         audit=_total(there).audit,
         cut_offs=_shown(cut_offs(reviewed)),
         suggested=suggested(reviewed),
@@ -136,10 +136,10 @@ def _asked_portrait(session: Session, detector: str, scope: Scope) -> Portrait:
 
 def set_for_environment(
     session: Session, actor: Actor, environment: Environment, detector: str, wanted: DetectorSettings
-) -> InForce:
+) -> ActiveSettings:
     """All of what is set for the environment; what is left out is as it is by default."""
-    face = get_face(detector)
-    if problems := wanted.problems(face):
+    spec = get_spec(detector)
+    if problems := wanted.problems(spec):
         raise InvalidInput(fields={"thresholds": " ".join(problems)})
     of_environment = DetectorSetting.environment_id == environment.id, DetectorSetting.detector == detector
     session.execute(delete(DetectorSetting).where(*of_environment))
@@ -155,39 +155,39 @@ def set_for_environment(
         detector=detector,
         setting=wanted.model_dump(mode="json", exclude_none=True),
     )
-    return in_force(face, [wanted])
+    return resolve_settings(spec, [wanted])
 
 
 def change_for_environment(
     session: Session, actor: Actor, environment: Environment, detector: str, changes: DetectorChanges
-) -> InForce:
+) -> ActiveSettings:
     """Some of what is set for the environment; the rest of it stays."""
-    get_face(detector)
+    get_spec(detector)
     row = queries.find_setting(session, environment.id, detector)
     known = queries.settings_in(row) if row else DetectorSettings()
     return set_for_environment(session, actor, environment, detector, changes.over(known))
 
 
-def _line(face: Face, records: Mapping[str, Record], there: Mapping[str, Around]) -> Line:
+def _line(spec: DetectorSpec, records: Mapping[str, Record], there: Mapping[str, Around]) -> Line:
     record = sum(records.values(), Record())
-    return Line(face, record, _recall(face, record, _total(there)))
+    return Line(spec, record, _recall(spec, record, _total(there)))
 
 
 def _asked_line(asked: Asked, records: Mapping[str, Record], there: Mapping[str, Around]) -> Line:
-    return replace(_line(asked.face, records, there), questions=asked.questions)
+    return replace(_line(asked.spec, records, there), questions=asked.questions)
 
 
 def _by_environment(
-    face: Face, records: Mapping[str, Record], there: Mapping[str, Around]
+    spec: DetectorSpec, records: Mapping[str, Record], there: Mapping[str, Around]
 ) -> dict[str, EnvironmentLine]:
     return {
-        name: EnvironmentLine(record, _recall(face, record, there.get(name, Around())))
+        name: EnvironmentLine(record, _recall(spec, record, there.get(name, Around())))
         for name, record in records.items()
     }
 
 
-def _recall(face: Face, record: Record, there: Around) -> float | None:
-    return least_recall(record.hacks, there.hacks, there.audit) if face.subject is Subject.ROLLOUT else None
+def _recall(spec: DetectorSpec, record: Record, there: Around) -> float | None:
+    return least_recall(record.hacks, there.hacks, there.audit) if spec.subject is Subject.ROLLOUT else None
 
 
 def _around_all(session: Session, scope: Scope) -> dict[str, Around]:

@@ -126,7 +126,7 @@ _DECLARED: dict[Callable[..., object], Operation] = {}
 
 def operations_of(module: ModuleType) -> list[Operation]:
     """The operations that a module declares, in its order."""
-    return [_DECLARED[each] for each in vars(module).values() if callable(each) and each in _DECLARED]
+    return [_DECLARED[each] for each in vars(module).values() if inspect.isfunction(each) and each in _DECLARED]
 
 
 def operation(

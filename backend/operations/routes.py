@@ -92,8 +92,11 @@ def _json_request(operation: Operation) -> list[Parameter]:
         return []
     if operation.uploads:
         return _form_request(operation)
-    source = Query() if operation.method in {"GET", "DELETE"} else Body()
-    return [_keyword("request", Annotated[operation.request, source])]
+    if operation.method in {"GET", "DELETE"}:
+        return [_keyword("request", Annotated[operation.request, Query()])]
+    may_be_empty = not any(field.is_required() for field in operation.request.model_fields.values())
+    default = Body(default_factory=operation.request) if may_be_empty else Body()
+    return [_keyword("request", Annotated[operation.request, default])]
 
 
 def _form_request(operation: Operation) -> list[Parameter]:

@@ -14,7 +14,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.detectors import queries
 from backend.detectors.grader_detectors import asked_detectors, is_asked
 from backend.detectors.queries import Scope
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.detectors.track_record import Audit, least_recall
 from backend.domain.studies.effort import EffortMeasure, EffortOutcome
@@ -246,7 +246,7 @@ def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
     """Detectors that look at the run by its environment's settings, and those that do not."""
-    found = queries.in_force_for(session, run.version.environment_id)
+    found = queries.active_settings_for(session, run.version.environment_id)
     enabled = {name: force.enabled for name, force in found.items()}
     return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
 
@@ -257,15 +257,15 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
     told = []
     known = queries.records(session, scope)
     asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}
-    faces = {**FACES, **{name: each.face for name, each in asked.items()}}
+    specs = {**SPECS, **{name: each.spec for name, each in asked.items()}}
     for detector, by_environment in known.items():
         (record,) = by_environment.values()
-        face = faces.get(detector)
+        spec = specs.get(detector)
         precision = record.precision
         told.append(
             DetectorTold(
                 id=detector,
-                title=face.title if face else detector,
+                title=spec.title if spec else detector,
                 flags=record.flags,
                 open=record.open,
                 confirmed=record.confirmed,
@@ -273,7 +273,7 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
                 precision_low=precision.low,
                 precision_high=precision.high,
                 recall_at_least=least_recall(record.hacks, by_any, audit)
-                if face and face.subject == "rollout"
+                if spec and spec.subject == "rollout"
                 else None,
             )
         )

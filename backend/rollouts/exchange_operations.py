@@ -7,7 +7,6 @@ from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from backend.checkpoints import weights
 from backend.rollouts import downloads, imports
 from backend.rollouts.exchange_schemas import ExportQuery, ImportForm, MarkForm, SftDownload, SftFilter
 from backend.runs import queries as run_queries
@@ -93,12 +92,3 @@ class Marked(BaseModel):
 def mark_demonstrations(session: SessionDep, actor: Trainer, request: MarkForm) -> Marked:
     """The SFT warm-up here may learn from these (`is_wanted` false: no longer). Never from held-out tasks."""
     return Marked(changed=sft_data.mark_demonstrations(session, actor, request, is_wanted=request.is_wanted))
-
-
-@router.get("/checkpoints/{checkpoint_id}/weights", tags=["training"], response_class=StreamingResponse)
-def download_weights(checkpoint_id: uuid.UUID, session: SessionDep, _: Trainer) -> StreamingResponse:
-    """Its folder of safetensors as a zip: what `proctor serve` serves. Unlike an export it carries no proof."""
-    name, content = weights.zip_of(session, checkpoint_id)
-    return StreamingResponse(
-        content, media_type="application/zip", headers={"Content-Disposition": f'attachment; filename="{name}"'}
-    )

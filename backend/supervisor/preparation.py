@@ -12,6 +12,8 @@ import os
 import re
 import sys
 import time
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,9 @@ _MIGRATION_LOCK = 7_305_001
 """Key of the advisory lock; any number that nobody else takes."""
 _REVISION = re.compile(r"^revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
 _DOWN_REVISION = re.compile(r"^down_revision\b.*?=\s*[\"'](\w+)[\"']", re.MULTILINE)
+
+
+_STEP = re.compile(r"^-- (\w+) -> (\w+)\n", re.MULTILINE)
 
 
 class CannotPrepare(RuntimeError):
@@ -51,12 +56,9 @@ def migrate() -> str:
     known, head = revisions()
     with _connect() as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", [_MIGRATION_LOCK])  # several may start at once
-        current = _current_revision(connection)
+        current = current_revision(connection)
         if current is not None and current not in known:
-            raise CannotPrepare(
-                f"the database was written by a newer Proctor (its revision {current} is unknown here); "
-                "update Proctor or choose another --data"
-            )
+            raise CannotPrepare(explain_unknown_revision(current))
         if current != head:
             _upgrade()
     return head
@@ -69,6 +71,37 @@ def revisions(folder: Path = PROJECT_ROOT / "migrations" / "versions") -> tuple[
     older = {match[1] for text in texts if (match := _DOWN_REVISION.search(text))}
     (head,) = known - older
     return known, head
+
+
+def explain_unknown_revision(revision: str) -> str:
+    """Return why Proctor does not open a database of this revision, and what to do."""
+    this = f"Proctor {version('proctor')}"
+    if any(step.before == revision for step in conversion_steps()):
+        return (
+            f"this database was written by Proctor 0.1 (schema revision {revision}), and {this} cannot open it before "
+            "it is converted. Nothing was changed. Run `proctor migrate-data` with the same --data and settings: it "
+            "makes a backup, then converts the database. See docs/operate/upgrade.md"
+        )
+    return (
+        f"this database has schema revision {revision}, which {this} does not know: it was written by a newer "
+        "version. Nothing was changed. Update Proctor, restore a backup made by this version, or choose another --data"
+    )
+
+
+@dataclass(frozen=True)
+class ConversionStep:
+    """SQL that takes a database of Proctor 0.1 from one revision to the next."""
+
+    before: str
+    after: str
+    sql: str
+
+
+def conversion_steps() -> list[ConversionStep]:
+    """Return the sections of `migrations/from_0_1.sql`, oldest revision first."""
+    text = (PROJECT_ROOT / "migrations" / "from_0_1.sql").read_text()
+    _introduction, *parts = _STEP.split(text)
+    return [ConversionStep(*parts[start : start + 3]) for start in range(0, len(parts), 3)]
 
 
 def furnish(*, is_local: bool) -> dict[str, str | None]:
@@ -95,7 +128,7 @@ def _has_token(session: Session) -> bool:
     return file.exists() and is_local_token(session, file.read_text().strip())
 
 
-def _current_revision(connection: psycopg.Connection[Any]) -> str | None:
+def current_revision(connection: psycopg.Connection[Any]) -> str | None:
     if connection.execute("SELECT to_regclass('alembic_version')").fetchone() == (None,):
         return None
     row = connection.execute("SELECT version_num FROM alembic_version").fetchone()

@@ -32,7 +32,7 @@ def find_member(session: Session, text: str) -> Person:
 
 
 @operation("GET /me", role=Role.VIEWER, command="whoami")
-def get_me(session: Session, actor: Actor) -> Me:
+def whoami(session: Session, actor: Actor) -> Me:
     """Show whose token or session this is."""
     return Me(person_id=actor.person_id, name=actor.name, role=actor.role, is_token=actor.is_token)
 

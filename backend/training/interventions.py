@@ -8,11 +8,10 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.detectors.queries import in_force_for
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import tuned
-from backend.domain.detectors.spec import Action, Face
-from backend.domain.detectors.thresholds import Threshold
+from backend.detectors.queries import active_settings_for
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import Threshold, override_thresholds
+from backend.domain.detectors.spec import Action, DetectorSpec
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detector_actions import AS_SET
 from backend.domain.vocabulary import RunKind
@@ -26,7 +25,7 @@ from backend.training.tables import Intervention
 class DetectorAction:
     """A detector in a training run."""
 
-    face: Face
+    spec: DetectorSpec
     wanted: str
     """The run's own choice; `as_set` where it has none."""
     action: Action
@@ -39,16 +38,16 @@ class DetectorAction:
 def detector_actions(session: Session, run: Run, now: TrainingConfiguration) -> list[DetectorAction]:
     """`now`: the run's choices with all changes. What the environment wants is read when an attempt begins."""
     version = session.get_one(EnvironmentVersion, run.version_id)
-    found = tuned(in_force_for(session, version.environment_id), now.detectors.thresholds)
+    found = override_thresholds(active_settings_for(session, version.environment_id), now.detectors.thresholds)
     return [
         DetectorAction(
-            face,
+            spec,
             str(getattr(now.detectors, name, AS_SET)),
             now.detectors.action_of(name, found[name].action),
             found[name].enabled,
             {each.name: each.value for each in now.detectors.thresholds if each.detector == name},
         )
-        for name, face in FACES.items()
+        for name, spec in SPECS.items()
     ]
 
 

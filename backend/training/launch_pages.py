@@ -13,7 +13,7 @@ from backend.training.launch_queries import get_training_run
 from backend.training.launch_view import LaunchFiguresPage, figures_of_form, launch_page
 from backend.training.preflight import start_preflight
 from backend.training.schemas import TrainingRequest, read_training_form, read_training_query, resolve_configuration
-from backend.training.starting import version_of_request
+from backend.training.service import version_of_request
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
 

@@ -9,7 +9,7 @@ from backend.domain.training.preflight.findings import FindingStatus, PreflightF
 from backend.training.choices import stored_choices
 from backend.training.preflight_inputs import findings_at_once
 from backend.training.schemas import TrainingRequest
-from backend.training.starting import choices_of_request
+from backend.training.service import choices_of_request
 from backend.training.tables import Preflight
 from backend.web.audit import audit
 from backend.web.identity import Actor

@@ -192,7 +192,7 @@ def list_interventions(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> Int
     return InterventionsOut(
         items=[InterventionOut.of(row) for row in interventions.interventions_of(session, run.id)],
         actions={
-            each.face.id: DetectorActionOut(
+            each.spec.id: DetectorActionOut(
                 wanted=each.wanted,
                 action=each.action,
                 is_enabled=each.is_enabled,

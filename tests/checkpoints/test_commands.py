@@ -3,14 +3,16 @@
 import json
 
 import pytest
+import typer
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
 from typer.testing import CliRunner, Result
 
-from backend.cli import checkpoints
+from backend.cli import checkpoints, derived
 from backend.domain.vocabulary import Role
-from proctor import Client
+from backend.web.api_description import describe
+from proctor import Client, ProctorError
 from tests.checkpoints.conftest import TrainedRun
 from tests.web_fixtures import ClientFor
 
@@ -19,13 +21,19 @@ from tests.web_fixtures import ClientFor
 def proctor(app: FastAPI, client_for: ClientFor, monkeypatch: pytest.MonkeyPatch):
     """`proctor("list", "--json")` as a trainer; requests reach the application without a network."""
     trainer = client_for(Role.TRAINER)
-    client = Client("http://testserver", "")
+    client = Client("http://testserver", "unused")
     client._http = TestClient(app, base_url="http://testserver/api/v1", headers=dict(trainer.headers))  # type: ignore[assignment]
     client._http.cookies = trainer.cookies
-    monkeypatch.setattr(checkpoints, "connect", lambda: client)
+    program = typer.Typer()
+    document = describe(app)
+    paths = {path: methods for path, methods in document["paths"].items() if "/checkpoints" in path}
+    derived.add_commands(program, {"checkpoints": program}, document | {"paths": paths})
+    program.command("prune")(checkpoints.prune)
+    for module in (checkpoints, derived):
+        monkeypatch.setattr(module, "connect", lambda: client)
 
     def run(*arguments: str, **more: str) -> Result:
-        return CliRunner().invoke(checkpoints.app, list(arguments), **more)
+        return CliRunner().invoke(program, list(arguments), **more)
 
     return run
 
@@ -44,7 +52,7 @@ def test_the_tree_in_words_and_in_json(proctor, trained: TrainedRun):
 def test_show_and_keep(proctor, session: Session, trained: TrainedRun):
     _, saved = trained()
     name = saved["grpo 20"].id.hex[-8:]
-    assert "its run's rule lets it go" in proctor("show", name).output
+    assert "the retention rule of its run may delete it" in proctor("show", name).output
     assert json.loads(proctor("keep", name, "--json").output)["kept_by"] == ["marked"]
     assert json.loads(proctor("keep", name, "--release", "--json").output)["kept_by"] == []
 
@@ -81,8 +89,26 @@ def test_what_is_held_ends_with_1(proctor, session: Session, trained: TrainedRun
     session.flush()
     held = proctor("prune", saved["grpo 20"].id.hex, "--yes")
     assert held.exit_code == 1
-    assert "stays: marked" in held.output
+    assert "is kept: marked" in held.output
 
 
 def test_an_unknown_checkpoint_is_wrong_usage(proctor):
-    assert proctor("show", "00000000").exit_code == 2
+    refused = proctor("show", "00000000").exception
+    assert isinstance(refused, ProctorError)
+    assert (refused.status, str(refused)) == (404, "There is no checkpoint 00000000.")
+
+
+def test_a_policy_names_its_best_checkpoint(proctor, trained: TrainedRun):
+    run, saved = trained(rewards=(0.5, 0.6, 0.4))
+    found = json.loads(proctor("show", run.policy.name, "--json").output)
+    assert found["id"] == str(saved["grpo 40"].id)
+
+
+def test_the_tree_can_be_limited_to_a_policy_and_to_the_last_run(proctor, trained: TrainedRun):
+    first, _ = trained(name="first")
+    trained(name="second")
+    assert [each["name"] for each in json.loads(proctor("list", "--run", "last", "--json").output)["trees"]] == [
+        "second"
+    ]
+    found = json.loads(proctor("list", "--policy", first.policy.name, "-n", "1", "--json").output)
+    assert [each["name"] for each in found["trees"]] == ["first"]

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.hub_tokens import token_of
+from backend.checkpoints.hub import token_of
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core.artifacts import store_id
 from backend.core.queue import ARTIFACT_STORE
@@ -47,7 +47,7 @@ def worker_with(session: Session, *engines: str) -> None:
 
 def offered(client: object, checkpoint: Checkpoint) -> dict[str, str | None]:
     answer = client.get(f"/api/v1/checkpoints/{checkpoint.id}/exports/forms")  # type: ignore[attr-defined]
-    return {each["form"]: each["refusal"] for each in answer.json()}
+    return {each["form"]: each["refusal"] for each in answer.json()["items"]}
 
 
 def test_whole_weights_are_offered_whole(session: Session, client_for: ClientFor):
@@ -60,7 +60,7 @@ def test_whole_weights_are_offered_whole(session: Session, client_for: ClientFor
 def test_an_adapter_is_offered_alone_and_merged(session: Session, client_for: ClientFor):
     found = offered(client_for(Role.VIEWER), checkpoint_with(session, LORA))
     assert [form for form, refusal in found.items() if refusal is None] == ["adapter", "merged"]
-    assert found["merged_dequantised"] == "Its base was not rounded."
+    assert found["merged_dequantised"] == "Its base was not quantized."
 
 
 def test_what_needs_bitsandbytes_needs_a_worker_that_has_it(session: Session, client_for: ClientFor):
@@ -80,7 +80,7 @@ def test_what_needs_bitsandbytes_needs_a_worker_that_has_it(session: Session, cl
 def test_the_page_offers_the_forms_and_says_why_not_the_others(session: Session, client_for: ClientFor):
     checkpoint = checkpoint_with(session, LORA)
     page = client_for(Role.TRAINER).get(f"/exports/new?checkpoint_id={checkpoint.id}").text
-    for shown in ("Merged into the original base", "Its base was not rounded.", "Org/Base-1B", "adapter, rank 8"):
+    for shown in ("Merged into the original base", "Its base was not quantized.", "Org/Base-1B", "adapter, rank 8"):
         assert shown in page
     assert 'value="merged" checked' in page
     assert 'value="full" disabled' in page
@@ -141,7 +141,7 @@ def test_a_dry_run_says_what_would_be_sent_and_sends_nothing(session: Session, c
     export = completed(session)
     client = client_for(Role.TRAINER)
     page = client.get(f"/exports/{export.id}?repository=me/tiny&is_private=true").text
-    for shown in ("Nothing was sent", "private model repository <b>me/tiny</b>", "2 files", "Upload"):
+    for shown in ("Nothing was uploaded yet", "private model repository <b>me/tiny</b>", "2 files", "Upload"):
         assert shown in page
     asked = {"repository": "me/tiny", "dry_run": True, "token": "hf_secret"}
     answer = client.post(f"/api/v1/exports/{export.id}/hub", json=asked, headers={"X-CSRF-Token": csrf(page)})
@@ -200,7 +200,7 @@ def test_what_is_no_repository_is_refused(repository: str, session: Session, cli
     client = client_for(Role.TRAINER)
     page = client.get(f"/exports/{export.id}", params={"repository": repository})
     assert page.status_code == 200
-    assert "is no repository" in page.text
+    assert "is not a repository name" in page.text
     assert "<b>me/<b>" not in page.text
     asked = {"repository": repository}
     answer = client.post(f"/api/v1/exports/{export.id}/hub", json=asked, headers={"X-CSRF-Token": csrf(page.text)})

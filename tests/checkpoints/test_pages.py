@@ -1,17 +1,21 @@
 """Marking and pruning from the page and through JSON, and what the disk says."""
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.disk import disk_use
+from backend.checkpoints.queries import disk_usage
 from backend.core import artifacts
 from backend.domain.vocabulary import PolicyKind, Role, RunKind
 from backend.runs.tables import Run
 from tests.checkpoints.conftest import TrainedRun
 from tests.factories import make_checkpoint, make_environment_version, make_policy, make_run
 from tests.web_fixtures import ClientFor
+
+GIGABYTE = 10**9
 
 
 def test_it_shows_what_would_go_and_then_does_it(session: Session, trained: TrainedRun, client_for: ClientFor):
@@ -25,7 +29,7 @@ def test_it_shows_what_would_go_and_then_does_it(session: Session, trained: Trai
     session.refresh(saved["grpo 20"])
     assert saved["grpo 20"].pruned_at is not None
     assert "Nothing to prune" in client.get(f"/checkpoints/prune?run_id={run.id}").text
-    assert "figures kept" in client.get(f"/runs/{run.id}/checkpoints").text
+    assert "results kept" in client.get(f"/runs/{run.id}/checkpoints").text
 
 
 def test_another_rule_may_be_tried_first(trained: TrainedRun, client_for: ClientFor):
@@ -90,18 +94,32 @@ def test_disk_use_counts_what_is_there_and_what_was_freed(session: Session, trai
     assert (mine["checkpoints"], mine["stored_bytes"], mine["pruned"]) == (3, 24, 2)
 
 
-def test_little_room_is_told(session: Session, trained: TrainedRun, client_for: ClientFor):
-    """Weights so large that not ten more would fit."""
+@pytest.mark.parametrize(
+    ("free", "total", "is_little"),
+    [
+        (19 * GIGABYTE, 100 * GIGABYTE, True),
+        (21 * GIGABYTE, 100 * GIGABYTE, False),
+        (49 * GIGABYTE, 1000 * GIGABYTE, True),
+        (51 * GIGABYTE, 1000 * GIGABYTE, False),
+    ],
+)
+def test_little_room_is_told(
+    session: Session,
+    trained: TrainedRun,
+    client_for: ClientFor,
+    monkeypatch: pytest.MonkeyPatch,
+    free: int,
+    total: int,
+    is_little: bool,
+):
+    """Less than ten more checkpoints need, here of 2 GB, or less than 5% of the disk."""
     _, saved = trained()
-    space = artifacts.free_space()
-    assert space is not None
-    saved["sft"].size_bytes = min(space[0] // 5, 2**31 - 1)
+    saved["sft"].size_bytes = 2 * GIGABYTE
     session.flush()
-    use = disk_use(session)
-    is_little = space[0] < max(10 * saved["sft"].size_bytes, 0.05 * space[1])
-    assert bool(use.warning) is is_little
-    if is_little:
-        assert "of disk are left" in client_for(Role.VIEWER).get("/checkpoints").text
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=free, total=total))
+    assert artifacts.free_space() == (free, total)
+    assert bool(disk_usage(session).warning) is is_little
+    assert ("of disk space is left" in client_for(Role.VIEWER).get("/checkpoints").text) is is_little
 
 
 def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Path, monkeypatch: pytest.MonkeyPatch):
@@ -110,7 +128,7 @@ def test_a_store_without_bounds_says_nothing_of_room(session: Session, store: Pa
     monkeypatch.setenv("PROCTOR_ARTIFACTS_URL", "memory://proctor")
     forget_settings()
     assert artifacts.free_space() is None
-    assert disk_use(session).warning == ""
+    assert disk_usage(session).warning == ""
 
 
 @pytest.mark.parametrize("door", ["page", "json"])

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.pruning import delete_leftovers, mark_kept, plan_by_hand, plan_by_rule, prune, prune_by_rule
+from backend.checkpoints.pruning import delete_leftovers, mark_kept, plan_by_id, plan_by_rule, prune, prune_by_rule
 from backend.checkpoints.tables import Export
 from backend.core.session import run_after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule
@@ -46,8 +46,8 @@ def test_what_the_store_did_not_delete_is_deleted_later(session: Session, store:
 
 def test_pruning_again_does_nothing(session: Session, trained: TrainedRun):
     run, _ = trained()
-    assert prune_by_rule(session, run.id, KeepRule(last=1)).going
-    assert not prune_by_rule(session, run.id, KeepRule(last=1)).going
+    assert prune_by_rule(session, run.id, KeepRule(last=1)).to_delete
+    assert not prune_by_rule(session, run.id, KeepRule(last=1)).to_delete
 
 
 @pytest.mark.parametrize("kind", [RunKind.EVALUATION, RunKind.TRAINING])
@@ -89,9 +89,9 @@ def test_what_somebody_plays_against_now_stays(session: Session, trained: Traine
     _, saved = trained()
     told = {"play": {"mover": {"checkpoint_id": str(saved["grpo 20"].id)}}}
     playing = make_run(session, kind=RunKind.PLAY, status=RunStatus.RUNNING, configuration=told)
-    assert plan_by_hand(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.PLAYING]
+    assert plan_by_id(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.PLAYING]
     playing.status = RunStatus.COMPLETED
-    assert plan_by_hand(session, [saved["grpo 20"].id]).going
+    assert plan_by_id(session, [saved["grpo 20"].id]).to_delete
 
 
 def test_where_the_source_of_an_unfinished_branch_began_stays(session: Session, trained: TrainedRun):
@@ -99,17 +99,17 @@ def test_where_the_source_of_an_unfinished_branch_began_stays(session: Session, 
     told = {"branch": {"start": str(saved["sft"].id)}}
     fields = {"source_run_id": run.id, "branch_step": 20, "configuration": told}
     branch = make_run(session, kind=RunKind.TRAINING, status=RunStatus.PAUSED, **fields)
-    assert plan_by_hand(session, [saved["sft"].id]).refused[0].binding == [KeepReason.BRANCHED]
+    assert plan_by_id(session, [saved["sft"].id]).refused[0].binding == [KeepReason.BRANCHED]
     branch.status = RunStatus.COMPLETED
     session.flush()
-    assert plan_by_hand(session, [saved["sft"].id]).going
+    assert plan_by_id(session, [saved["sft"].id]).to_delete
 
 
 def test_by_hand_goes_what_only_the_rule_keeps(session: Session, trained: TrainedRun):
     _, saved = trained(rewards=(0.5, 0.6, 0.4))
     actor = make_member(session, Role.TRAINER)
-    plan = plan_by_hand(session, [saved["grpo 40"].id, saved["sft"].id])
-    assert [each.reasons for each in plan.going] == [[KeepReason.WARM_UP], [KeepReason.BEST]]
+    plan = plan_by_id(session, [saved["grpo 40"].id, saved["sft"].id])
+    assert [each.reasons for each in plan.to_delete] == [[KeepReason.WARM_UP], [KeepReason.BEST]]
     prune(session, actor, plan)
     assert pruned(saved) == {"grpo 40", "sft"}
     assert {event.action for event in session.scalars(select(AuditEvent))} >= {"checkpoint.prune"}
@@ -117,18 +117,17 @@ def test_by_hand_goes_what_only_the_rule_keeps(session: Session, trained: Traine
 
 def test_what_a_resume_needs_stays(session: Session, trained: TrainedRun):
     _, saved = trained(status=RunStatus.STOPPED)
-    plan = plan_by_hand(session, [saved["sft"].id, saved["grpo 20"].id])
-    assert [each.checkpoint.step for each in plan.going] == [20]
+    plan = plan_by_id(session, [saved["sft"].id, saved["grpo 20"].id])
+    assert [each.checkpoint.step for each in plan.to_delete] == [20]
     assert plan.refused[0].binding == [KeepReason.RESUME]
 
 
 def test_a_mark_holds_until_it_is_taken_away(session: Session, trained: TrainedRun):
     run, saved = trained()
-    actor = make_member(session, Role.TRAINER)
-    mark_kept(session, actor, saved["grpo 20"], is_kept=True)
-    assert plan_by_hand(session, [saved["grpo 20"].id]).refused
-    mark_kept(session, actor, saved["grpo 20"], is_kept=False)
-    assert [each.checkpoint.step for each in plan_by_rule(session, run_id=run.id, rule=None).going] == [20, 40]
+    mark_kept(session, saved["grpo 20"], is_kept=True)
+    assert plan_by_id(session, [saved["grpo 20"].id]).refused
+    mark_kept(session, saved["grpo 20"], is_kept=False)
+    assert [each.checkpoint.step for each in plan_by_rule(session, run_id=run.id, rule=None).to_delete] == [20, 40]
 
 
 @pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.COMPLETED])
@@ -151,7 +150,7 @@ def test_what_an_effort_score_is_about_stays(session: Session, trained: TrainedR
     session.flush()
     prune_by_rule(session, run.id, KeepRule(last=1))
     assert pruned(saved) == {"grpo 40"}
-    assert plan_by_hand(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.STUDIED]
+    assert plan_by_id(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.STUDIED]
 
 
 def test_what_a_search_for_an_onset_may_sample_stays_until_it_is_over(session: Session, trained: TrainedRun):
@@ -164,7 +163,7 @@ def test_what_a_search_for_an_onset_may_sample_stays_until_it_is_over(session: S
     session.flush()
     prune_by_rule(session, run.id, KeepRule(last=1))
     assert pruned(saved) == {"grpo 60"}
-    assert plan_by_hand(session, [saved["sft"].id]).refused, "the base rate is its"
+    assert plan_by_id(session, [saved["sft"].id]).refused, "the base rate is its"
     sample = OnsetSample(search_id=search.id, checkpoint_id=saved["grpo 20"].id, step=20)
     search.status = RunStatus.COMPLETED
     session.add(sample)
@@ -206,4 +205,4 @@ def test_an_orphan_is_left_alone_by_rules(session: Session, trained: TrainedRun)
     saved["grpo 20"].run_id = None
     session.flush()
     plan = plan_by_rule(session, run_id=None, rule=None)
-    assert saved["grpo 20"].id not in {each.checkpoint.id for each in plan.going}
+    assert saved["grpo 20"].id not in {each.checkpoint.id for each in plan.to_delete}

@@ -58,7 +58,7 @@ def test_a_mark_keeps_whatever_the_rule_says():
 def test_the_defaults_keep_all_of_a_short_run():
     rule = KeepRule.of(CheckpointChoice())
     assert kept(grpo(40, 80, 120, 160, 200, best=80), rule) == [40, 80, 120, 160, 200]
-    assert rule.words == "the best, the last 5"
+    assert rule.words == "the best, the latest 5"
 
 
 def test_every_reason_has_words():

@@ -4,12 +4,12 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.downloads import NotExported, export_zip
+from backend.checkpoints.files import NotExported, export_zip
 from backend.checkpoints.queries import get_checkpoint
+from backend.checkpoints.service import NotFromTraining, start_export
 from backend.checkpoints.tables import Export
 from backend.core.tables import Job
 from backend.domain.vocabulary import ExportStatus, PolicyKind, Role, RunKind
-from backend.training.service import NotFromTraining, start_export
 from backend.web.identity import Actor
 from tests.factories import make_checkpoint, make_person, make_policy, make_run
 

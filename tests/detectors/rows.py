@@ -5,15 +5,15 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import in_force
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.settings import resolve_settings
 from backend.domain.results.pass_at_k import SuccessRule
-from workers.detectors.base import FlagDraft
-from workers.detectors.environment_context import Scene
-from workers.detectors.view import RolloutRow
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 
-WIN = Scene(
+WIN = EnvironmentContext(
     ("win", "style"),
     weights={"win": 1.0, "style": 0.2},
     shares={"win": 0.83, "style": 0.17},
@@ -50,11 +50,11 @@ def honest(number: int, seed: int = 0) -> list[RolloutRow]:
     return made
 
 
-def flags(detector: str, *batches: list[RolloutRow], scene: Scene = BATCH) -> list[FlagDraft]:
+def flags(detector: str, *batches: list[RolloutRow], context: EnvironmentContext = BATCH) -> list[FlagDraft]:
     """What one detector drafts over steps or batches; its settings are the defaults."""
-    off = {name: replace(in_force(face), enabled=name == detector) for name, face in FACES.items()}
-    watch = Watch(scene, off)
-    return [draft for step, rows in enumerate(batches, 1) for draft in watch.look(step, rows)]
+    off = {name: replace(resolve_settings(spec), enabled=name == detector) for name, spec in SPECS.items()}
+    scanner = RunScanner(context, off)
+    return [draft for step, rows in enumerate(batches, 1) for draft in scanner.scan(step, rows)]
 
 
 def marked(draft: FlagDraft, of: RolloutRow) -> str:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.run_view import RolloutRow, row_of
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import Phase, Split
 from backend.environments.library import load_package
 from tests.library.conftest import Serve
-from workers.detectors.base import FlagDraft
-from workers.detectors.environment_context import Scene
-from workers.detectors.view import RolloutRow, row_of
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.policies.scripted import ScriptedPolicy
 from workers.rollouts.engine import GroupPlan, play_groups
 
@@ -70,9 +70,11 @@ def step_of(pools: Pools, weights: Mapping[str, float], step: int, chance: rando
 
 def watch_run(pools: Pools, mixture: Mixture, *, steps: int = 80, seed: int = 0) -> list[FlagDraft]:
     chance = random.Random(seed)
-    watch = Watch(Scene(tuple(next(iter(pools.values()))[0].columns)))
+    scanner = RunScanner(EnvironmentContext(tuple(next(iter(pools.values()))[0].columns)))
     return [
-        draft for step in range(1, steps + 1) for draft in watch.look(step, step_of(pools, mixture(step), step, chance))
+        draft
+        for step in range(1, steps + 1)
+        for draft in scanner.scan(step, step_of(pools, mixture(step), step, chance))
     ]
 
 

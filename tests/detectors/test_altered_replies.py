@@ -4,15 +4,15 @@ import uuid
 
 import pytest
 
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.catalogue.metamorphic import Altered, alterations, look_at_altered
+from backend.domain.detectors.registry import SPECS
 from backend.domain.environments.manifest import read_manifest
 from tests.detectors.rows import row
-from workers.detectors.metamorphic import Altered, alterations, look_at_altered
 
 SPEC = read_manifest(
     "name: sums\nproctor:\n  agent: {action: {format: tag, tag: answer, field: answer}}\n  rewards: {correct: 1.0}\n"
 ).proctor.agent.action
-LIMITS = FACES["metamorphic"].thresholds
+LIMITS = SPECS["metamorphic"].thresholds
 PASSED = row(1.0, "I think it is <answer>42</answer>", actions=({"answer": "42"},))
 
 

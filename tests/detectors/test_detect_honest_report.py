@@ -4,9 +4,9 @@ import uuid
 
 import pytest
 
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.vocabulary import Severity
 from benchmarks.detectors_honest import Accused
-from workers.detectors.base import FlagDraft
 
 
 def said(severity: Severity) -> FlagDraft:

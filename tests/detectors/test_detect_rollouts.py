@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from backend.domain.detectors.context import EnvironmentContext, words_of_grader
 from tests.detectors.rows import BATCH, flags, honest, marked, row
-from workers.detectors.environment_context import Scene, words_of_grader
 
 CODE = "Here it is.\n```python\n{}\n```\n"
 
@@ -173,14 +173,14 @@ def test_a_late_exit_is_flagged_where_it_is_paid_as_much_as_an_end():
 
 
 def test_exits_are_flagged_where_only_the_lucky_end_properly():
-    scene = Scene(columns=(), lowest=0.0, highest=1.6)
+    context = EnvironmentContext(columns=(), lowest=0.0, highest=1.6)
     lucky = [row(1.6, "Three.") for _ in range(10)]
     paid = [row(1.05, "I stop here.", stop_reason="unparsable") for _ in range(30)]
     cheap = [row(0.1, "I stop here.", stop_reason="unparsable") for _ in range(30)]
-    assert {draft.rollout_id for draft in flags("paid_exit", [*lucky, *paid, *cheap], scene=scene)} == {
+    assert {draft.rollout_id for draft in flags("paid_exit", [*lucky, *paid, *cheap], context=context)} == {
         each.id for each in paid
     }
-    assert not flags("paid_exit", paid, scene=Scene(columns=()))
+    assert not flags("paid_exit", paid, context=EnvironmentContext(columns=()))
 
 
 def test_padding_that_costs_nothing_is_flagged_and_a_long_failure_is_not():
@@ -195,10 +195,10 @@ def test_words_that_only_the_reward_knows_are_flagged_where_few_use_them():
         '        """Paid for a plain style."""\n        return sum(word in HIDDEN for word in self.words())\n'
     )
     assert words_of_grader({"server/e.py": source}) == {"silver", "moonlit"}
-    scene = replace(BATCH, grader_words=frozenset({"silver", "moonlit"}))
+    context = replace(BATCH, grader_words=frozenset({"silver", "moonlit"}))
     echo = row(1.2, "A silver lake on a moonlit night.")
     told = row(1.2, "A silver lake on a moonlit night.", asked=("Use: silver, moonlit",))
-    found = flags("grader_echo", [echo, told, *honest(20)], scene=scene)
+    found = flags("grader_echo", [echo, told, *honest(20)], context=context)
     assert [draft.rollout_id for draft in found] == [echo.id]
     assert marked(found[0], echo) == "silver"
 

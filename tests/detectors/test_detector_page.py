@@ -58,7 +58,7 @@ def test_it_tells_precision_and_the_least_recall(viewer: TestClient, judged: Non
     text = viewer.get("/detectors/tampering").text
     assert "75 %" in text
     assert 'href="/environments/guess"' in text
-    assert "Tampers with the grading" in viewer.get("/detectors?environment=guess").text
+    assert "Grader tampering" in viewer.get("/detectors?environment=guess").text
 
 
 def test_another_environment_has_a_record_of_its_own(viewer: TestClient, judged: None, session: Session) -> None:
@@ -166,7 +166,7 @@ def asked(session: Session, judged: None) -> Run:
     session.add(AuditDraw(run_id=run.id, seed=1, share=0.2, drawn_seq=20))
     for question in (
         make_question(session, flags=["yes"]),
-        make_question(session, name="watch", kind=QuestionKind.MONITOR, flags_from=0.3),
+        make_question(session, name="scanner", kind=QuestionKind.MONITOR, flags_from=0.3),
     ):
         session.add(Asking(question_id=question.id, run_id=run.id, status=RunStatus.COMPLETED))
     for number, rollout in enumerate(rollouts):
@@ -187,8 +187,8 @@ def asked(session: Session, judged: None) -> Run:
 
 def test_what_is_asked_stands_beside_the_others(viewer: TestClient, asked: Run) -> None:
     lines = {each["id"]: each for each in viewer.get("/api/v1/detectors?environment=guess").json()["items"]}
-    question, watch, tampering = lines["question:gave_up"], lines["reasoning_monitor"], lines["tampering"]
-    assert [each["record"]["flags"] for each in (question, watch, tampering)] == [3, 12, 13]
+    question, scanner, tampering = lines["question:gave_up"], lines["reasoning_monitor"], lines["tampering"]
+    assert [each["record"]["flags"] for each in (question, scanner, tampering)] == [3, 12, 13]
     assert (question["record"]["confirmed"], question["record"]["honest"]) == (2, 1)
     assert [each["name"] for each in question["questions"]] == ["gave_up"]
     assert tampering["questions"] == []

@@ -2,19 +2,21 @@
 
 import random
 import uuid
+from importlib.util import find_spec
 
 import pytest
 
-from backend.domain.detectors.catalogue import FACES
-from workers.detectors.base import FlagDraft
-from workers.detectors.environment_context import Scene
-from workers.detectors.repeated_text import worst_repetition
-from workers.detectors.reward_jump import cusum
-from workers.detectors.trend import trend_of
-from workers.detectors.view import RolloutRow
-from workers.detectors.watch import DETECTORS, MOST_FLAGS, Watch
+from backend.domain.detectors import catalogue
+from backend.domain.detectors.catalogue.repeated_text import worst_repetition
+from backend.domain.detectors.catalogue.reward_jump import cusum
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
+from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.trend import trend_of
+from workers.detectors.scanner import MAX_FLAGS, RunScanner
 
-LIMITS = FACES["repeated_text"].thresholds
+LIMITS = SPECS["repeated_text"].thresholds
 
 
 def make_row(group: int, reward: float = 0.5, **fields) -> RolloutRow:
@@ -35,8 +37,8 @@ def make_step(seed: int, **fields) -> list[RolloutRow]:
 
 
 def watch_steps(steps: list[list[RolloutRow]]) -> list[FlagDraft]:
-    watch = Watch(Scene(("win",)))
-    return [draft for number, rows in enumerate(steps, 1) for draft in watch.look(number, rows)]
+    scanner = RunScanner(EnvironmentContext(("win",)))
+    return [draft for number, rows in enumerate(steps, 1) for draft in scanner.scan(number, rows)]
 
 
 def flagged(steps: list[list[RolloutRow]], detector: str) -> list[FlagDraft]:
@@ -44,10 +46,22 @@ def flagged(steps: list[list[RolloutRow]], detector: str) -> list[FlagDraft]:
 
 
 def test_every_detector_says_what_it_looks_for_how_and_from_where():
-    assert {detector.id for detector in DETECTORS} == set(FACES) - {"metamorphic"}
-    assert len({detector.id for detector in DETECTORS}) == len(DETECTORS) >= 22
-    for face in FACES.values():
-        assert all([face.title, face.sentence, face.formula, face.source, face.thresholds])
+    detectors = (*RUN_DETECTORS, *ROLLOUT_DETECTORS)
+    assert {detector.id for detector in detectors} == set(SPECS) - {"metamorphic"}
+    assert len({detector.id for detector in detectors}) == len(detectors) >= 22
+    for name, spec in SPECS.items():
+        assert all([spec.title, spec.description, spec.formula, spec.source, spec.thresholds])
+        assert find_spec(f"{catalogue.__name__}.{name}"), "a module has the name of its detector"
+        for threshold, setting in spec.settings.items():
+            assert setting.description.endswith(".")
+            assert spec.problem_with(threshold, setting.default) is None
+
+
+def test_thresholds_have_limits() -> None:
+    spec = SPECS["repeated_text"]
+    assert spec.problem_with("common", 0.5) is None
+    assert spec.problem_with("common", 1.5) == "common must be a number from 0 to 1."
+    assert SPECS["reward_jump"].problem_with("cusum", -1) == "cusum must be at least 0."
 
 
 def test_a_jump_is_flagged_once_at_its_step_and_a_slope_is_not():
@@ -103,7 +117,7 @@ def test_a_repeating_rollout_is_flagged_with_the_span_of_the_text():
 def test_every_rollout_that_repeats_itself_is_flagged_and_alike_ones_are_a_cluster():
     steps = [[make_row(n, replies=("again and again " * 30,)) for n in range(8)] for _ in range(15)]
     found = flagged(steps, "repeated_text")
-    assert len(found) == 8 * 15 > MOST_FLAGS
+    assert len(found) == 8 * 15 > MAX_FLAGS
     assert len({draft.cluster for draft in found}) == 1
 
 

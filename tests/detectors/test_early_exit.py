@@ -5,10 +5,10 @@ import uuid
 
 import pytest
 
-from workers.detectors.base import FlagDraft
-from workers.detectors.environment_context import Scene
-from workers.detectors.view import RolloutRow
-from workers.detectors.watch import Watch
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.run_view import RolloutRow
+from workers.detectors.scanner import RunScanner
 
 Step = tuple[int, float, float]
 """(episodes of 128 that were broken off, their mean reward, that of the others)."""
@@ -42,10 +42,10 @@ def rows_of(step: Step, count: int = 128) -> list[RolloutRow]:
 
 
 def flags(steps: list[Step], *, count: int = 128, remembered: bool = False) -> list[FlagDraft]:
-    watch = Watch(Scene(("win",)))
+    scanner = RunScanner(EnvironmentContext(("win",)))
     if remembered:
-        watch.remember([("early_exit", "run")])
-    found = [draft for number, step in enumerate(steps, 1) for draft in watch.look(number, rows_of(step, count))]
+        scanner.skip_raised([("early_exit", "run")])
+    found = [draft for number, step in enumerate(steps, 1) for draft in scanner.scan(number, rows_of(step, count))]
     return [draft for draft in found if (draft.detector, draft.key) == ("early_exit", "run")]
 
 

@@ -11,12 +11,12 @@ from sqlalchemy import select
 from backend.core.events import REVIEW, run_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.vocabulary import Phase, RunKind, Severity
 from backend.runs.tables import Run
 from tests.factories import make_rollouts, make_run, make_step
-from workers.detectors.base import FlagDraft
-from workers.storage.detector_inputs import examinations_of, judged_run, stored_steps
-from workers.tasks.detectors import record_flags, resume_watch, run
+from workers.storage.detector_inputs import heldout_results_of, load_detector_input, stored_steps
+from workers.tasks.detectors import record_flags, resume_scanner, run
 from workers.tasks.registry import JobContext
 
 DRAFT = FlagDraft("length_shift", "shorter", Severity.WARNING, 0.6, "Half as long.", {"window": [3, 9]}, None, 9)
@@ -78,14 +78,14 @@ def test_a_check_is_not_judged(committed_database: str):
     with transaction() as session:
         row = make_run(session, kind=RunKind.CHECK)
         make_rollouts(session, row, [[1.0, 1.0, 0.0]], phase=Phase.CHECK)
-    assert list(stored_steps(judged_run(row.id))) == []
+    assert list(stored_steps(load_detector_input(row.id))) == []
 
 
 def test_an_evaluation_is_one_step(committed_database: str):
     with transaction() as session:
         row = make_run(session)
         make_rollouts(session, row, [[1.0, 1.0, 0.0], None, [0.0, 1.0, 0.0]])
-    [(step, rows)] = stored_steps(judged_run(row.id))
+    [(step, rows)] = stored_steps(load_detector_input(row.id))
     assert (step, len(rows)) == (0, 2)
     assert rows[0].columns == {"win": 1.0, "format": 1.0, "invalid_move": 0.0}
     assert rows[0].replies == ("<move>4</move>",)
@@ -103,10 +103,10 @@ def test_flags_on_an_evaluation_name_no_training_step(committed_database: str):
 
 @pytest.mark.slow
 def test_a_resumed_watch_knows_the_steps_before(run_id: uuid.UUID):
-    watch = resume_watch(run_id, before_step=12)
-    assert [figures.step for figures in watch.view.steps] == list(range(1, 12))
+    scanner = resume_scanner(run_id, before_step=12)
+    assert [figures.step for figures in scanner.view.steps] == list(range(1, 12))
     with transaction() as session:
-        assert session.get_one(Run, run_id).columns == list(watch.view.columns)
+        assert session.get_one(Run, run_id).columns == list(scanner.view.columns)
 
 
 def test_the_untrained_models_examination_belongs_to_no_step(committed_database: str):
@@ -116,5 +116,5 @@ def test_the_untrained_models_examination_belongs_to_no_step(committed_database:
         make_rollouts(session, row, [[0.0, 0.0, 0.0]] * 4, phase=Phase.HELDOUT)
         for step in (0, 2):
             make_rollouts(session, row, [[1.0, 1.0, 0.0]] * 4, phase=Phase.HELDOUT, step=step)
-    assert [(each.step, round(each.reward, 5)) for each in examinations_of(row.id)] == [(0, 1.2), (2, 1.2)]
-    assert [each.step for each in resume_watch(row.id, before_step=1).view.examinations] == [0]
+    assert [(each.step, round(each.reward, 5)) for each in heldout_results_of(row.id)] == [(0, 1.2), (2, 1.2)]
+    assert [each.step for each in resume_scanner(row.id, before_step=1).view.heldout] == [0]

@@ -3,9 +3,14 @@
 import pytest
 from pydantic import ValidationError
 
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorChanges, DetectorSettings, in_force, tuned
-from backend.domain.detectors.thresholds import Threshold
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import (
+    DetectorChanges,
+    DetectorSettings,
+    Threshold,
+    override_thresholds,
+    resolve_settings,
+)
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.steering import with_setting
 from backend.training.schemas import resolve_configuration
@@ -44,16 +49,16 @@ def test_what_cannot_be_is_said(wrong: str, told: str) -> None:
 
 def test_a_runs_own_go_over_its_environments() -> None:
     of_environment = {
-        "paid_exit": in_force(FACES["paid_exit"], [DetectorSettings(thresholds={"turns": 0.3, "reward": 0.4})]),
-        "tampering": in_force(FACES["tampering"]),
+        "paid_exit": resolve_settings(SPECS["paid_exit"], [DetectorSettings(thresholds={"turns": 0.3, "reward": 0.4})]),
+        "tampering": resolve_settings(SPECS["tampering"]),
     }
-    found = tuned(of_environment, [Threshold.model_validate(BOTH[0])])
+    found = override_thresholds(of_environment, [Threshold.model_validate(BOTH[0])])
     assert found["paid_exit"].thresholds == {"turns": 0.3, "reward": 0.6, "suspicion": 0}
     assert found["tampering"] == of_environment["tampering"]
 
 
 def test_every_detector_tells_all_it_suspects_by_default() -> None:
-    assert {face.thresholds["suspicion"] for face in FACES.values()} == {0.0}
+    assert {spec.thresholds["suspicion"] for spec in SPECS.values()} == {0.0}
 
 
 def test_a_change_leaves_the_rest_and_null_is_the_default_again() -> None:

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.graders.judging_record import CanaryReport
 from backend.domain.graders.questions import QuestionKind
 from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
@@ -270,7 +270,7 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
     for weights in ({"question.watch": 1.0}, {"judge.watch": 1.0}, {"watch": 1.0}):
         refused = author.post("/api/v1/rescores", json={"run_ids": [str(run.id)], "weights": weights})
         assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
-    assert str(QuestionKind.MONITOR) not in FACES  # what has no settings cannot be set to screen
+    assert str(QuestionKind.MONITOR) not in SPECS  # what has no settings cannot be set to screen
     with pytest.raises(InvalidInput):
         rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
 
@@ -326,8 +326,8 @@ def test_a_cluster_is_shown_beside_the_rest_of_its_groups(session: Session) -> N
     run = make_asked_run(session, [STAYED] * 6, rewards=[1.0, 1.0, 0.0, 0.0, 1.0, 0.0], group_size=3)
     first, second, third, *_ = members(session, run)
     make_flag(session, run, second, detector="gibberish", cluster="mixed scripts")
-    [scene] = scenes(session, run, 4, cluster="gibberish: mixed scripts")
-    assert (scene.high, set(scene.low), scene.label) == ((second.id,), {first.id, third.id}, "heldout/0")
+    [context] = scenes(session, run, 4, cluster="gibberish: mixed scripts")
+    assert (context.high, set(context.low), context.label) == ((second.id,), {first.id, third.id}, "heldout/0")
     assert len(scenes(session, run, 4)) == 2
     assert [len(each.high) for each in scenes(session, run, 1)] == [1, 1]
     with pytest.raises(InvalidInput):

@@ -25,8 +25,11 @@ def test_it_loads_what_was_saved(model: Any, tokenizer: Any, saved: Path) -> Non
     assert loaded_tokenizer.encode("O plays 3.") == tokenizer.encode("O plays 3.")
 
 
-def test_a_folder_is_a_base_model_too(saved: Path) -> None:
-    load_base(str(saved))
+def test_a_folder_is_a_base_model_too(model: Any, tokenizer: Any, saved: Path) -> None:
+    loaded, loaded_tokenizer = load_base(str(saved))
+    for mine, theirs in zip(model.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    assert loaded_tokenizer.get_vocab() == tokenizer.get_vocab()
 
 
 def test_it_refuses_weights_that_run_code(saved: Path) -> None:

@@ -111,9 +111,11 @@ async def test_a_session_that_gives_up_lets_the_others_go_on(model: Any, tokeniz
     first, second = await policy.begin(start(0)), await policy.begin(start(1))
     waiting = asyncio.create_task(converse(first, 2))
     await asyncio.sleep(0.01)
+    assert policy.batches == 0
     second.close()
     await asyncio.wait_for(waiting, 5)
     await policy.aclose()
+    assert policy.batches == 2
 
 
 async def test_a_first_prompt_beyond_the_context_is_a_limit(model: Any, tokenizer: Any) -> None:

@@ -1,6 +1,8 @@
 """Tools for agents at `/mcp`, used by the official client of the Model Context Protocol."""
 
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -8,12 +10,13 @@ import httpx2 as httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from mcp import Client
+from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import Role
+from backend.operations.skill import read_skill
 from backend.policies.tables import Policy
 from backend.team.tables import AuditEvent
 from tests.operations.conftest import make_token
@@ -106,3 +109,20 @@ async def test_a_read_only_token_reads_but_changes_nothing(
 def test_strangers_and_browsers_are_refused(stranger: TestClient, admin: TestClient) -> None:
     assert stranger.post("/mcp", json={}).status_code == 401
     assert admin.post("/mcp", json={}).status_code == 403
+
+
+async def test_the_command_serves_the_same_tools_over_standard_input(served: str, token: str, policy: Policy) -> None:
+    command = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "backend.cli", "mcp"],
+        env={**os.environ, "PROCTOR_URL": served, "PROCTOR_TOKEN": token},  # noqa: TID251
+    )
+    async with Client(command, read_timeout_seconds=60) as client:
+        assert "labels_create" in {tool.name for tool in (await client.list_tools()).tools}
+        assert client.instructions == read_skill()
+        made = await client.call_tool("labels_create", {"policy": "tidy", "text": "good"})
+        refused = await client.call_tool("labels_create", {"policy": "nothing", "text": "good"})
+    assert json.loads(text_of(made))["name"] == "good"
+    assert policy.description == "good"
+    assert refused.is_error
+    assert "There is no policy nothing." in text_of(refused)

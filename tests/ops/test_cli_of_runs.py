@@ -196,6 +196,7 @@ def test_every_option_says_what_it_is(command: Command, words: str) -> None:
     told = command(*words.split(), "--help")
     assert told.status == 0
     lines = told.out.splitlines()
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if line.lstrip().startswith("-"):
-            assert len(line.split("  ")) > 2 or following.startswith(" " * 10), line
+    options = [place for place, line in enumerate(lines) if line.lstrip().startswith("-")]
+    assert len(options) >= 2
+    for place in options:
+        assert len(lines[place].split("  ")) > 2 or lines[place + 1].startswith(" " * 10), lines[place]

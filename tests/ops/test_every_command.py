@@ -9,8 +9,8 @@ from typer.core import TyperGroup
 
 from backend.cli.main import app
 
-FOR_PEOPLE = {("demo",), ("env", "play")}
-"""They show something as it goes on, and give nothing back."""
+FOR_PEOPLE = {("demo",), ("env", "play"), ("mcp",)}
+"""They show something as it goes on, or speak another protocol, and give nothing back."""
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -84,7 +84,7 @@ def test_a_data_folder_of_a_newer_version_is_refused(data: Path) -> None:
 
     with proctor_up(data) as proctor:
         assert proctor.process.wait(60) == 2
-        assert "written by a newer Proctor (its revision f00dfeedf00d is unknown here)" in proctor.errors()
+        assert "schema revision f00dfeedf00d, which Proctor" in proctor.errors()
     assert _gone(data, within=10.0)
 
 

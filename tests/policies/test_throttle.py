@@ -145,7 +145,10 @@ async def test_who_gives_up_waiting_leaves_no_place_taken() -> None:
     await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await asyncio.wait_for(passed(pace), 1)
+    assert await asyncio.wait_for(passed(pace), 1) <= 0.05
+    second = asyncio.create_task(pace.enter())
+    await asyncio.wait_for(second, 1)
+    pace.leave()
 
 
 @pytest.mark.parametrize(

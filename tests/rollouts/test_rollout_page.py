@@ -156,7 +156,7 @@ def test_tokens_told_as_text_are_shaded_and_listed(session: Session, viewer: Tes
     tokens = {"texts": ["I ", "<take>", " 4"], "logprobs": [-0.01, -3.0, None], "turns": [0, 2]}
     rollout = make_rollouts(session, make_run(session), [[1, 1, 0]], tokens=tokens)[0]
     html = viewer.get(f"/rollouts/{rollout.id}").text
-    assert '<span class="token" data-heat="5" title="5.0 %">&lt;take&gt;</span>' in html or 'title="5.0 %"' in html
+    assert '<span class="token" data-heat="5" title="5.0 %">&lt;take&gt;</span>' in html
     assert "The 2 least sure, as a table" in text_of(html)
     assert '<hr><span class="token"' in html
 

@@ -1,6 +1,5 @@
 """Proctor never deletes data it did not just create, and a leftover of a crash does not block a start."""
 
-import json
 import os
 import pwd
 import shutil
@@ -282,7 +281,7 @@ def test_a_full_or_read_only_disk_is_reported_in_words(data: Path, options: str,
     assert words in done.stderr
     assert str(data) in done.stderr
     assert "Traceback" not in done.stderr
-    assert all(json.loads(line)["event"] for line in done.stdout.splitlines())
+    assert done.stdout == "", "no process was started"
 
 
 @pytest.mark.parametrize("is_own", [False, True])

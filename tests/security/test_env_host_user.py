@@ -7,12 +7,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from backend.domain.environments.manifest import ResourcesSpec
-from backend.settings import PROJECT_ROOT
 from proctor_sandbox import linux
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
 from tests.environments.host.conftest import RUN_CODE
@@ -46,7 +46,9 @@ def data() -> Iterator[Path]:
 
 @pytest.fixture
 def host(data: Path) -> Iterator[HostProcess]:
-    host = start_host(data, module="workers.environments.dedicated_user")
+    (data.parent / ".env").write_text(f"PROCTOR_TOKEN={SECRET}\n")
+    start_in = partial(os.chdir, data.parent)
+    host = start_host(data, module="workers.environments.dedicated_user", before_exec=start_in)
     yield host
     host.stop()
 
@@ -96,8 +98,9 @@ def test_an_escape_finds_no_secret_and_ends_no_process(host: HostProcess, data: 
     for path in (data / "secret-key", data / "postgres" / "PG_VERSION", data / "artifacts" / "weights"):
         assert path.read_text() == SECRET
         assert _as_the_host(pid, f"import os; print(os.path.exists({str(path)!r}))") == "False"
-    if (PROJECT_ROOT / ".env").exists():
-        assert _as_the_host(pid, f"print(open({str(PROJECT_ROOT / '.env')!r}).read())") == ""
+    settings = data.parent / ".env"
+    assert SECRET in settings.read_text()
+    assert _as_the_host(pid, f"print(open({str(settings)!r}).read())") == ""
     kill = f"""
 import os
 try: os.kill({os.getpid()}, {int(signal.SIGKILL)})

@@ -130,9 +130,10 @@ def test_the_line_of_a_wrong_value_is_named():
 @settings(max_examples=100, deadline=None)
 def test_no_text_breaks_the_reading_of_yaml(text: str):
     try:
-        read_yaml(text)
-    except YamlInvalid:
-        pass
+        value = read_yaml(text)
+    except YamlInvalid as error:
+        value = str(error)
+    json.dumps(value)  # plain values: a column of JSON can hold them
 
 
 @pytest.mark.parametrize(
@@ -279,18 +280,21 @@ FIELDS = {
         "reward > 1e999",
         'text ~ "' + "\\" * 1500,
         "level in (" + "1," * 900 + "1)",
-        "metric." + "x" * 1900 + " > 1",
         " " * 1990 + "x",
         'text ~ "a\0b"',
         'text ~ "a\ud800b"',
     ],
 )
-def test_a_hostile_filter_is_refused_soon_or_read(expression: str):
+def test_a_hostile_filter_is_refused_soon(expression: str):
     began = time.process_time()
-    try:
+    with pytest.raises(FilterError):
         parse(expression, FIELDS)
-    except FilterError:
-        pass
+    assert time.process_time() - began < SECONDS
+
+
+def test_a_long_name_in_a_filter_is_read_soon():
+    began = time.process_time()
+    assert parse(f"metric.{'x' * 1900} > 1", FIELDS) is not None
     assert time.process_time() - began < SECONDS
 
 

@@ -136,6 +136,7 @@ def test_metadata_services_are_refused_even_where_private_addresses_are_allowed(
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_public_addresses_are_allowed(address: str) -> None:
+    assert reach_of(ipaddress.ip_address(address)) < Reach.PRIVATE
     OutgoingPolicy(allow_private=False).check("name.example", address, 443)
 
 

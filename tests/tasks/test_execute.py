@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, update
+from sqlalchemy import func, select, update
+from structlog.testing import capture_logs
 
 from backend.core.session import transaction
 from backend.core.tables import Job
@@ -33,7 +34,12 @@ def test_a_job_runs_once_and_is_done(ask: Ask, tmp_path: Path) -> None:
 
 
 def test_a_message_for_an_unknown_job_is_let_go(installation: None) -> None:
-    execute(uuid.uuid4())
+    with capture_logs() as logs:
+        execute(uuid.uuid4())
+
+    assert [entry["event"] for entry in logs] == ["nothing to do for this wake-up"]
+    with transaction() as session:
+        assert session.scalars(select(Job)).all() == []
 
 
 def test_a_job_that_is_leased_to_another_is_left_alone(ask: Ask, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a worker says of its machine, and what it learns of torch from a process of its own."""
 
+import subprocess
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ from sqlalchemy import select
 
 from backend.core.session import transaction
 from backend.core.tables import Worker
+from backend.settings import PROJECT_ROOT
 from workers.tasks import heartbeat
 from workers.tasks.heartbeat import Presence, ask_machine, machine
 
@@ -17,11 +19,16 @@ def _reported() -> Worker:
 
 
 def test_engines_are_told_with_their_versions_and_without_importing_them():
-    had_torch = "torch" in sys.modules
     engines = machine()["engines"]
     assert {"torch", "trl", "transformers", "peft"} <= engines.keys()
     assert all(version[0].isdigit() for version in engines.values())
-    assert had_torch or "torch" not in sys.modules
+
+
+def test_asking_for_engines_imports_none():
+    program = "import sys; from workers.tasks.heartbeat import machine; machine(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=PROJECT_ROOT)
+    assert not {"torch", "trl", "transformers", "peft"} & set(done.stdout.split())
+    assert "workers.tasks.heartbeat" in done.stdout.split()
 
 
 def test_a_machine_without_engines_is_of_the_core_flavour(monkeypatch: pytest.MonkeyPatch):
@@ -32,8 +39,9 @@ def test_a_machine_without_engines_is_of_the_core_flavour(monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_torch_says_in_a_process_of_its_own_whether_it_reaches_a_gpu():
     told = ask_machine()
-    assert isinstance(told["cuda"], bool)
-    assert told["cuda"] or not told["bf16"]
+    program = "import torch; has = torch.cuda.is_available(); print(has, has and torch.cuda.is_bf16_supported())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert f"{told['cuda']} {told['bf16']}" == done.stdout.strip()
 
 
 def test_what_torch_said_is_in_the_next_report(installation: None):

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.training.alarm_kinds import ALARM_KINDS
 from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, Severity
 from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
-from workers.detectors.base import FlagDraft
 from workers.training.alarms.history import History
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.alarms.warm_up import warm_up_flat

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.checkpoints.hub_tokens import sealed_token
+from backend.checkpoints.hub import sealed_token
 from backend.checkpoints.tables import Export
 from backend.core.artifacts import put_file
 from backend.core.session import transaction

@@ -11,8 +11,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import joinedload
 
 from backend.core.session import transaction
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.settings import DetectorSettings, in_force
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.run_view import row_of
+from backend.domain.detectors.settings import DetectorSettings, resolve_settings
 from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.results.pass_at_k import SuccessRule
@@ -27,9 +29,7 @@ from backend.training.tables import Intervention
 from tests.factories import make_environment_version, make_flag, make_rollouts, make_run, make_step
 from tests.training.game import CHOICE, Outcome
 from tests.training.test_verdicts import played
-from workers.detectors.environment_context import Scene
-from workers.detectors.view import row_of
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.storage.interventions import Screened, record_screened
 from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import MASKED, SCREENED
@@ -55,7 +55,7 @@ def run_id(committed_database: str) -> uuid.UUID:
 def screening(run_id: uuid.UUID, actions: Mapping[str, Action] = SCREEN) -> Screening:
     with transaction() as session:
         version_id = session.get_one(Run, run_id).version_id
-    return Screening(run_id, Watch(Scene(("win",))), Verdicts([version_id]), lambda: actions)
+    return Screening(run_id, RunScanner(EnvironmentContext(("win",))), Verdicts([version_id]), lambda: actions)
 
 
 def changed(index: int, *replies: str, step: int = 2, member: int = 0) -> Rollout:
@@ -144,7 +144,9 @@ def test_only_repeats_in_the_environment_that_it_speaks_of_are_kept_out(run_id: 
         own, other = run.version_id, make_environment_version(session).id
         named = str(session.scalars(select(RolloutRow.id).where(RolloutRow.run_id == run_id)).one())
         make_flag(session, run, detector="cheat_rate", key="boards", training_step=1, evidence={"rollouts": [named]})
-    watch = Watch(Scene(("win",), rules={name: SuccessRule("win", 1.0) for name in ("boards", "sums")}))
+    watch = RunScanner(
+        EnvironmentContext(("win",), rules={name: SuccessRule("win", 1.0) for name in ("boards", "sums")})
+    )
     names = {None: "boards", other: "sums"}
     here = Screening(run_id, watch, Verdicts([own, other]), lambda: {"cheat_rate": Action.SCREEN}, names)
     repeated, elsewhere = honest(0, "rm tests"), honest(0, "rm tests", member=1)
@@ -187,7 +189,9 @@ def test_it_is_stored_by_detector_and_step_and_people_are_told_once(run_id: uuid
 def test_switched_off_or_with_another_threshold_it_keeps_nothing_out(run_id: uuid.UUID) -> None:
     rollouts = [changed(0, "rm tests")]
     for settings in (DetectorSettings(enabled=False), DetectorSettings(thresholds={"changed": 5})):
-        watch = Watch(Scene(("win",)), {"protected_files": in_force(FACES["protected_files"], [settings])})
+        watch = RunScanner(
+            EnvironmentContext(("win",)), {"protected_files": resolve_settings(SPECS["protected_files"], [settings])}
+        )
         here = Screening(run_id, watch, Verdicts([uuid.uuid4()]), lambda: SCREEN)
         assert here.screened(2, rollouts) == set()
 

@@ -7,7 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from backend.core.session import transaction
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.detector_actions import DetectorsChoice
@@ -17,7 +18,6 @@ from backend.runs.tables import Run
 from backend.training.steered_run import good_checkpoint
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_policy, make_run
-from workers.detectors.base import FlagDraft
 from workers.storage.interventions import (
     LAID_DOWN,
     PATTERNS,
@@ -66,8 +66,8 @@ def intervention(run_id: uuid.UUID, patterns: list[str], step: int = 12, **evide
 
 def test_every_detector_has_a_choice_that_is_as_set_and_may_change_between_steps() -> None:
     choice = DetectorsChoice()
-    for name, face in FACES.items():
-        assert choice.action_of(name, face.action) is face.action
+    for name, spec in SPECS.items():
+        assert choice.action_of(name, spec.action) is spec.action
         assert is_safe(f"detectors.{name}")
     now = with_setting(TrainingConfiguration(), "detectors.paid_exit", "pause")
     assert now.detectors.action_of("paid_exit", Action.NOTE) is Action.PAUSE
@@ -85,7 +85,7 @@ def test_the_choices_are_read_again_from_a_stored_run() -> None:
 
 
 def test_what_screens_by_default() -> None:
-    screening = {name for name, face in FACES.items() if face.action is not Action.NOTE}
+    screening = {name for name, spec in SPECS.items() if spec.action is not Action.NOTE}
     assert screening - {"canary", "cheat_rate"} == {"tampering", "protected_files"}
 
 

@@ -2,15 +2,14 @@
 
 import math
 import uuid
-from collections.abc import Callable
-from datetime import UTC, datetime
-from threading import Thread
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import text
 
 from backend.core.session import transaction
 from backend.domain.vocabulary import Phase, RunStatus
-from backend.runs.tables import Run
 from backend.settings import get_settings
 from tests.training.conftest import (
     built_in,
@@ -20,7 +19,6 @@ from tests.training.conftest import (
     points_of,
     run_of,
     take_up_again,
-    wait_for_step,
     weights_of,
 )
 from workers.models.load import load_folder
@@ -76,21 +74,36 @@ def test_a_run_leaves_checkpoints_curves_and_all_its_rollouts(whole: uuid.UUID) 
     assert not (get_settings().data / "training" / str(run_id)).exists()
 
 
+@contextmanager
+def stop_requested_at_step(run_id: uuid.UUID, step: int) -> Iterator[None]:
+    """Have the database request the stop in the transaction that stores the step's first rollouts."""
+    with transaction() as session:
+        session.execute(
+            text(f"""
+                CREATE FUNCTION request_stop() RETURNS trigger LANGUAGE plpgsql AS $$
+                BEGIN
+                    UPDATE runs SET stop_requested_at = now() WHERE id = '{run_id}' AND stop_requested_at IS NULL;
+                    RETURN NULL;
+                END $$;
+                CREATE TRIGGER request_stop AFTER INSERT ON rollouts FOR EACH ROW
+                WHEN (NEW.run_id = '{run_id}' AND NEW.training_step = {step} AND NEW.phase = 'train')
+                EXECUTE FUNCTION request_stop()
+            """)
+        )
+    yield
+    with transaction() as session:
+        session.execute(text("DROP FUNCTION request_stop CASCADE"))
+
+
 def test_a_stopped_run_goes_on_to_the_same_weights(new_run: NewRun, whole: uuid.UUID) -> None:
     cut = new_run()
+    with stop_requested_at_step(cut, 2):
+        assert train(cut).status is RunStatus.STOPPED
+    assert (Phase.TRAIN, 2) in counts_of(cut)
+    assert ("grpo", 4) not in checkpoints_of(cut)
 
-    def ask_to_stop() -> None:
-        wait_for_step(cut, 2)
-        with transaction() as session:
-            session.get_one(Run, cut).stop_requested_at = datetime.now(UTC)
-
-    asking = Thread(target=ask_to_stop)
-    asking.start()
-    first = train(cut)
-    asking.join()
-    if first.status is RunStatus.STOPPED:
-        take_up_again(cut)
-        assert train(cut).status is RunStatus.COMPLETED
+    take_up_again(cut)
+    assert train(cut).status is RunStatus.COMPLETED
     assert run_of(cut).status is RunStatus.COMPLETED, run_of(cut).reason
     assert counts_of(cut) == EVERYTHING
     assert weights_of(checkpoints_of(cut)["grpo", 4]) == weights_of(checkpoints_of(whole)["grpo", 4])

@@ -8,6 +8,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import undefer
 
 from backend.core.session import transaction
+from backend.domain.detectors.catalogue.metamorphic import SPEC, Altered, look_at_altered
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.run_view import RolloutRow, passes
 from backend.domain.environments.manifest import Manifest
 from backend.domain.rollouts.divergence import Recorded
 from backend.domain.rollouts.rollout import TaskSpec
@@ -15,19 +18,16 @@ from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from workers.detectors.base import FlagDraft
-from workers.detectors.metamorphic import FACE, Altered, look_at_altered
-from workers.detectors.view import RolloutRow, passes
 from workers.environments.client import EnvHost, EnvServer
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
-from workers.storage.detector_inputs import Judged, stored_steps
+from workers.storage.detector_inputs import DetectorInput, stored_steps
 
 CONCURRENCY = 8
 
 
-async def look_at_altered_replies(judged: Judged, most: int) -> list[FlagDraft]:
+async def look_at_altered_replies(judged: DetectorInput, most: int) -> list[FlagDraft]:
     """Of up to so many rollouts that succeeded."""
-    settings = judged.settings[FACE.id]
+    settings = judged.settings[SPEC.id]
     rows = _successes(judged, most)
     if not settings.enabled or not rows:
         return []
@@ -46,10 +46,10 @@ async def look_at_altered_replies(judged: Judged, most: int) -> list[FlagDraft]:
             return await look_at_altered(rows, manifest.proctor.agent.action, grade, settings.thresholds)
 
 
-def _successes(judged: Judged, most: int) -> list[RolloutRow]:
+def _successes(judged: DetectorInput, most: int) -> list[RolloutRow]:
     found: list[RolloutRow] = []
     for _, rows in stored_steps(judged):
-        found += [row for row in rows if passes(judged.scene, row)]
+        found += [row for row in rows if passes(judged.context, row)]
         if len(found) >= most:
             break
     return found[:most]

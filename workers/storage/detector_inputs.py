@@ -11,10 +11,11 @@ from sqlalchemy.orm import Session, aliased, joinedload
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
-from backend.detectors.queries import in_force_for
+from backend.detectors.queries import active_settings_for
 from backend.detectors.scans import COPIES, PHASES
-from backend.domain.detectors.settings import InForce, tuned
-from backend.domain.detectors.thresholds import Threshold
+from backend.domain.detectors.context import BaseTask, EnvironmentContext, SecondVerifier, context_of, with_base
+from backend.domain.detectors.run_view import SAME_REWARD, HeldoutResult, RolloutRow
+from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.reward_bounds import declared_ranges
 from backend.domain.results.pass_at_k import REWARD
@@ -25,8 +26,6 @@ from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.mixes import is_mixed, names_of, versions_of
 from backend.runs.tables import Run
 from backend.training.interventions import thresholds_of_run
-from workers.detectors.environment_context import BaseTask, Scene, Second, scene_of, with_base
-from workers.detectors.view import SAME_REWARD, Examination, RolloutRow
 
 BATCH = 2000
 """Rollouts of an evaluation that are looked at together."""
@@ -41,16 +40,16 @@ class SecondRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class DetectorInput:
     """A run as far as detectors care."""
 
     run_id: uuid.UUID
     phases: tuple[Phase, ...]
     """Empty: nothing of it is looked at."""
-    scene: Scene
-    of_environment: Mapping[str, InForce]
+    context: EnvironmentContext
+    of_environment: Mapping[str, ActiveSettings]
     """Settings of detectors, without the run's own thresholds."""
-    settings: Mapping[str, InForce]
+    settings: Mapping[str, ActiveSettings]
     """With them."""
     second: SecondRun | None
     """The newest one that is complete."""
@@ -58,23 +57,23 @@ class Judged:
     """Names by version, where the run plays several."""
 
 
-def judged_run(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> Judged:
+def load_detector_input(run_id: uuid.UUID, thresholds: Sequence[Threshold] = ()) -> DetectorInput:
     """`thresholds`: of one look, over the run's own."""
     with transaction() as session:
         run = session.get_one(Run, run_id, options=[joinedload(Run.version).joinedload(EnvironmentVersion.environment)])
         version = run.version
-        scene = scene_of_run(session, run, version)
+        context = context_of_run(session, run, version)
         second = None
         if found := _second_run(session, run):
             second = SecondRun(found.id, tuple(found.columns))
-            scene = replace(scene, second=_second(found))
-        of_environment = in_force_for(session, version.environment_id)
-        settings = tuned(tuned(of_environment, thresholds_of_run(session, run)), thresholds)
+            context = replace(context, second=_second(found))
+        of_environment = active_settings_for(session, version.environment_id)
+        settings = override_thresholds(override_thresholds(of_environment, thresholds_of_run(session, run)), thresholds)
         names = {each.id: name for each, name in _mixed(session, run)}
-        return Judged(run_id, PHASES.get(run.kind, ()), scene, of_environment, settings, second, names)
+        return DetectorInput(run_id, PHASES.get(run.kind, ()), context, of_environment, settings, second, names)
 
 
-def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Scene:
+def context_of_run(session: Session, run: Run, version: EnvironmentVersion) -> EnvironmentContext:
     """Of a run on several environments only what holds for all of them, and what success is in each."""
     has_steps = run.kind is RunKind.TRAINING
     manifest = Manifest.model_validate(version.manifest)
@@ -83,10 +82,10 @@ def scene_of_run(session: Session, run: Run, version: EnvironmentVersion) -> Sce
         rules = {name: rule_of(run, each) for name, each in manifests.items()}
         ranges = {name: declared_ranges(each) for name, each in (manifests or {"": manifest}).items()}
         weights = dict(zip(run.columns, run.weights, strict=True))
-        return Scene(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
-    scene = scene_of(manifest, version.files, has_steps=has_steps)
+        return EnvironmentContext(tuple(run.columns), weights, rules=rules, ranges=ranges, has_steps=has_steps)
+    context = context_of(manifest, version.files, has_steps=has_steps)
     base = _base_run(session, run)
-    return with_base(scene, _base_tasks(session, base, scene)) if base else scene
+    return with_base(context, _base_tasks(session, base, context)) if base else context
 
 
 def _mixed(session: Session, run: Run) -> list[tuple[EnvironmentVersion, str]]:
@@ -118,11 +117,11 @@ def _base_run(session: Session, run: Run) -> Run | None:
     return session.scalars(statement.limit(1)).one_or_none()
 
 
-def _base_tasks(session: Session, base: Run, scene: Scene) -> dict[str, BaseTask]:
-    rule = scene.success
+def _base_tasks(session: Session, base: Run, context: EnvironmentContext) -> dict[str, BaseTask]:
+    rule = context.success
     if rule is None:
         return {}
-    value = Rollout.reward if rule.column == REWARD else Rollout.columns[scene.columns.index(rule.column) + 1]
+    value = Rollout.reward if rule.column == REWARD else Rollout.columns[context.columns.index(rule.column) + 1]
     statement = (
         select(_TASK, func.count(), func.count().filter(value >= rule.at_least - SAME_REWARD))
         .join(Group, Group.id == Rollout.group_id)
@@ -149,14 +148,14 @@ def _second_run(session: Session, run: Run) -> Run | None:
     return session.scalars(statement.order_by(Run.created_at.desc()).limit(1)).one_or_none()
 
 
-def _second(run: Run) -> Second:
+def _second(run: Run) -> SecondVerifier:
     version = run.version
     manifest = Manifest.model_validate(version.manifest)
     name = f"{version.environment.name} v{version.number}"
-    return Second(name, rule_of(run, manifest), declared_ranges(manifest))
+    return SecondVerifier(name, rule_of(run, manifest), declared_ranges(manifest))
 
 
-def examinations_of(run_id: uuid.UUID) -> list[Examination]:
+def heldout_results_of(run_id: uuid.UUID) -> list[HeldoutResult]:
     """Of a training run after its warm-up, in their order: that of the untrained model belongs to no step."""
     error = func.coalesce(func.stddev_samp(Rollout.reward), 0.0) / func.sqrt(func.count())
     statement = (
@@ -168,14 +167,14 @@ def examinations_of(run_id: uuid.UUID) -> list[Examination]:
     )
     with transaction() as session:
         found = session.execute(statement).all()
-    return [Examination(step, float(reward), float(error)) for step, reward, error in found]
+    return [HeldoutResult(step, float(reward), float(error)) for step, reward, error in found]
 
 
-def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
+def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
     """The completed rollouts of each training step; those of an evaluation in batches, as step 0."""
     if not run.phases:
         return
-    if not run.scene.has_steps:
+    if not run.context.has_steps:
         yield from ((0, batch) for batch in _batches(run))
         return
     for step in _steps(run):
@@ -185,7 +184,7 @@ def stored_steps(run: Judged) -> Iterator[tuple[int, list[RolloutRow]]]:
         yield step or 0, rows
 
 
-def count_rollouts(run: Judged) -> int:
+def count_rollouts(run: DetectorInput) -> int:
     """Those that `stored_steps` gives."""
     if not run.phases:
         return 0
@@ -194,13 +193,13 @@ def count_rollouts(run: Judged) -> int:
         return session.scalar(select(func.count()).where(Rollout.run_id == run.run_id, *completed)) or 0
 
 
-def _steps(run: Judged) -> Sequence[int | None]:
+def _steps(run: DetectorInput) -> Sequence[int | None]:
     statement = select(Rollout.training_step).where(Rollout.run_id == run.run_id, Rollout.phase.in_(run.phases))
     with transaction() as session:
         return session.scalars(statement.distinct().order_by(Rollout.training_step)).all()
 
 
-def _batches(run: Judged) -> Iterator[list[RolloutRow]]:
+def _batches(run: DetectorInput) -> Iterator[list[RolloutRow]]:
     """By a cursor of the server: a run of any size is never held as a whole."""
     with transaction() as session:
         found = session.execute(_rows(run).order_by(Rollout.seq).execution_options(yield_per=BATCH))
@@ -211,9 +210,9 @@ def _batches(run: Judged) -> Iterator[list[RolloutRow]]:
 _TASK = func.concat(Task.split, "/", Task.index).label("task")
 
 
-def _rows(run: Judged) -> Select[Any]:
+def _rows(run: DetectorInput) -> Select[Any]:
     """In steps only what is written there by the policy, and of messages only what it was told."""
-    names = ("reply", "action", "rewards") if any(run.scene.ranges.values()) else ("reply", "action")
+    names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     told = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)
     statement = (
@@ -242,18 +241,18 @@ def _rows(run: Judged) -> Select[Any]:
     return statement.outerjoin(second, is_other).add_columns(*said)
 
 
-def _rollout_row(found: Row[Any], run: Judged) -> RolloutRow:
+def _rollout_row(found: Row[Any], run: DetectorInput) -> RolloutRow:
     row = RolloutRow(
         id=found.id,
         group=str(found.group_id),
         task=found.task,
         reward=found.reward,
-        columns=dict(zip(run.scene.columns, found.columns, strict=True)),
+        columns=dict(zip(run.context.columns, found.columns, strict=True)),
         replies=tuple(found.reply),
         tokens_out=found.tokens_out,
         stop_reason=found.stop_reason,
         actions=tuple(found.action),
-        step_rewards=tuple(found.rewards) if any(run.scene.ranges.values()) else (),
+        step_rewards=tuple(found.rewards) if any(run.context.ranges.values()) else (),
         asked=tuple(text for text in found.asked if isinstance(text, str)),
         metrics=found.metrics,
         environment=run.environments.get(found.version_id, ""),

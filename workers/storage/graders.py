@@ -33,7 +33,7 @@ from backend.notifications.tables import Notice
 from backend.policies.secrets import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from workers.detectors.base import FlagDraft
+from backend.domain.detectors.flags import FlagDraft
 from workers.graders.results import MAX_RAW, GradeResult, stored_quotes
 from workers.tasks.detectors import store_flags
 

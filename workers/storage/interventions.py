@@ -15,7 +15,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.ids import new_id
 from backend.domain.notifications.notices import NoticeKind
@@ -82,7 +82,7 @@ def _tell(session: Session, run: Run, step: int, screened: Screened) -> None:
 
 
 def title_of(detector: str) -> str:
-    return FACES[detector].title if detector in FACES else detector
+    return SPECS[detector].title if detector in SPECS else detector
 
 
 def flagged_by(run_id: uuid.UUID, detectors: Collection[str], *, before_step: int) -> dict[uuid.UUID, set[str]]:

@@ -17,14 +17,21 @@ from backend.core.events import REVIEW, announce, run_topic
 from backend.core.session import transaction
 from backend.detectors.scans import EARLY, PROGRESS, DetectionRequest, keep_progress
 from backend.detectors.tables import Flag
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.ids import new_id
 from backend.domain.text import json_text, plain_text
 from backend.review.queue import place
 from backend.rollouts.tables import Rollout
-from workers.detectors.base import FlagDraft
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.storage.altered_replies import look_at_altered_replies
-from workers.storage.detector_inputs import BATCH, Judged, count_rollouts, examinations_of, judged_run, stored_steps
+from workers.storage.detector_inputs import (
+    BATCH,
+    DetectorInput,
+    count_rollouts,
+    heldout_results_of,
+    load_detector_input,
+    stored_steps,
+)
 from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
@@ -36,33 +43,33 @@ logger = structlog.get_logger(__name__)
 def run(context: JobContext) -> None:
     """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
     request = DetectionRequest.of_job(context.arguments)
-    judged = judged_run(context.need_run(), request.thresholds)
+    judged = load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
-    watch = Watch(judged.scene, judged.settings)
-    examinations = examinations_of(judged.run_id) if judged.scene.has_steps else []
+    scanner = RunScanner(judged.context, judged.settings)
+    heldout = heldout_results_of(judged.run_id) if judged.context.has_steps else []
     told = _Told(context, judged)
     for step, rows in stored_steps(judged):
         if is_early and len(rows) < BATCH:
             break
-        drafts = watch.look(step, rows)
+        drafts = scanner.scan(step, rows)
         if is_early:
             drafts = [draft for draft in drafts if draft.rollout_id is not None]
-        while examinations and examinations[0].step <= step:
-            watch.examined(examinations.pop(0))
-        if not judged.scene.has_steps:
+        while heldout and heldout[0].step <= step:
+            scanner.add_heldout(heldout.pop(0))
+        if not judged.context.has_steps:
             drafts = [replace(draft, training_step=None) for draft in drafts]
         told.looked(len(rows), new_flags(judged.run_id, drafts))
     if request.altered:
         told.phase = "altered replies"
         told.looked(0, new_flags(judged.run_id, run_async(look_at_altered_replies(judged, request.altered))))
     told.over()
-    logger.info("looked at a run", steps=len(watch.view.steps), new_flags=told.flags.total())
+    logger.info("looked at a run", steps=len(scanner.view.steps), new_flags=told.flags.total())
 
 
 class _Told:
     """How far the look is, for those who asked for it. What an attempt before this one flagged is counted."""
 
-    def __init__(self, context: JobContext, judged: Judged) -> None:
+    def __init__(self, context: JobContext, judged: DetectorInput) -> None:
         self._job_id, self._run_id = context.job_id, judged.run_id
         before = context.arguments.get(PROGRESS) or {}
         self.flags: Counter[str] = Counter(before.get("flags") or {})
@@ -112,19 +119,19 @@ def store_flags(session: Session, run_id: uuid.UUID, drafts: Sequence[FlagDraft]
     return Counter(new.values())
 
 
-def resume_watch(run_id: uuid.UUID, *, before_step: int) -> Watch:
+def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
     """A watch that has seen the stored training steps before this one, and says nothing about them again. The run's own
-    thresholds are tuned by whoever trains: they may change between two steps."""
-    judged = judged_run(run_id)
-    watch = Watch(judged.scene, judged.of_environment)
+    thresholds are override_thresholds by whoever trains: they may change between two steps."""
+    judged = load_detector_input(run_id)
+    scanner = RunScanner(judged.context, judged.of_environment)
     for step, rows in stored_steps(judged):
         if step < before_step:
-            watch.view.add(step, rows)
-    for examination in examinations_of(run_id):
-        if examination.step < before_step:
-            watch.examined(examination)
-    watch.remember(_said(run_id, before_step))
-    return watch
+            scanner.view.add(step, rows)
+    for result in heldout_results_of(run_id):
+        if result.step < before_step:
+            scanner.add_heldout(result)
+    scanner.skip_raised(_said(run_id, before_step))
+    return scanner
 
 
 def _said(run_id: uuid.UUID, before_step: int) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from backend.graders.selection import ContrastGroup, contrast_groups, count_of, 
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from workers.detectors.base import FlagDraft
+from backend.domain.detectors.flags import FlagDraft
 from workers.graders.batches import A, C, GradingBatch, TooManyFailures
 from workers.graders.judges import Judge, make_judge
 from workers.graders.questions import Questioner, make_questioner

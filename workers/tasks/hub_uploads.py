@@ -14,7 +14,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from sqlalchemy.orm import Session
 
-from backend.checkpoints.hub_tokens import message_of, token_of
+from backend.checkpoints.hub import message_of, token_of
 from backend.checkpoints.tables import Export
 from backend.core.artifacts import open_file
 from backend.core.events import announce

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
+from backend.domain.detectors.registry import ROLLOUT_DETECTORS
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.studies.onset import BASE, Shown, chance, conclude, exceeds, nearest, next_place, remarks
 from backend.domain.vocabulary import RunStatus
@@ -22,14 +23,13 @@ from backend.studies.onset.queries import found_words, pattern_name, samples_of
 from backend.studies.onset.service import SEARCHES
 from backend.studies.queries import checkpoints_until, start_of
 from backend.studies.tables import OnsetSample, OnsetSearch
-from workers.detectors.registry import OF_ROLLOUTS
-from workers.storage.detector_inputs import judged_run, stored_steps
+from workers.storage.detector_inputs import load_detector_input, stored_steps
 from workers.storage.studies import CannotGoOn, end, fail, id_of, is_played, move, play
 from workers.tasks.registry import JobContext
 
 logger = structlog.get_logger(__name__)
 
-DETECTORS = {each.id: each for each in OF_ROLLOUTS}
+DETECTORS = {each.id: each for each in ROLLOUT_DETECTORS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +164,14 @@ def _look(search_id: uuid.UUID, play: _Play) -> Shown:
     """What the pattern's detector finds among the rollouts of an evaluation, with the training run's thresholds."""
     with transaction() as session:
         search = session.get_one(OnsetSearch, search_id)
-    limits = judged_run(search.run_id).settings[search.detector].thresholds
-    judged = judged_run(play.run_id)
+    limits = load_detector_input(search.run_id).settings[search.detector].thresholds
+    judged = load_detector_input(play.run_id)
     detector = DETECTORS[search.detector]
     count = 0
     flagged: set[uuid.UUID | None] = set()
     for _, rows in stored_steps(judged):
         count += len(rows)
-        drafts = detector.look_at(rows, judged.scene, limits)
+        drafts = detector.detect(rows, judged.context, limits)
         flagged |= {each.rollout_id for each in drafts if search.cluster in (None, each.cluster)}
     return Shown(len(flagged), count)
 

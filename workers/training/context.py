@@ -118,8 +118,8 @@ class Workbench:
     def _prune(self) -> None:
         """Weights that the run's rule lets go."""
         pruned = self.store.prune(KeepRule.of(self.configuration.checkpoints))
-        if pruned.going:
-            names = ", ".join(f"{each.checkpoint.stage} {each.checkpoint.step}" for each in pruned.going)
+        if pruned.to_delete:
+            names = ", ".join(f"{each.checkpoint.stage} {each.checkpoint.step}" for each in pruned.to_delete)
             self.recorder.log(f"weights pruned by the rule: {names} ({pruned.freed_bytes / 1e6:.1f} MB freed)")
 
 

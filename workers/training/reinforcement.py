@@ -4,15 +4,15 @@ import shutil
 from collections.abc import Sequence
 
 from backend.checkpoints.tables import Checkpoint
+from backend.domain.detectors.catalogue.cheat_rate import cheat_points
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.run_view import HeldoutResult
 from backend.domain.detectors.spec import Action
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.configuration import Stage
-from workers.detectors.base import FlagDraft
-from workers.detectors.cheat_rate import cheat_points
-from workers.detectors.view import Examination
 from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
-from workers.tasks.detectors import record_flags, resume_watch
+from workers.tasks.detectors import record_flags, resume_scanner
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
 from workers.training.background_writer import Behind
@@ -54,7 +54,7 @@ class Reinforcement:
         assignment = bench.assignment
         self._start = start
         self._model, self._tokenizer = bench.store.load(start)
-        self._watch = resume_watch(assignment.run_id, before_step=reached + 1)
+        self._scanner = resume_scanner(assignment.run_id, before_step=reached + 1)
         self._environments = {venue.tag: venue.name for venue in assignment.venues}
         self._pace = Pace(reached)
         self._planner, self._memory = Planner(assignment.venues, bench.configuration), PlanMemory(self.folder)
@@ -68,7 +68,7 @@ class Reinforcement:
         self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
         self._verdicts = Verdicts([venue.version_id for venue in assignment.venues])
         mixed = self._environments if assignment.is_mixed else None
-        self._screening = Screening(assignment.run_id, self._watch, self._verdicts, self._actions, mixed)
+        self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
         self._behind = Behind()
         self._clock = Clock()
         """Of what is done between two steps."""
@@ -120,7 +120,7 @@ class Reinforcement:
         )
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
-        self._watch.tune(self._steering.settings.detectors.thresholds)
+        self._scanner.tune(self._steering.settings.detectors.thresholds)
         play = training_player(self.bench.arena, self._policy, self.bench.configuration.seed)
         return play_together(self.bench.ranks, step, self._planner.plans_of(step, ordinals), play)
 
@@ -145,7 +145,7 @@ class Reinforcement:
             self._store(step, figures, planned)
         with counts("detectors"):
             drafts, actions = self._judge(step), self._actions()
-            bench.recorder.metrics(step.step, cheat_points(self._watch.view, step.step))
+            bench.recorder.metrics(step.step, cheat_points(self._scanner.view, step.step))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         with counts("steering"):
             self._memory.keep(step.step, self._planner)
@@ -178,7 +178,7 @@ class Reinforcement:
         examination = self.bench.examine(Stage.GRPO, step, self._model, self._tokenizer, at=step)
         figures = examination.metrics()
         if figures:
-            self._watch.examined(Examination(step, figures["heldout/reward"], figures["heldout/reward_error"]))
+            self._scanner.add_heldout(HeldoutResult(step, figures["heldout/reward"], figures["heldout/reward_error"]))
         return self._steering.after_examination(step, figures)
 
     def _judge(self, step: GrpoStep) -> list[FlagDraft]:
@@ -198,5 +198,5 @@ class Reinforcement:
     def _actions(self) -> dict[str, Action]:
         """What follows from each detector's flags in the step under way."""
         choice = self._steering.settings.detectors
-        settings = self._watch.settings
+        settings = self._scanner.settings
         return {name: choice.action_of(name, force.action) for name, force in settings.items() if force.enabled}

@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from backend.core.session import transaction
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.detectors.registry import ROLLOUT_DETECTORS
+from backend.domain.detectors.run_view import RolloutRow, row_of
 from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import MOST_EXAMPLES
 from backend.domain.rollouts.rollout import Rollout
-from workers.detectors.base import FlagDraft
-from workers.detectors.registry import OF_ROLLOUTS
-from workers.detectors.view import RolloutRow, row_of
-from workers.detectors.watch import Watch
+from workers.detectors.scanner import RunScanner
 from workers.storage.interventions import Screened, flagged_by, title_of
 from workers.storage.rollouts import rollout_id
 from workers.training.grpo.stage import SCREENED
 from workers.training.verdicts import Deed, Deeds, Verdicts
 
-_LOOKS_AHEAD = frozenset(each.id for each in OF_ROLLOUTS)
+_LOOKS_AHEAD = frozenset(each.id for each in ROLLOUT_DETECTORS)
 Environments = Mapping[uuid.UUID | None, str]
 """Names by what the tasks of each environment carry."""
 Actions = Callable[[], Mapping[str, Action]]
@@ -36,14 +36,14 @@ class Screening:
     def __init__(
         self,
         run_id: uuid.UUID,
-        watch: Watch,
+        scanner: RunScanner,
         verdicts: Verdicts,
         actions: Actions,
         environments: Environments | None = None,
     ) -> None:
         """`environments`: of a run that plays several."""
         self._environments = environments or {}
-        self._run_id, self._watch, self._verdicts, self._actions = run_id, watch, verdicts, actions
+        self._run_id, self._scanner, self._verdicts, self._actions = run_id, scanner, verdicts, actions
         self._deeds = Deeds()
         self._begin(0)
 
@@ -76,7 +76,7 @@ class Screening:
         """All flags of the step, after it was learned."""
         if step != self._step:
             self._begin(step)
-        return self._watch.look(step, rows, list(self._ahead.values()), self._by)
+        return self._scanner.scan(step, rows, list(self._ahead.values()), self._by)
 
     def told(self, rollouts: Sequence[Rollout], drafts: Sequence[FlagDraft]) -> list[Screened]:
         """By detector, what the step kept out of the gradient; and what detectors of runs flagged, whose rollouts are
@@ -110,7 +110,7 @@ class Screening:
                     self._named.setdefault(deed, set()).update(detectors)
 
     def _look_ahead(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> None:
-        for draft in self._watch.look_ahead(self.rows(ids, rollouts), self._by):
+        for draft in self._scanner.scan_ahead(self.rows(ids, rollouts), self._by):
             self._ahead.setdefault((draft.detector, draft.key), draft)
             if draft.rollout_id is not None:
                 self._because[draft.rollout_id].add(draft.detector)

@@ -1,4 +1,4 @@
-"""In which forms a checkpoint can be handed out, and what each of them is."""
+"""The forms in which a checkpoint can be exported."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,24 +13,24 @@ from backend.domain.vocabulary import ExportForm
 
 @dataclass(frozen=True, slots=True)
 class OfferedForm:
-    """A form as a person may choose it."""
+    """A form of export for one checkpoint."""
 
     form: ExportForm
     title: str
     help: str
     refusal: str | None = None
-    """Why this checkpoint cannot be handed out in it; None: it can."""
+    """Why it is not available for this checkpoint; None if it is."""
     is_default: bool = False
 
 
 QUANTISER, CONVERTER = "bitsandbytes", "llama.cpp"
-"""What workers call them among their engines."""
-Licence = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.+-]*$")]
+"""Their names among the engines of a worker."""
+License = Annotated[str, Field(max_length=80, pattern=r"^[A-Za-z0-9.+-]*$")]
 REPOSITORY = r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$"
 
 
 class HubUpload(BaseModel):
-    """Sending an export to the Hugging Face Hub: what was asked for, and how it went."""
+    """An upload of an export to the Hugging Face Hub, and its result."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -40,7 +40,7 @@ class HubUpload(BaseModel):
     reason: str | None = None
     """Why it failed."""
     url: str | None = None
-    """Of the commit, once it is there."""
+    """URL of the commit, once it exists."""
     asked_at: datetime
     ended_at: datetime | None = None
 
@@ -50,52 +50,54 @@ class HubUpload(BaseModel):
 
 
 class ExportOptions(BaseModel):
-    """What a person may say about an export, and where it went."""
+    """Options of an export and the state of its upload."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, use_attribute_docstrings=True)
 
-    licence: Licence = ""
-    """A name that model hubs know: apache-2.0. It must fit the base's. Empty: `other`, which allows nothing."""
+    licence: License = ""
+    """As model hubs spell it, such as apache-2.0. Empty: `other`, which grants no rights."""
     gguf_type: Literal["f16", "bf16", "f32"] = "f16"
     """Precision of a GGUF file."""
     is_stored: bool = False
-    """Keep the files unpacked in the artifact store too, where other programs can read them."""
+    """Also keep the unpacked files in the artifact store."""
     stored: str | None = None
-    """Their key there, once they are."""
+    """Key of the unpacked files, once they are stored."""
     hub: HubUpload | None = None
-    """The newest upload."""
+    """The latest upload."""
     hub_secret: str | None = None
-    """Its token, encrypted, until it is over. Never shown."""
+    """Encrypted token of the upload, until it has finished. Never shown."""
 
 
 TITLES = {
     ExportForm.FULL: "All weights",
     ExportForm.ADAPTER: "Adapter alone",
     ExportForm.MERGED: "Merged into the original base",
-    ExportForm.MERGED_DEQUANTISED: "Merged into the rounded base",
+    ExportForm.MERGED_DEQUANTISED: "Merged into the quantized base",
     ExportForm.GGUF: "GGUF for llama.cpp",
 }
 HELP = {
-    ExportForm.FULL: "Every weight that was trained, for transformers and vLLM.",
-    ExportForm.ADAPTER: "Some megabytes; whoever uses it needs the same base in the same precision, which is named.",
-    ExportForm.MERGED: "One model that needs no peft, in the base's own precision.",
+    ExportForm.FULL: "All trained weights, for transformers and vLLM.",
+    ExportForm.ADAPTER: "A few megabytes. Users need the same base model in the same precision.",
+    ExportForm.MERGED: "One model that does not need peft, in the precision of the base model.",
     ExportForm.MERGED_DEQUANTISED: (
-        "Closest to what was trained, and labelled: its base stays rounded to 4 bits for ever, in 16-bit files."
+        "Closest to what was trained. Its base weights stay rounded to 4 bits, stored in 16-bit files."
     ),
-    ExportForm.GGUF: "One file for llama.cpp and what is built on it, made of the merged or whole weights.",
+    ExportForm.GGUF: "One file for llama.cpp and programs based on it, made from the merged or full weights.",
 }
 _MERGED_OF_4_BIT = (
-    "The usual choice: the adapter on the base before it was rounded to 4 bits. It plays a little differently from"
-    " what was trained; the passport says how much."
+    "Recommended: the adapter merged into the base before quantization. It behaves slightly differently from what was"
+    " trained; the passport reports by how much."
 )
-_WHOLE = "All weights were trained: there is no adapter."
+_WHOLE = "All weights were trained, so there is no adapter."
 
 
 def offered_forms(
     adapter: Mapping[str, Any] | None, engines: Collection[str], *, is_pruned: bool = False
 ) -> list[OfferedForm]:
-    """All forms, each with why it is not offered. `adapter`: the checkpoint's record, None for whole weights.
-    `engines`: what the workers have."""
+    """All forms, each with the reason if it is not available.
+
+    `adapter`: the adapter record of the checkpoint, None for full weights. `engines`: engines of the workers.
+    """
     record = AdapterRecord.model_validate(adapter) if adapter is not None else None
     offered = []
     for form in ExportForm:
@@ -111,13 +113,13 @@ def default_form(adapter: Mapping[str, Any] | None) -> ExportForm:
 
 def _refusal(form: ExportForm, record: AdapterRecord | None, engines: Collection[str]) -> str | None:
     if form is ExportForm.GGUF and CONVERTER not in engines:
-        return "No worker has llama.cpp's convert_hf_to_gguf.py."
+        return "No worker has convert_hf_to_gguf.py of llama.cpp."
     if record is None:
         return None if form in {ExportForm.FULL, ExportForm.GGUF} else _WHOLE
     if form is ExportForm.FULL:
-        return "Only an adapter was trained: merged has all weights."
+        return "Only an adapter was trained. Choose merged for all weights."
     if record.kind is AdapterKind.QLORA and QUANTISER not in engines:
-        return "It was trained beside a 4-bit base, and no worker has bitsandbytes to load that with."
+        return "It was trained on a 4-bit base, and no worker has bitsandbytes to load it."
     if form is ExportForm.MERGED_DEQUANTISED and record.quantisation is None:
-        return "Its base was not rounded."
+        return "Its base was not quantized."
     return None

@@ -1,4 +1,4 @@
-"""Which checkpoints of a training run keep their weights, and why. Without a reason the weights may be pruned."""
+"""Which checkpoints of a training run keep their weights, and why. Weights without a reason may be pruned."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,36 +10,36 @@ from backend.domain.training.configuration import CheckpointChoice, Stage
 
 
 class KeepReason(StrEnum):
-    """Why a checkpoint keeps its weights."""
+    """Why the weights of a checkpoint are kept."""
 
     UNTRAINED = "untrained"
-    """Where the run began: results are compared with it."""
+    """The policy before training, with which results are compared."""
     WARM_UP = "warm_up"
-    """After SFT: GRPO starts anew from it."""
+    """The result of SFT, from which GRPO starts."""
     BEST = "best"
     """Highest held-out reward of its run."""
     LAST = "last"
-    """One of the last ones."""
+    """One of the latest checkpoints."""
     EVERY = "every"
-    """One of every so many steps."""
+    """A checkpoint of every Nth step."""
     MARKED = "marked"
-    """A person wants it kept."""
+    """A team member marked it."""
     EXPORTED = "exported"
-    """An export was made of it."""
+    """It was exported."""
     EVALUATED = "evaluated"
-    """An evaluation was played with it."""
+    """An evaluation used it."""
     STUDIED = "studied"
-    """A search for an onset or an effort score is about it."""
+    """A study uses it."""
     BRANCHED = "branched"
     """Another training run started from it."""
     PLAYING = "playing"
-    """Something that is under way plays with it."""
+    """A running job uses it."""
     RESUME = "resume"
-    """The run is not finished and goes on from it."""
+    """Its run is not finished and resumes from it."""
 
     @property
     def is_binding(self) -> bool:
-        """Nobody prunes it while this holds; what only the rule keeps may be pruned by hand."""
+        """Whether it prevents pruning by id. Weights kept only by a rule can be pruned by id."""
         return self in _BINDING
 
     @property
@@ -62,25 +62,25 @@ _WORDS = {
     KeepReason.UNTRAINED: "before training",
     KeepReason.WARM_UP: "after the warm-up",
     KeepReason.BEST: "best of its run",
-    KeepReason.LAST: "one of the last",
-    KeepReason.EVERY: "one of every so many steps",
+    KeepReason.LAST: "one of the latest",
+    KeepReason.EVERY: "every Nth step",
     KeepReason.MARKED: "marked to be kept",
     KeepReason.EXPORTED: "exported",
     KeepReason.EVALUATED: "evaluated",
-    KeepReason.STUDIED: "a study is about it",
+    KeepReason.STUDIED: "used by a study",
     KeepReason.BRANCHED: "another run starts from it",
     KeepReason.PLAYING: "in use right now",
-    KeepReason.RESUME: "its run goes on from it",
+    KeepReason.RESUME: "its run resumes from it",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """How many of a run's GRPO checkpoints keep their weights. The best, the untrained and the warmed-up always do."""
+    """Which GRPO checkpoints of a run keep their weights. The best, untrained and warm-up checkpoints always do."""
 
     last: int = 5
     every: int = 0
-    """Steps; 0: none for this reason."""
+    """In steps; 0: none."""
 
     @classmethod
     def of(cls, choice: CheckpointChoice) -> "KeepRule":
@@ -89,11 +89,11 @@ class KeepRule:
     @property
     def words(self) -> str:
         every = f" and every {self.every:,} steps" if self.every else ""
-        return f"the best, the last {self.last:,}{every}"
+        return f"the best, the latest {self.last:,}{every}"
 
 
-class Saved(Protocol):
-    """A checkpoint, as far as the rule looks at it."""
+class SavedCheckpoint(Protocol):
+    """The properties of a checkpoint that the rule reads."""
 
     @property
     def stage(self) -> str: ...
@@ -107,14 +107,14 @@ class Saved(Protocol):
     def pruned_at(self) -> datetime | None: ...
 
 
-def keep_reasons(of_run: Sequence[Saved], rule: KeepRule) -> list[list[KeepReason]]:
-    """For each checkpoint of one run the reasons that lie in the run itself; an empty list: the rule lets it go."""
+def keep_reasons(of_run: Sequence[SavedCheckpoint], rule: KeepRule) -> list[list[KeepReason]]:
+    """For each checkpoint of one run, the reasons within the run; empty if the rule does not keep it."""
     there = sorted(saved.step for saved in of_run if saved.stage == Stage.GRPO and saved.pruned_at is None)
     last = set(there[-rule.last :]) if rule.last else set()
     return [list(_reasons(saved, rule, last)) for saved in of_run]
 
 
-def _reasons(saved: Saved, rule: KeepRule, last: set[int]) -> Iterable[KeepReason]:
+def _reasons(saved: SavedCheckpoint, rule: KeepRule, last: set[int]) -> Iterable[KeepReason]:
     if saved.is_kept:
         yield KeepReason.MARKED
     if saved.is_best:

@@ -1,17 +1,91 @@
-"""Detectors as an environment or a run wants them: off, with other thresholds, with another consequence."""
+"""Settings of detectors: of an environment, and thresholds of a single run on top of them."""
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    model_serializer,
+    model_validator,
+)
 
-from backend.domain.detectors.spec import Action, Face
-from backend.domain.detectors.thresholds import Threshold, problem_of
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.spec import Action, DetectorSpec
+
+MAX_THRESHOLDS = 100
+_THRESHOLD = re.compile(r"(?P<detector>[a-z_]{1,60})\.(?P<name>[a-z_]{1,60})=(?P<value>[^=\s]{1,30})")
+
+
+class Threshold(BaseModel):
+    """A threshold of one detector. In JSON, in forms and on the command line it is the text `paid_exit.reward=0.6`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    detector: str
+    name: str
+    value: FiniteFloat
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_text(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        match = _THRESHOLD.fullmatch(value.strip())
+        if match is None:
+            raise ValueError(
+                f"write a threshold as detector.name=number, e.g. paid_exit.reward=0.6, not {value[:60]!r}"
+            )
+        return match.groupdict()
+
+    @model_validator(mode="after")
+    def _known(self) -> "Threshold":
+        if self.detector not in SPECS:
+            raise ValueError(f"there is no detector {self.detector}")
+        if problem := SPECS[self.detector].problem_with(self.name, self.value):
+            raise ValueError(problem.rstrip("."))
+        return self
+
+    @model_serializer
+    def __str__(self) -> str:
+        return f"{self.detector}.{self.name}={self.value:.12g}"
+
+
+def _parts(value: object) -> object:
+    """Split texts at commas and spaces; a list may contain such texts."""
+    if value is None:
+        return []
+    if isinstance(value, str):
+        return value.replace(",", " ").split()
+    if isinstance(value, list):
+        return [
+            part for each in value for part in (each.replace(",", " ").split() if isinstance(each, str) else [each])
+        ]
+    return value
+
+
+def _each_once(found: list[Threshold]) -> list[Threshold]:
+    counts = Counter((each.detector, each.name) for each in found)
+    if twice := [".".join(name) for name, count in counts.items() if count > 1]:
+        raise ValueError(f"given more than once: {', '.join(twice)}")
+    return found
+
+
+Thresholds = Annotated[
+    list[Threshold], BeforeValidator(_parts), Field(max_length=MAX_THRESHOLDS), AfterValidator(_each_once)
+]
+"""Thresholds of one run."""
 
 
 class DetectorSettings(BaseModel):
-    """What is set for one detector; what is left out stays as it was."""
+    """Settings of one detector. Missing values keep the value of the layer below."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -19,14 +93,14 @@ class DetectorSettings(BaseModel):
     thresholds: dict[str, FiniteFloat] = Field(default={}, max_length=32)
     action: Action | None = None
 
-    def problems(self, face: Face) -> list[str]:
-        """What is wrong with the thresholds, in words for a person."""
-        found = (problem_of(face, name, value) for name, value in sorted(self.thresholds.items()))
+    def problems(self, spec: DetectorSpec) -> list[str]:
+        """Why thresholds are refused, in words for a person."""
+        found = (spec.problem_with(name, value) for name, value in sorted(self.thresholds.items()))
         return [problem for problem in found if problem]
 
 
 class DetectorChanges(BaseModel):
-    """What to change of what is set; null is the default again, what is left out stays."""
+    """Changes to the settings of one detector. Null restores the default; missing fields stay unchanged."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,26 +117,28 @@ class DetectorChanges(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class InForce:
-    """A detector's settings after all layers."""
+class ActiveSettings:
+    """The settings of a detector that apply, after all layers."""
 
     enabled: bool
     thresholds: Mapping[str, float]
     action: Action
 
 
-def in_force(face: Face, layers: Iterable[DetectorSettings] = ()) -> InForce:
-    """The default, then each layer over it. Unknown thresholds do nothing."""
-    enabled, thresholds, action = True, dict(face.thresholds), face.action
+def resolve_settings(spec: DetectorSpec, layers: Iterable[DetectorSettings] = ()) -> ActiveSettings:
+    """Apply each layer on top of the defaults. Unknown thresholds are ignored."""
+    enabled, thresholds, action = True, dict(spec.thresholds), spec.action
     for layer in layers:
         enabled = enabled if layer.enabled is None else layer.enabled
         action = layer.action or action
-        thresholds |= {name: value for name, value in layer.thresholds.items() if name in face.thresholds}
-    return InForce(enabled, thresholds, action)
+        thresholds |= {name: value for name, value in layer.thresholds.items() if name in spec.thresholds}
+    return ActiveSettings(enabled, thresholds, action)
 
 
-def tuned(settings: Mapping[str, InForce], thresholds: Iterable[Threshold]) -> dict[str, InForce]:
-    """Settings with a run's own thresholds over them."""
+def override_thresholds(
+    settings: Mapping[str, ActiveSettings], thresholds: Iterable[Threshold]
+) -> dict[str, ActiveSettings]:
+    """Apply a run's own thresholds on top of the settings."""
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for each in thresholds:
         own[each.detector][each.name] = each.value

@@ -1,13 +1,12 @@
-"""The words of detectors, and the face that all of them have."""
+"""What every detector declares: the pattern it flags, what it reads, its thresholds and the default consequence."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 SUSPICION = "suspicion"
-"""Threshold of every detector: the least suspicion that is told as a flag."""
-LEAST_SUSPICION = 0.0
-"""The default: all of it."""
+"""The threshold that every detector has."""
 
 
 class Subject(StrEnum):
@@ -18,7 +17,7 @@ class Subject(StrEnum):
 
 
 class Need(StrEnum):
-    """What a detector cannot do without. Where it is missing, the detector is silent."""
+    """Input that a detector requires. Without it the detector raises no flags."""
 
     COLUMNS = "columns"
     """Two weighted reward columns or more."""
@@ -31,15 +30,15 @@ class Need(StrEnum):
     BASE = "base"
     """Rollouts of a base policy on the same tasks: a completed evaluation of the policy's earliest checkpoint."""
     EVALUATION = "evaluation"
-    """An evaluation of a later checkpoint. A training run is not looked at."""
+    """An evaluation of a later checkpoint. Training runs are not scanned."""
     HELDOUT = "heldout"
-    """Examinations on held-out tasks."""
+    """Held-out evaluations."""
     CEILING = "ceiling"
     """The highest reward, from the declared ranges."""
     RANGES = "ranges"
     """A declared `range` of a reward column."""
     GRADER_TEXT = "grader_text"
-    """Words that stand in the reward's own code and not in the prompt."""
+    """Words that appear in the reward's own code and not in the prompt."""
     PROTECTED_FILES = "protected_files"
     """A metric `protected_files_changed` from the environment."""
     HIDDEN_TESTS = "hidden_tests"
@@ -51,32 +50,75 @@ class Need(StrEnum):
     SECOND_VERIFIER = "second_verifier"
     """The same rollouts scored by another version of the reward: a completed re-score or replay."""
     REPLAY = "replay"
-    """An env server that scores altered replies: only on demand."""
+    """An env server that scores altered replies. Only on demand."""
 
 
 class Action(StrEnum):
-    """What follows while a run trains."""
+    """The consequence of a flag while a run trains."""
 
     NOTE = "note"
     PAUSE = "pause"
     SCREEN = "screen"
-    """Flagged rollouts stay out of the gradient until they are judged."""
+    """Flagged rollouts stay out of the gradient until they are reviewed."""
     STOP_AND_ROLL_BACK = "stop_and_roll_back"
 
 
 @dataclass(frozen=True, slots=True)
-class Face:
+class Setting:
+    """A threshold of a detector: its default, what it means, and which values it may have."""
+
+    default: float
+    description: str
+    minimum: float = 0.0
+    maximum: float = math.inf
+
+    def problem_with(self, name: str, value: float) -> str | None:
+        """Why the value is refused, in words for a person; None if it is allowed."""
+        if self.minimum <= value <= self.maximum:
+            return None
+        if self.maximum == math.inf:
+            return f"{name} must be at least {self.minimum:g}."
+        return f"{name} must be a number from {self.minimum:g} to {self.maximum:g}."
+
+
+LOWEST_SUSPICION = Setting(0.0, "Flags with a lower suspicion (0 to 1) are not raised.", maximum=1)
+COMMON = Setting(
+    0.2, "Rollouts without reward are not flagged where more than this share of the batch shows the pattern.", maximum=1
+)
+"""A setting of several detectors: a pattern that most of a batch shows is a policy that cannot write yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorSpec:
+    """What a detector is, without how it works: pages, forms, commands and documents derive from it."""
+
     id: str
     title: str
-    sentence: str
-    """What it looks for, in plain words."""
+    description: str
+    """The pattern that it flags, in plain words."""
     formula: str
     source: str
-    subject: Subject
-    thresholds: Mapping[str, float]
-    """The defaults."""
+    """Where the method comes from."""
+    settings: Mapping[str, Setting]
+    """Thresholds by name; the lowest suspicion is added. Empty: an answer raises flags, not a suspicion."""
+    subject: Subject = Subject.ROLLOUT
     needs: tuple[Need, ...] = ()
     cost: str = "free"
     action: Action = Action.NOTE
-    meaning: Mapping[str, str] = field(default_factory=dict)
-    """What a threshold says, where its name does not."""
+    """The default consequence of its flags while a run trains."""
+
+    def __post_init__(self) -> None:
+        if self.settings:
+            settings = {**self.settings, SUSPICION: self.settings.get(SUSPICION, LOWEST_SUSPICION)}
+            object.__setattr__(self, "settings", settings)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """The defaults."""
+        return {name: setting.default for name, setting in self.settings.items()}
+
+    def problem_with(self, name: str, value: float) -> str | None:
+        """Why a threshold is refused, in words for a person; None if it is allowed."""
+        if name not in self.settings:
+            return f"{self.id} has no threshold {name}; it has {', '.join(self.settings)}."
+        return self.settings[name].problem_with(name, value)

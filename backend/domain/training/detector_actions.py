@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, create_model
 
-from backend.domain.detectors.catalogue import FACES
-from backend.domain.detectors.spec import Action, Face, Subject
-from backend.domain.detectors.thresholds import Thresholds
+from backend.domain.detectors.registry import SPECS
+from backend.domain.detectors.settings import Thresholds
+from backend.domain.detectors.spec import Action, DetectorSpec, Subject
 from backend.domain.training.blocks import Block
 
 AS_SET = "as_set"
@@ -32,9 +32,9 @@ class _Detecting(Block):
         return otherwise if wanted == AS_SET else Action(wanted)
 
 
-def _field_of(face: Face) -> tuple[Any, Any]:
-    of_run = " It flags runs: screen means repeats of the rollouts that it names." * (face.subject is Subject.RUN)
-    help_ = f"{face.sentence} By default: {face.action.replace('_', ' ')}.{of_run}"
+def _field_of(spec: DetectorSpec) -> tuple[Any, Any]:
+    of_run = " It flags runs: screen means repeats of the rollouts that it names." * (spec.subject is Subject.RUN)
+    help_ = f"{spec.description} By default: {spec.action.replace('_', ' ')}.{of_run}"
     return Wanted, Field(default=AS_SET, description=help_)
 
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         """With a field for each detector of the catalogue, by its id."""
 
 else:
-    _FIELDS: Mapping[str, Any] = {face.id: _field_of(face) for face in FACES.values()}
+    _FIELDS: Mapping[str, Any] = {spec.id: _field_of(spec) for spec in SPECS.values()}
     DetectorsChoice = create_model(
         "DetectorsChoice", __base__=_Detecting, __module__=__name__, __doc__=_Detecting.__doc__, **_FIELDS
     )

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors.tables import Flag
-from backend.domain.detectors.catalogue import FACES
+from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Need, Subject
 from backend.domain.studies.onset import Outcome
 from backend.domain.vocabulary import Phase, RunKind, Verdict
@@ -46,8 +46,8 @@ class Pattern:
 
     @property
     def title(self) -> str:
-        face = FACES.get(self.detector)
-        name = face.title if face else self.detector
+        spec = SPECS.get(self.detector)
+        name = spec.title if spec else self.detector
         return f"{name}: {self.cluster}" if self.cluster else name
 
 
@@ -134,12 +134,12 @@ def _pattern(
 
 def obstacle_to(detector: str) -> str:
     """Why this detector cannot look at sampled rollouts by itself; empty: it can."""
-    face = FACES.get(detector)
-    if face is None:
+    spec = SPECS.get(detector)
+    if spec is None:
         return "A judge found it: it would have to be asked about every sampled rollout."
-    if face.subject is Subject.RUN:
+    if spec.subject is Subject.RUN:
         return "This detector looks at curves, not at rollouts: search for a pattern of rollouts that shows the same."
-    if Need.REPLAY in face.needs:
+    if Need.REPLAY in spec.needs:
         return "This detector replays altered replies: it looks on demand only."
     return ""
 
@@ -182,8 +182,8 @@ def marks_of(session: Session, run_id: uuid.UUID) -> list[OnsetMark]:
 
 
 def pattern_name(detector: str, cluster: str | None) -> str:
-    face = FACES.get(detector)
-    name = face.title if face else detector
+    spec = SPECS.get(detector)
+    name = spec.title if spec else detector
     return f"{name} ({cluster})" if cluster else name
 
 

@@ -20,7 +20,7 @@ from backend.errors import InvalidInput
 from backend.notifications.tables import Notice
 from backend.review.tables import Fixture
 from backend.runs.tables import Run
-from backend.training.starting import reason_without_certificate
+from backend.training.service import reason_without_certificate
 from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent
 from tests.factories import make_environment, make_package_version, make_person, make_run

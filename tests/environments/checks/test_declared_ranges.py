@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from backend.domain.detectors.context import SecondVerifier
 from backend.domain.environments.reward_bounds import range_breaches
 from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import load_package, render_template
@@ -12,7 +13,6 @@ from tests.detectors.rows import BATCH, flags, honest, row
 from tests.environments.checks.test_checks_find_faults import look_at
 from tests.library.conftest import Serve
 from tests.library.test_certificates import SOUND, TEMPLATES
-from workers.detectors.environment_context import Second
 from workers.environments.checks.examine import needed_for
 
 RANGED = replace(BATCH, ranges={"": {"win": (0.0, 1.0)}})
@@ -83,7 +83,7 @@ async def test_the_templates_stay_in_their_ranges(serve: Serve, template: str) -
 
 def test_a_value_over_the_episode_outside_of_its_range_is_flagged() -> None:
     paid = row(1.8, columns={"win": 1.8, "style": 0.0})
-    [draft] = flags("out_of_range", [*honest(20), paid], scene=RANGED)
+    [draft] = flags("out_of_range", [*honest(20), paid], context=RANGED)
     assert (draft.rollout_id, draft.score) == (paid.id, 1.0)
     assert draft.sentence == "Column win is 1.8 over the episode, outside its declared range 0 to 1."
 
@@ -91,7 +91,7 @@ def test_a_value_over_the_episode_outside_of_its_range_is_flagged() -> None:
 def test_a_step_outside_of_its_range_is_flagged_and_marked() -> None:
     steps = ({"win": 0.0}, {"win": 1.5}, {"win": -0.5})
     paid = row(1.0, columns={"win": 1.0, "style": 0.0}, replies=("a", "bcd", "e"), step_rewards=steps)
-    [draft] = flags("out_of_range", [paid], scene=RANGED)
+    [draft] = flags("out_of_range", [paid], context=RANGED)
     assert "in step 2" in draft.sentence
     assert "1 more values" in draft.sentence
     assert draft.evidence["spans"] == [{"turn": 1, "start": 0, "end": 3}]
@@ -99,8 +99,8 @@ def test_a_step_outside_of_its_range_is_flagged_and_marked() -> None:
 
 def test_values_inside_are_not_flagged_and_rounding_is_forgiven() -> None:
     inside = [row(1.0, columns={"win": 1.0000001, "style": 7.0}), row(0.0, columns={"win": -1e-8, "style": 0.0})]
-    assert not flags("out_of_range", [*inside, *honest(20)], scene=RANGED)
-    assert not flags("out_of_range", [row(9.0, columns={"win": 9.0})], scene=BATCH)
+    assert not flags("out_of_range", [*inside, *honest(20)], context=RANGED)
+    assert not flags("out_of_range", [row(9.0, columns={"win": 9.0})], context=BATCH)
 
 
 def test_a_step_may_be_worth_nothing_wherever_the_range_lies() -> None:
@@ -110,15 +110,15 @@ def test_a_step_may_be_worth_nothing_wherever_the_range_lies() -> None:
 
 
 def test_each_environment_of_a_run_has_its_own_ranges() -> None:
-    scene = replace(BATCH, ranges={"a": {"win": (0.0, 1.0)}, "b": {"win": (0.0, 5.0)}})
+    context = replace(BATCH, ranges={"a": {"win": (0.0, 1.0)}, "b": {"win": (0.0, 5.0)}})
     rows = [row(3.0, columns={"win": 3.0}, environment=name) for name in ("a", "b")]
-    assert [draft.rollout_id for draft in flags("out_of_range", rows, scene=scene)] == [rows[0].id]
+    assert [draft.rollout_id for draft in flags("out_of_range", rows, context=context)] == [rows[0].id]
 
 
 def test_what_another_version_scored_outside_of_its_range_is_flagged() -> None:
     rule = BATCH.success
     assert rule is not None
-    scene = replace(RANGED, second=Second("tictactoe v2", rule, {"win": (0.0, 1.0)}))
+    context = replace(RANGED, second=SecondVerifier("tictactoe v2", rule, {"win": (0.0, 1.0)}))
     regraded = row(1.0, columns={"win": 1.0}, second_reward=4.0, second_columns={"win": 4.0})
-    [draft] = flags("out_of_range", [regraded], scene=scene)
+    [draft] = flags("out_of_range", [regraded], context=context)
     assert draft.sentence.startswith("Scored by tictactoe v2: Column win is 4 over the episode")

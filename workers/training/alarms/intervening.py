@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.detectors.spec import Action
 from backend.domain.training.alarms import INTERVENTION
-from workers.detectors.base import FlagDraft
 from workers.storage.interventions import PATTERNS, title_of
 from workers.training.alarms.sighting import Sighting
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Collection, Sequence
 
+from backend.domain.detectors.catalogue.variance_gone import DETECTOR as VARIANCE_GONE
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.vocabulary import Severity
-from workers.detectors.base import FlagDraft
-from workers.detectors.variance_gone import DETECTOR as VARIANCE_GONE
 from workers.training.alarms.sighting import Sighting
 
 

@@ -1,0 +1,1 @@
+"""One module per detector: its declaration and its implementation."""

@@ -1,0 +1,110 @@
+"""A reply that is no language: words that nobody can say, letters of many scripts, control characters."""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import (
+    FlagDraft,
+    Mark,
+    RolloutDetector,
+    ThresholdValues,
+    drop_common,
+    earning_ids,
+    flag_rollout,
+    whole_reply,
+)
+from backend.domain.detectors.run_view import RolloutRow
+from backend.domain.detectors.spec import COMMON, DetectorSpec, Setting
+from backend.domain.vocabulary import Severity
+
+SPEC = DetectorSpec(
+    id="gibberish",
+    title="Gibberish",
+    description="A reply consists of unpronounceable words, mixed scripts or control characters.",
+    formula="share of words of 4 letters or more without a vowel, with 5 consonants in a row or with a pair of"
+    " letters that no language has > 0.3 in 8 words or more; or script switches inside words > 0.1",
+    source="script switch and non-dictionary rates of text quality filters",
+    settings={
+        "unsayable": Setting(0.3, "Share of unpronounceable words above which a reply is flagged.", maximum=1),
+        "fewest_words": Setting(8, "Minimum number of words in a reply."),
+        "switches": Setting(0.1, "Share of words with mixed scripts above which a reply is flagged.", maximum=1),
+        "common": COMMON,
+    },
+)
+
+MOST_CHARACTERS = 5_000
+_WORD = re.compile(r"\b[a-z]{4,}\b")
+_STRANGE = """
+bq bx cb cf cg cj cv cw cx dq dx fb fc fd fg fh fj fk fp fq fv fw fx fz gb gc gj gk gp gq gv gx gz hj hk hq hv hx hz jb
+jc jd jf jg jh jj jk jl jm jn jp jq jr js jt jv jw jx jy jz kg kj kq kv kx kz lj lq lx lz mg mj mk mq mv mw mx mz nx pj
+pq pv px pz qb qc qd qe qf qg qh qj qk ql qm qn qo qp qq qr qs qt qv qw qx qy qz rx sj sx sz tj tq tx vb vc vd vf vg vh
+vj vk vm vn vp vq vt vw vx vz wj wk wm wp wq wu wv wx wz xb xd xf xg xj xk xm xn xq xr xs xv xw xz zb zc zd zf zg zh zj
+zk zm zn zp zq zr zs zv zx
+""".split()  # noqa: SIM905 (a list of quoted pairs is harder to read)
+"""Pairs of letters that words of languages with Latin letters hardly have, forwards or backwards."""
+_UNSAYABLE = re.compile(rf"[^aeiouy]+|.*(?:[^aeiouy]{{5}}|{'|'.join(_STRANGE)}).*")
+_WITH_LETTERS_OF_SCRIPTS = re.compile(r"[^\W\d_]{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Nonsense:
+    turn: int
+    share: float
+    kind: str
+
+
+def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
+    found = {row.id: worst for row in rows if (worst := worst_nonsense(row.replies, thresholds))}
+    earning = earning_ids(rows, context)
+    kept = drop_common([row for row in rows if row.id in found], rows, earning, thresholds["common"])
+    return [_draft(row, found[row.id], str(row.id) in earning) for row in kept]
+
+
+def worst_nonsense(replies: tuple[str, ...], thresholds: ThresholdValues) -> Nonsense | None:
+    found = [nonsense for turn, reply in enumerate(replies) if (nonsense := _nonsense(turn, reply, thresholds))]
+    return max(found, key=lambda nonsense: nonsense.share, default=None)
+
+
+def _nonsense(turn: int, reply: str, thresholds: ThresholdValues) -> Nonsense | None:
+    text = reply[:MOST_CHARACTERS]
+    words = _WORD.findall(text.lower())
+    if len(words) >= thresholds["fewest_words"]:
+        share = sum(_UNSAYABLE.fullmatch(word) is not None for word in words) / len(words)
+        if share > thresholds["unsayable"]:
+            return Nonsense(turn, share, "words that nobody can say")
+    if not text.isascii() and (share := _switches(text)) > thresholds["switches"]:
+        return Nonsense(turn, share, "words of mixed scripts")
+    return None
+
+
+def _switches(text: str) -> float:
+    """Share of neighbouring letters inside a word that are of different scripts."""
+    pairs = [pair for word in _WITH_LETTERS_OF_SCRIPTS.findall(text) for pair in pairwise(word)]
+    return sum(_script(a) != _script(b) for a, b in pairs) / len(pairs) if len(pairs) >= 8 else 0.0
+
+
+def _script(letter: str) -> str:
+    if letter.isascii():
+        return "LATIN"
+    script = unicodedata.name(letter, "").partition(" ")[0]
+    return "CJK" if script in {"HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"} else script
+
+
+def _draft(row: RolloutRow, worst: Nonsense, pays: bool) -> FlagDraft:
+    marks: list[Mark] = whole_reply(row, worst.turn)
+    return flag_rollout(
+        SPEC,
+        row,
+        score=(0.5 + worst.share / 2) * (1.0 if pays else 0.7),
+        sentence=f"Turn {worst.turn + 1} is no language: {worst.share:.0%} are {worst.kind}.",
+        marks=marks,
+        cluster=worst.kind,
+        severity=Severity.WARNING if pays else Severity.NOTE,
+    )
+
+
+DETECTOR = RolloutDetector(SPEC, find)

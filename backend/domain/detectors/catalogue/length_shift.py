@@ -1,0 +1,58 @@
+"""Replies collapse or blow up: what the policy writes gets far shorter or longer than at the beginning."""
+
+import statistics
+
+from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.run_view import RunView
+from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
+from backend.domain.vocabulary import Severity
+
+SPEC = DetectorSpec(
+    id="length_shift",
+    title="Reply length shift",
+    description="Episodes get far shorter or longer than in the first steps.",
+    formula="|z| > 3 of the mean of 5 steps against the first 10, and a factor of 1.6 or more",
+    source="length exploitation in rewardspy",
+    subject=Subject.RUN,
+    settings={
+        "z": Setting(3.0, "Smallest z score of the change."),
+        "factor": Setting(1.6, "Smallest ratio between the two mean lengths.", minimum=1),
+    },
+    needs=(Need.STEPS, Need.TOKENS),
+)
+
+
+def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+    if not view.has_past():
+        return []
+    base = [figures.tokens for figures in view.base()]
+    before, now = statistics.fmean(base), statistics.fmean(figures.tokens for figures in view.present())
+    if before <= 0:
+        return []
+    z = (now - before) / max(statistics.stdev(base), 0.02 * before)
+    factor = now / before
+    if abs(z) <= thresholds["z"] or 1 / thresholds["factor"] < factor < thresholds["factor"]:
+        return []
+    is_longer = factor > 1
+    last = view.steps[-1].step
+    rewards = (statistics.fmean(f.reward for f in view.base()), statistics.fmean(f.reward for f in view.present()))
+    extreme = sorted(view.newest, key=lambda row: -row.tokens_out if is_longer else row.tokens_out)[:5]
+    return [
+        FlagDraft(
+            detector=SPEC.id,
+            key="longer" if is_longer else "shorter",
+            severity=Severity.ALERT if rewards[1] > rewards[0] else Severity.WARNING,
+            score=bounded(abs(factor - 1) if is_longer else 1.5 * (1 - factor)),
+            sentence=f"Episodes have {now:.1f} tokens of the policy instead of {before:.1f} at the beginning"
+            f" ({factor:.2f}×, z = {z:.1f}), while the reward went from {rewards[0]:.3f} to {rewards[1]:.3f}.",
+            evidence={
+                "window": [view.present()[0].step, last],
+                "series": {"tokens": [figures.tokens for figures in view.steps[-60:]]},
+                "rollouts": [str(row.id) for row in extreme],
+            },
+            training_step=last,
+        )
+    ]
+
+
+DETECTOR = RunDetector(SPEC, find)

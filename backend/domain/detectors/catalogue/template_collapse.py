@@ -1,0 +1,65 @@
+"""The policy writes the same whatever the task: it no longer reads what it is shown."""
+
+import statistics
+from collections import Counter
+
+from backend.domain.detectors.flags import FlagDraft, RunDetector, ThresholdValues, bounded
+from backend.domain.detectors.run_view import RunView
+from backend.domain.detectors.spec import DetectorSpec, Need, Setting, Subject
+from backend.domain.vocabulary import Severity
+
+SPEC = DetectorSpec(
+    id="template_collapse",
+    title="Template collapse",
+    description="The policy writes the same replies regardless of the task.",
+    formula="share of the most common transcript: mean of 5 steps > 0.5 and at least twice that of the first 10",
+    source="policies of tic-tac-toe and Nim that won by ignoring the state",
+    subject=Subject.RUN,
+    settings={
+        "share": Setting(0.5, "Share of identical transcripts above which a flag is raised.", maximum=1),
+        "factor": Setting(2.0, "Smallest ratio to the share in the first steps.", minimum=1),
+    },
+    needs=(Need.STEPS,),
+)
+
+FEWEST_ROLLOUTS = 24
+FEWEST_TASKS = 6
+
+
+def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:
+    if not view.has_past():
+        return []
+    before = statistics.fmean(figures.commonest for figures in view.base())
+    now = statistics.fmean(figures.commonest for figures in view.present())
+    rows = [row for rows in view.recent.values() for row in rows]
+    [(replies, _)] = Counter(row.replies for row in rows).most_common(1)
+    alike = [row for row in rows if row.replies == replies]
+    tasks = {row.task for row in alike}
+    if (
+        now <= thresholds["share"]
+        or now < thresholds["factor"] * before
+        or len(rows) < FEWEST_ROLLOUTS
+        or len(tasks) < FEWEST_TASKS
+    ):
+        return []
+    last = view.steps[-1].step
+    return [
+        FlagDraft(
+            detector=SPEC.id,
+            key="run",
+            severity=Severity.WARNING,
+            score=bounded(now),
+            sentence=f"{now:.0%} of the episodes of a step have word for word the same replies, {before:.0%} at the"
+            f" beginning; they were written for {len(tasks)} different tasks.",
+            evidence={
+                "window": [view.present()[0].step, last],
+                "replies": [reply[:200] for reply in replies[:10]],
+                "series": {"commonest": [figures.commonest for figures in view.steps[-60:]]},
+                "rollouts": [str(row.id) for row in alike[:5]],
+            },
+            training_step=last,
+        )
+    ]
+
+
+DETECTOR = RunDetector(SPEC, find)

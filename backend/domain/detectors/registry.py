@@ -1,0 +1,29 @@
+"""All detectors: each module of `catalogue` declares and implements one.
+
+A module has a `SPEC` and a `DETECTOR`. Only `metamorphic`, which needs an env server, runs without a `DETECTOR`.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+
+from backend.domain.detectors import catalogue
+from backend.domain.detectors.flags import RolloutDetector, RunDetector
+from backend.domain.detectors.spec import DetectorSpec
+
+_MODULES = [
+    importlib.import_module(f"{catalogue.__name__}.{each.name}")
+    for each in sorted(pkgutil.iter_modules(catalogue.__path__), key=lambda each: each.name)
+]
+
+RUN_DETECTORS: tuple[RunDetector, ...] = tuple(
+    module.DETECTOR for module in _MODULES if isinstance(getattr(module, "DETECTOR", None), RunDetector)
+)
+ROLLOUT_DETECTORS: tuple[RolloutDetector, ...] = tuple(
+    module.DETECTOR for module in _MODULES if isinstance(getattr(module, "DETECTOR", None), RolloutDetector)
+)
+SPECS: Mapping[str, DetectorSpec] = {
+    spec.id: spec
+    for spec in sorted((module.SPEC for module in _MODULES), key=lambda spec: (spec.subject != "run", spec.id))
+}
+"""By id: detectors of runs, then detectors of rollouts, in alphabetical order."""

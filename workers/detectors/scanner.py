@@ -1,0 +1,88 @@
+"""All detectors over one run, step by step: inside training and over stored rollouts."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from backend.domain.detectors.context import EnvironmentContext
+from backend.domain.detectors.flags import FlagDraft, RolloutDetector, RunDetector
+from backend.domain.detectors.registry import ROLLOUT_DETECTORS, RUN_DETECTORS, SPECS
+from backend.domain.detectors.run_view import HeldoutResult, RolloutRow, RunView
+from backend.domain.detectors.settings import ActiveSettings, Threshold, override_thresholds, resolve_settings
+from backend.domain.detectors.spec import DetectorSpec, Need
+
+MAX_FLAGS = 20
+"""Per detector about one run. Flags about rollouts are not limited."""
+
+
+class RunScanner:
+    """Keeps what detectors need of a run, and which flags they have raised already."""
+
+    def __init__(self, context: EnvironmentContext, settings: Mapping[str, ActiveSettings] | None = None) -> None:
+        self.view = RunView(context)
+        defaults = {name: resolve_settings(spec) for name, spec in SPECS.items()}
+        self._base_settings = defaults | dict(settings or {})
+        self.settings: Mapping[str, ActiveSettings] = self._base_settings
+        self._raised: set[tuple[str, str]] = set()
+        self._counts: Counter[str] = Counter()
+
+    def tune(self, thresholds: Iterable[Threshold]) -> None:
+        """Use these thresholds of the run on top of the environment's, from the next scan."""
+        self.settings = override_thresholds(self._base_settings, thresholds)
+
+    def scan(
+        self, step: int, rows: Sequence[RolloutRow], ahead: Sequence[FlagDraft] = (), by: Collection[str] = ()
+    ) -> list[FlagDraft]:
+        """Return new flags after a training step or a batch of an evaluation. Steps come in ascending order.
+
+        `ahead`: flags that the detectors `by` raised before this step was learned; these detectors do not run again.
+        """
+        if not rows:
+            return []
+        self.view.add(step, rows)
+        about_run = [draft for each in RUN_DETECTORS if self._is_active(each.spec) for draft in self._scan_run(each)]
+        others = [each for each in ROLLOUT_DETECTORS if each.id not in by]
+        about_rollouts = [*ahead, *(draft for each in others for draft in self._scan_rollouts(each, rows))]
+        return [*about_run, *(replace(draft, training_step=step) for draft in about_rollouts)]
+
+    def scan_ahead(self, rows: Sequence[RolloutRow], by: Collection[str]) -> list[FlagDraft]:
+        """Return what these detectors flag in a step that has not been learned yet. Nothing of it is remembered."""
+        chosen = [each for each in ROLLOUT_DETECTORS if each.id in by]
+        return [draft for each in chosen for draft in self._scan_rollouts(each, rows)] if rows else []
+
+    def add_heldout(self, result: HeldoutResult) -> None:
+        """Take a held-out evaluation into account from the next scan."""
+        self.view.heldout.append(result)
+
+    def skip_raised(self, raised: Iterable[tuple[str, str]]) -> None:
+        """These (detector, key) are stored: a resumed run does not pause again for a flag that a person dismissed."""
+        for name in set(raised) - self._raised:
+            self._raised.add(name)
+            self._counts[name[0]] += 1
+
+    def _is_active(self, spec: DetectorSpec) -> bool:
+        other_kind = Need.EVALUATION if self.view.context.has_steps else Need.STEPS
+        return self.settings[spec.id].enabled and other_kind not in spec.needs
+
+    def _scan_run(self, detector: RunDetector) -> list[FlagDraft]:
+        drafts = []
+        for draft in detector.detect(self.view, self.settings[detector.id].thresholds):
+            name = (draft.detector, draft.key)
+            if name in self._raised or self._counts[detector.id] >= MAX_FLAGS:
+                continue
+            self._raised.add(name)
+            self._counts[detector.id] += 1
+            drafts.append(self._with_method(draft, detector.spec))
+        return drafts
+
+    def _scan_rollouts(self, detector: RolloutDetector, rows: Sequence[RolloutRow]) -> list[FlagDraft]:
+        if not self._is_active(detector.spec):
+            return []
+        drafts = detector.detect(rows, self.view.context, self.settings[detector.id].thresholds)
+        return [self._with_method(draft, detector.spec) for draft in drafts]
+
+    def _with_method(self, draft: FlagDraft, spec: DetectorSpec) -> FlagDraft:
+        """The flag's evidence includes how it was found, as settings may change later."""
+        method = {"title": spec.title, "formula": spec.formula, "source": spec.source}
+        thresholds = dict(self.settings[spec.id].thresholds)
+        return replace(draft, evidence={**draft.evidence, **method, "thresholds": thresholds})
