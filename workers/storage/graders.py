@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.core.events import announce, graders_topic
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.graders.canaries import CanaryReport
 from backend.domain.graders.prompts import RolloutFacts
 from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings, read_settings
@@ -33,7 +34,6 @@ from backend.notifications.tables import Notice
 from backend.policies.secrets import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from backend.domain.detectors.flags import FlagDraft
 from workers.graders.results import MAX_RAW, GradeResult, stored_quotes
 from workers.tasks.detectors import store_flags
 

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import announce, graders_topic
 from backend.core.queue import keep_answer
 from backend.core.session import transaction
+from backend.domain.detectors.flags import FlagDraft
 from backend.domain.graders.evidence import Finding, FoundPattern, Quote, SuspectedRollout
 from backend.domain.graders.prompts import ContrastMember
 from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings
@@ -28,7 +29,6 @@ from backend.graders.selection import ContrastGroup, contrast_groups, count_of, 
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from backend.domain.detectors.flags import FlagDraft
 from workers.graders.batches import A, C, GradingBatch, TooManyFailures
 from workers.graders.judges import Judge, make_judge
 from workers.graders.questions import Questioner, make_questioner
