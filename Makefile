@@ -15,16 +15,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 STAMP := $(VENV)/.installed-$(WORKER)
 RUNTIME_STAMP := $(RUNTIME)/.installed
+SITE := frontend/docs/index.html
+DOCS := $(filter-out docs/cli.md docs/settings.md docs/api-operations.md,$(shell find docs -type f)) README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md scripts/reference.py
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
 
 .DEFAULT_GOAL := help
-.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
+.PHONY: help client check-client setup demo up test test-all check lint format types imports templates vendor prose docs files commits constraints sbom audit migrations migrate migration bench shots screenshots clean
 
 help: ## show this help
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## install everything into .venv and .runtime (again: instant)
+setup: ## install everything into .venv and .runtime, and build the documentation (again: instant)
 	@$(MAKE) --silent --no-print-directory -j2 $(STAMP) $(RUNTIME_STAMP)
+	@$(MAKE) --silent --no-print-directory $(SITE)
 
 demo: setup ## set up, start, run the showcase and keep serving until Ctrl-C
 	@$(BIN)/proctor demo $(ARGS)
@@ -39,7 +42,7 @@ test-all: setup ## run all tests: also training, whole starts and the browser
 	@$(PYTEST) -n 2 -m "not browser" $(ARGS)
 	@$(PYTEST) -m browser $(ARGS)
 
-check: setup lint types imports check-client templates vendor commits files migrations test ## everything that must hold before a change is done
+check: setup lint types imports check-client templates vendor prose commits files migrations test ## everything that must hold before a change is done
 
 lint: setup ## formatting and lint rules
 	@$(BIN)/ruff format --check --quiet .
@@ -67,6 +70,13 @@ vendor: ## compare the vendored browser files with their hashes
 
 commits: setup ## only the edge commits
 	@$(BIN)/python scripts/check_commits.py
+
+prose: setup ## spelling, style and phrases to avoid in the documentation; ARGS=--all for all text
+	@$(BIN)/python scripts/check_prose.py $(ARGS)
+
+docs: setup ## build the documentation site, which Proctor serves at /docs
+	@rm -f $(SITE)
+	@$(MAKE) --silent --no-print-directory $(SITE)
 
 files: setup ## Dockerfiles, compose file and .ci/run
 	@$(BIN)/python scripts/check_files.py
@@ -104,8 +114,13 @@ screenshots: setup ## photograph the pages of a running `make demo` for docs/scr
 	@$(BIN)/python -m scripts.screenshots $(ARGS)
 
 clean: ## remove caches and build output; data and virtual environments stay
-	@rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	@rm -rf build dist frontend/docs docs/cli.md docs/settings.md docs/api-operations.md *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	@find . -name __pycache__ -not -path "./$(VENV)/*" -not -path "./$(RUNTIME)/*" -prune -exec rm -rf {} +
+
+$(SITE): $(DOCS) | $(STAMP)
+	@echo "building the documentation"
+	@$(BIN)/python -m sphinx -q -b html -d build/doctrees docs frontend/docs
+	@touch $@
 
 $(BIN)/uv: constraints-installers.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

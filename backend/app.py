@@ -20,17 +20,12 @@ from backend.core.events import Hub
 from backend.core.session import WEB_STATEMENT_TIMEOUT_MS, get_engine, transaction
 from backend.detectors import operations as detectors_operations
 from backend.detectors import pages as detectors_pages
-from backend.detectors import scan_operations
 from backend.environments import (
-    continued_play_pages,
     editor_pages,
     import_operations,
     import_pages,
-    network_operations,
-    network_pages,
     play_operations,
     play_pages,
-    trial_operations,
     trial_pages,
     version_pages,
 )
@@ -50,13 +45,6 @@ from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
 from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
-from backend.review import (
-    consequence_operations,
-    consequence_pages,
-    report_operations,
-    report_pages,
-    verdict_operations,
-)
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
 from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
@@ -80,7 +68,7 @@ from backend.team import pages as team_pages
 from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
 from backend.training.examples import operations as example_operations
 from backend.training.examples import pages as example_pages
-from backend.web import error_pages, routing
+from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
 from backend.web.headers import Guard
@@ -97,9 +85,7 @@ PAGES = (
     worker_pages,
     review_pages,
     graders_pages,
-    consequence_pages,
     detectors_pages,
-    report_pages,
     onset_pages,
     effort_pages,
     notifications_pages,
@@ -109,9 +95,7 @@ PAGES = (
     trial_pages,
     version_pages,
     play_pages,
-    continued_play_pages,
     import_pages,
-    network_pages,
     policies_pages,
     evaluation_pages,
     list_pages,
@@ -130,27 +114,15 @@ PAGES = (
     regrading_pages,
     regrading_draft_pages,
     regrading_history_pages,
+    docs_site,
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    verdict_operations,
-    review_operations,
-    consequence_operations,
-    detectors_operations,
-    report_operations,
     onset_operations,
     effort_operations,
     notifications_operations,
-    environments_operations,
-    play_operations,
-    trial_operations,
-    import_operations,
-    network_operations,
     runs_operations,
-    policies_operations,
-    scan_operations,
     results_operations,
-    rollouts_operations,
     steering_operations,
     example_operations,
     launch_operations,
@@ -164,8 +136,15 @@ JSON = (
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
     checkpoints_operations,
+    detectors_operations,
+    review_operations,
+    policies_operations,
+    rollouts_operations,
     team_operations,
     graders_operations,
+    environments_operations,
+    play_operations,
+    import_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

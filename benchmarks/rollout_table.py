@@ -25,12 +25,14 @@ from sqlalchemy import text
 from backend.app import create_app
 from backend.core.session import get_engine, transaction
 from backend.domain.vocabulary import Role
-from backend.rollouts import queries as rollout_queries
-from backend.rollouts.filter_fields import scope_of
+from backend.rollouts.filters import select_rollouts
+from backend.rollouts.listing import count_rollouts, list_rollouts
+from backend.rollouts.scope import scope_of
 from backend.runs import queries
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
 from backend.team.tables import Person, WebSession
+from backend.web.cursors import make_cursor
 from backend.web.identity import SESSION_COOKIE, hash_secret, new_secret
 from benchmarks.installation import installation
 from benchmarks.table_rows import COMMON, GROUP_SIZE, RARE, make_run, make_surroundings
@@ -146,7 +148,7 @@ def _ask(times: Times, client: TestClient, run_id: uuid.UUID, query: dict[str, s
         assert client.get(f"/runs/{run_id}/rollouts", params=query).status_code == 200
     with times.of("query"), transaction() as session:
         run = session.get_one(Run, run_id)
-        rollout_queries.rollouts(session, run, RolloutFilter(**query))
+        list_rollouts(session, run, RolloutFilter(**query))
     with times.of("api"):
         assert client.get("/api/v1/rollouts", params={"run_id": str(run_id), **query}).status_code == 200
 
@@ -155,10 +157,11 @@ def _pages(run_id: uuid.UUID, where: str, sort: str) -> dict[str, dict[str, str]
     """Cursors of the first page, one in the middle and the last."""
     with transaction() as session:
         run = queries.get_run(session, run_id)
-        scope = scope_of(session, run)
-        middle = rollout_queries.count(session, run, where, scope) // 2
-        wanted = RolloutFilter(where=where, sort=sort, limit=500)
-        cursor = rollout_queries.cursor_at(session, run, wanted, scope, middle)
+        selection = select_rollouts(scope_of(session, run), where, sort)
+        middle = count_rollouts(session, selection) // 2
+        rows = selection.rows.where(*selection.conditions).order_by(*selection.by()).offset(middle).limit(1)
+        row = session.execute(rows).one_or_none()
+        cursor = make_cursor(row.key, row.seq) if row else None
     return {"first": {}, "middle": {"after": cursor} if cursor else {}, "last": {"before": "end"}}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
@@ -12,27 +13,68 @@ from proctor.namespace import Namespace, segment
 if TYPE_CHECKING:
     from proctor.client import Client
     from proctor.models import (
+        AssignedItems,
         AuditEntry,
+        CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
+        CheckRunResponse,
+        ClusterReviewed,
+        ConnectionTestResponse,
+        DemonstrationResponse,
+        DetectorDetail,
+        DetectorResponse,
+        DetectorScan,
+        DetectorSettingsResponse,
+        DiffResponse,
         DiskUsage,
+        DraftFile,
+        DraftResponse,
+        DraftSaved,
+        EndpointPreset,
+        EnvironmentDetail,
+        EnvironmentResponse,
+        ExportedPackage,
         ExportFormResponse,
         ExportResponse,
+        FilterFields,
+        FixtureResponse,
         FlaggedAnswers,
+        FlagResponse,
         GradedRunResponse,
         GradeResponse,
         GraderResponse,
         GradingEstimateResponse,
+        ImportLog,
+        ImportResponse,
         InvitedMember,
+        JudgedFixtureResponse,
+        ListedRolloutResponse,
         Me,
         Member,
+        NetworkResponse,
         NewToken,
+        PlayResponse,
+        PolicyResponse,
         PruneResult,
+        ReviewItemDetail,
+        ReviewItemResponse,
+        ReviewStats,
         RevokedAccess,
+        RolloutCount,
+        Safeguards,
         SignInSession,
+        TeamReview,
         Token,
+        TrialResponse,
         TryResponse,
         UploadPlan,
+        ValidationResponse,
+        VerdictResponse,
+        VersionDetail,
+        VersionResponse,
+        View,
+        WholeRolloutResponse,
     )
 
 
@@ -159,6 +201,691 @@ class CheckpointsOperations(Namespace):
         )
 
 
+class DetectorsOperations(Namespace):
+    def list(self, *, environment: str | None = None, limit: int | None = None) -> Iterator[DetectorResponse]:
+        """List built-in detectors and graders that raise flags, with their precision. Most flags first.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._list("DetectorResponse", "/detectors", limit, environment=environment)
+
+    def get(self, detector: str | UUID, *, environment: str | None = None) -> DetectorDetail:
+        """Show a detector: its method, thresholds, record by environment and suggested cut-off.
+
+        - `environment`: Only flags and verdicts of this environment."""
+        return self._call("DetectorDetail", "GET", f"/detectors/{segment(detector)}", "query", environment=environment)
+
+    def replace_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Replace the settings of a detector for an environment. An empty request restores the defaults."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PUT",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def change_settings(
+        self,
+        detector: str | UUID,
+        environment: str | UUID,
+        *,
+        enabled: bool | None = None,
+        thresholds: dict[str, float | None] | None = None,
+        action: Literal["note", "pause", "screen", "stop_and_roll_back"] | None = None,
+    ) -> DetectorSettingsResponse:
+        """Change settings of a detector for an environment. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+        return self._call(
+            "DetectorSettingsResponse",
+            "PATCH",
+            f"/detectors/{segment(detector)}/settings/{segment(environment)}",
+            "body",
+            enabled=enabled,
+            thresholds=thresholds,
+            action=action,
+        )
+
+    def start_scan(
+        self, run: str | UUID, *, altered: int | None = None, thresholds: Sequence[dict[str, Any]] | None = None
+    ) -> DetectorScan:
+        """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
+
+        Returns the current scan if one is queued or running.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `altered`: Number of successful rollouts whose altered replies are replayed as well.
+        - `thresholds`: Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for
+          several. Default: the settings of the run and its environment."""
+        return self._call(
+            "DetectorScan",
+            "POST",
+            f"/runs/{segment(run)}/detection",
+            "body",
+            "/runs/{run_id}/detection",
+            altered=altered,
+            thresholds=thresholds,
+        )
+
+    def get_scan(self, run: str | UUID) -> DetectorScan | None:
+        """Show the newest scan of a run, its progress and its new flags. Null if there is none.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "",
+            "GET",
+            f"/runs/{segment(run)}/detection",
+            "query",
+        )
+
+
+class EnvironmentsOperations(Namespace):
+    def list(self, *, archived: bool | None = None, limit: int | None = None) -> Iterator[EnvironmentResponse]:
+        """List environments by name, each with its latest version.
+
+        - `archived`: Include archived environments."""
+        return self._list("EnvironmentResponse", "/environments", limit, archived=archived)
+
+    def create(
+        self, *, name: str, template: str | None = None, files: dict[str, str] | None = None
+    ) -> EnvironmentDetail:
+        """Create an environment with a draft, from a template, a copy of another environment or the given files.
+
+        - `name`: Lowercase letters, digits and `_`, starting with a letter.
+        - `template`: Template to start from, or `copy:NAME` or `copy:NAME@VERSION` to copy an environment."""
+        return self._call(
+            "EnvironmentDetail", "POST", "/environments", "body", name=name, template=template, files=files
+        )
+
+    def validate_files(self, *, files: dict[str, str], name: str | None = None) -> ValidationResponse:
+        """List the problems of a package without storing it or running its code.
+
+        - `files`: Text of each file by path.
+        - `name`: Name of the environment, to compare with the manifest."""
+        return self._call("ValidationResponse", "POST", "/environments/validate", "body", files=files, name=name)
+
+    def get(self, environment: str | UUID) -> EnvironmentDetail:
+        """Show an environment with its latest version and the state of its draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "GET",
+            f"/environments/{segment(environment)}",
+            "query",
+        )
+
+    def archive(self, environment: str | UUID) -> EnvironmentDetail:
+        """Archive an environment. It disappears from lists and choices; its versions, runs and rollouts are kept.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "POST",
+            f"/environments/{segment(environment)}/archive",
+            "query",
+        )
+
+    def mark_demonstration(
+        self, environment: str | UUID, *, rollout_id: UUID | str, is_wanted: bool | None = None
+    ) -> DemonstrationResponse:
+        """Allow or forbid the SFT warm-up to learn from an episode.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Finished rollout on a training task.
+        - `is_wanted`: Whether the SFT warm-up may learn from it."""
+        return self._call(
+            "DemonstrationResponse",
+            "POST",
+            f"/environments/{segment(environment)}/demonstrations",
+            "body",
+            rollout_id=rollout_id,
+            is_wanted=is_wanted,
+        )
+
+    def diff_versions(self, environment: str | UUID) -> DiffResponse:
+        """Compare two versions, or a version and the draft, file by file.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "DiffResponse",
+            "GET",
+            f"/environments/{segment(environment)}/diff",
+            "query",
+        )
+
+    def get_draft(self, environment: str | UUID) -> DraftResponse:
+        """Show all files of the draft and its problems.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "DraftResponse",
+            "GET",
+            f"/environments/{segment(environment)}/draft",
+            "query",
+        )
+
+    def put_draft(
+        self, environment: str | UUID, *, files: dict[str, str], revision: int | None = None
+    ) -> DraftResponse:
+        """Replace all files of the draft.
+
+        - `environment`: Name or id of an environment.
+        - `files`: Text of each file by path.
+        - `revision`: Revision of the draft that you started from. The request fails if the draft has changed since.
+          Default: overwrite the current draft."""
+        return self._call(
+            "DraftResponse",
+            "PUT",
+            f"/environments/{segment(environment)}/draft",
+            "body",
+            files=files,
+            revision=revision,
+        )
+
+    def read_draft_file(self, environment: str | UUID, *, path: str) -> DraftFile:
+        """Read one file of the draft.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package."""
+        return self._call("DraftFile", "GET", f"/environments/{segment(environment)}/draft/file", "query", path=path)
+
+    def write_draft_file(
+        self, environment: str | UUID, *, path: str, text: str, revision: int | None = None
+    ) -> DraftSaved:
+        """Create or replace one file of the draft, and list the draft's problems afterward.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package.
+        - `text`: New text of the whole file.
+        - `revision`: Revision of the draft that you read. The request fails if the draft has changed since.
+          Default: overwrite the current file."""
+        return self._call(
+            "DraftSaved",
+            "PUT",
+            f"/environments/{segment(environment)}/draft/file",
+            "body",
+            path=path,
+            text=text,
+            revision=revision,
+        )
+
+    def delete_draft_file(self, environment: str | UUID, *, path: str, revision: int | None = None) -> DraftSaved:
+        """Delete one file of the draft, and list the draft's problems afterward.
+
+        - `environment`: Name or id of an environment.
+        - `path`: Path of the file inside the package.
+        - `revision`: Revision of the draft that you read. Default: delete the current file."""
+        return self._call(
+            "DraftSaved",
+            "DELETE",
+            f"/environments/{segment(environment)}/draft/file",
+            "query",
+            path=path,
+            revision=revision,
+        )
+
+    def save_fixture(
+        self,
+        environment: str | UUID,
+        *,
+        rollout_id: UUID | str,
+        name: str,
+        note: str | None = None,
+        kind: Literal["scored", "gold", "hack"] | None = None,
+    ) -> FixtureResponse:
+        """Save a finished episode in the draft as a fixture.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Finished rollout to save.
+        - `name`: Lowercase letters, digits, `_` and `-`.
+        - `note`: Why the episode matters.
+        - `kind`: What the fixture proves about the reward."""
+        return self._call(
+            "FixtureResponse",
+            "POST",
+            f"/environments/{segment(environment)}/fixtures",
+            "body",
+            rollout_id=rollout_id,
+            name=name,
+            note=note,
+            kind=kind,
+        )
+
+    def start_play(
+        self,
+        environment: str | UUID,
+        *,
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        level: int | None = None,
+        index: int | None = None,
+        seed: int | None = None,
+    ) -> PlayResponse:
+        """Start an episode. Parts of the task that you leave open are random.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the task from.
+        - `level`: Difficulty level. Default: random.
+        - `index`: Number of the task. Default: random.
+        - `seed`: Seed of the task. Default: random."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play",
+            "body",
+            version=version,
+            split=split,
+            level=level,
+            index=index,
+            seed=seed,
+        )
+
+    def branch_rollout(
+        self, environment: str | UUID, *, rollout_id: UUID | str, turns: int | None = None
+    ) -> PlayResponse:
+        """Continue any rollout of this environment by hand, from one of its turns.
+
+        - `environment`: Name or id of an environment.
+        - `rollout_id`: Rollout to continue.
+        - `turns`: Number of its replies to start with."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/from",
+            "body",
+            rollout_id=rollout_id,
+            turns=turns,
+        )
+
+    def get_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Show a hand-played episode.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "GET",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}",
+            "query",
+        )
+
+    def replay_episode(self, environment: str | UUID, run_id: str | UUID, *, turns: int | None = None) -> PlayResponse:
+        """Start a new episode on the same task, from the beginning or after some of this episode's replies.
+
+        - `environment`: Name or id of an environment.
+        - `turns`: Number of replies of this episode to start with."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/again",
+            "body",
+            turns=turns,
+        )
+
+    def take_back_reply(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Undo the last reply.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/back",
+            "query",
+        )
+
+    def leave_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """End the episode without a reward.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/leave",
+            "query",
+        )
+
+    def take_over(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Stop the policy and continue by hand.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/over",
+            "query",
+        )
+
+    def let_policy_play(
+        self,
+        environment: str | UUID,
+        run_id: str | UUID,
+        *,
+        policy: str,
+        moves: int | None = None,
+        revision: int | None = None,
+    ) -> PlayResponse:
+        """Let a policy play the next turns.
+
+        - `environment`: Name or id of an environment.
+        - `policy`: Policy by id or name, or `<policy id>:<checkpoint id>`.
+        - `moves`: Number of turns. Default: to the end of the episode.
+        - `revision`: Revision of the episode that you saw. Default: not compared."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/policy",
+            "body",
+            policy=policy,
+            moves=moves,
+            revision=revision,
+        )
+
+    def send_reply(
+        self,
+        environment: str | UUID,
+        run_id: str | UUID,
+        *,
+        reply: str | None = None,
+        action: dict[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> PlayResponse:
+        """Send a reply, or an action that is written as a reply.
+
+        - `environment`: Name or id of an environment.
+        - `reply`: The whole reply.
+        - `action`: An action; it is written as a reply for you.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/reply",
+            "body",
+            reply=reply,
+            action=action,
+            revision=revision,
+        )
+
+    def retry_play(self, environment: str | UUID, run_id: str | UUID) -> PlayResponse:
+        """Try again after the environment or its worker failed.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "PlayResponse",
+            "POST",
+            f"/environments/{segment(environment)}/play/{segment(run_id)}/retry",
+            "query",
+        )
+
+    def publish(
+        self,
+        environment: str | UUID,
+        *,
+        notes: str | None = None,
+        revision: int | None = None,
+        check: bool | None = None,
+        regrade: bool | None = None,
+    ) -> VersionResponse:
+        """Publish the draft as the next version and run its checks.
+
+        - `environment`: Name or id of an environment.
+        - `notes`: What is new in this version.
+        - `revision`: Revision of the draft to publish. Default: the current one.
+        - `check`: Run the checks of the new version.
+        - `regrade`: Score the environment's past rollouts with the new version's rewards."""
+        return self._call(
+            "VersionResponse",
+            "POST",
+            f"/environments/{segment(environment)}/publish",
+            "body",
+            notes=notes,
+            revision=revision,
+            check=check,
+            regrade=regrade,
+        )
+
+    def restore(self, environment: str | UUID) -> EnvironmentDetail:
+        """Take an environment out of the archive.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "EnvironmentDetail",
+            "POST",
+            f"/environments/{segment(environment)}/restore",
+            "query",
+        )
+
+    def reset_trial(
+        self,
+        environment: str | UUID,
+        *,
+        version: int | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        level: int | None = None,
+        index: int | None = None,
+        seed: int | None = None,
+    ) -> TrialResponse:
+        """Reset the draft to the start of a task. Parts of the task that you leave open are random.
+
+        - `environment`: Name or id of an environment.
+        - `version`: Version number. Default: the latest.
+        - `split`: Split to take the task from.
+        - `level`: Difficulty level. Default: random.
+        - `index`: Number of the task. Default: random.
+        - `seed`: Seed of the task. Default: random."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try",
+            "body",
+            version=version,
+            split=split,
+            level=level,
+            index=index,
+            seed=seed,
+        )
+
+    def get_trial(self, environment: str | UUID) -> TrialResponse:
+        """Show your trial of the draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "GET",
+            f"/environments/{segment(environment)}/try",
+            "query",
+        )
+
+    def act_in_trial(
+        self,
+        environment: str | UUID,
+        *,
+        reply: str | None = None,
+        action: dict[str, Any] | None = None,
+        revision: int | None = None,
+    ) -> TrialResponse:
+        """Send a reply to the draft, or an action that is written as a reply.
+
+        - `environment`: Name or id of an environment.
+        - `reply`: The whole reply.
+        - `action`: An action; it is written as a reply for you.
+        - `revision`: Revision of the episode that you saw. A different one is refused. Default: not compared."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/act",
+            "body",
+            reply=reply,
+            action=action,
+            revision=revision,
+        )
+
+    def take_back_in_trial(self, environment: str | UUID) -> TrialResponse:
+        """Undo the last reply of the trial.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/back",
+            "query",
+        )
+
+    def replay_trial(self, environment: str | UUID) -> TrialResponse:
+        """Play the same task and replies on the current draft.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "TrialResponse",
+            "POST",
+            f"/environments/{segment(environment)}/try/replay",
+            "query",
+        )
+
+    def run_script_in_trial(self, environment: str | UUID, *, script: str | None = None) -> TrialResponse:
+        """Let a scripted policy of the package play the trial to its end.
+
+        - `environment`: Name or id of an environment.
+        - `script`: Scripted policy of the package."""
+        return self._call(
+            "TrialResponse", "POST", f"/environments/{segment(environment)}/try/script", "body", script=script
+        )
+
+    def list_versions(self, environment: str | UUID, *, limit: int | None = None) -> Iterator[VersionResponse]:
+        """List the published versions, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "VersionResponse",
+            f"/environments/{segment(environment)}/versions",
+            limit,
+        )
+
+    def get_version(self, environment: str | UUID, number: str | UUID) -> VersionDetail:
+        """Show a version with its manifest and files.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "VersionDetail",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}",
+            "query",
+        )
+
+    def get_certificate(self, environment: str | UUID, number: str | UUID) -> CertificateResponse:
+        """Show the latest certificate with the result of every check.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "CertificateResponse",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificate",
+            "query",
+        )
+
+    def list_certificates(
+        self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
+    ) -> Iterator[CertificateResponse]:
+        """List all certificates of a version, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "CertificateResponse",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/certificates",
+            limit,
+        )
+
+    def start_checks(
+        self, environment: str | UUID, number: str | UUID, *, policy: str | None = None
+    ) -> CheckRunResponse:
+        """Queue the checks of a version. If they are already running, their run is returned.
+
+        - `environment`: Name or id of an environment.
+        - `policy`: Policy that also attempts the tasks: name, id, or `<policy id>:<checkpoint id>`. Default:
+          scripted policies of the package only."""
+        return self._call(
+            "CheckRunResponse",
+            "POST",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/checks",
+            "body",
+            policy=policy,
+        )
+
+    def list_checks(
+        self, environment: str | UUID, number: str | UUID, *, limit: int | None = None
+    ) -> Iterator[CheckRunResponse]:
+        """List the latest check runs of a version, newest first.
+
+        - `environment`: Name or id of an environment."""
+        return self._list(
+            "CheckRunResponse",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/checks",
+            limit,
+        )
+
+    def export_version(self, environment: str | UUID, number: str | UUID) -> ExportedPackage:
+        """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "ExportedPackage",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/export",
+            "query",
+        )
+
+    def download_files(self, environment: str | UUID, number: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the version's files as a zip. The same content always gives the same bytes.
+
+        - `environment`: Name or id of an environment.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/environments/{segment(environment)}/versions/{segment(number)}/files",
+            to,
+        )
+
+    def get_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Show which hosts a version requests and whether its servers may reach the network.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "GET",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+    def grant_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Grant network access to the servers of exactly this version.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "PUT",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+    def withdraw_network(self, environment: str | UUID, number: str | UUID) -> NetworkResponse:
+        """Withdraw network access. Running episodes finish; new servers start without it.
+
+        - `environment`: Name or id of an environment."""
+        return self._call(
+            "NetworkResponse",
+            "DELETE",
+            f"/environments/{segment(environment)}/versions/{segment(number)}/network",
+            "query",
+        )
+
+
 class ExportsOperations(Namespace):
     def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
         """List all forms of export, each with the reason if it is not available for this checkpoint.
@@ -191,7 +918,7 @@ class ExportsOperations(Namespace):
             "POST",
             "/exports",
             "body",
-            poll="/exports/{id}",
+            "/exports/{id}",
             form=form,
             licence=licence,
             gguf_type=gguf_type,
@@ -212,7 +939,7 @@ class ExportsOperations(Namespace):
         """Show an export: its progress, then its passport and model card.
 
         - `export`: Id of an export."""
-        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", poll="/exports/{id}")
+        return self._call("ExportResponse", "GET", f"/exports/{segment(export)}", "query", "/exports/{id}")
 
     def upload(
         self,
@@ -239,6 +966,98 @@ class ExportsOperations(Namespace):
             is_private=is_private,
             token=token,
             dry_run=dry_run,
+        )
+
+
+class FixturesOperations(Namespace):
+    def list(self, name: str | UUID, *, limit: int | None = None) -> Iterator[JudgedFixtureResponse]:
+        """List the reviewed episodes that certificates replay, then withdrawn ones."""
+        return self._list(
+            "JudgedFixtureResponse",
+            f"/environments/{segment(name)}/judged-fixtures",
+            limit,
+        )
+
+    def update(self, fixture: str | UUID, *, bound: float) -> JudgedFixtureResponse:
+        """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture.
+
+        - `fixture`: Id of a fixture.
+        - `bound`: Highest reward of a hack, or lowest of an honest episode."""
+        return self._call("JudgedFixtureResponse", "PATCH", f"/fixtures/{segment(fixture)}", "body", bound=bound)
+
+    def withdraw(self, fixture: str | UUID) -> JudgedFixtureResponse:
+        """Withdraw a fixture: certificates no longer replay it. It stays in the history.
+
+        - `fixture`: Id of a fixture."""
+        return self._call(
+            "JudgedFixtureResponse",
+            "DELETE",
+            f"/fixtures/{segment(fixture)}",
+            "query",
+        )
+
+    def keep(self, rollout: str | UUID, *, bound: float | None = None) -> JudgedFixtureResponse:
+        """Have all future certificates replay a rollout that was judged a hack or honest.
+
+        - `bound`: Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward."""
+        return self._call("JudgedFixtureResponse", "POST", f"/rollouts/{segment(rollout)}/fixture", "body", bound=bound)
+
+
+class FlagsOperations(Namespace):
+    def list(
+        self,
+        *,
+        shown: Literal["unreviewed", "reviewed", "all"] | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[FlagResponse]:
+        """List flags, newest first.
+
+        - `shown`: Flags to list.
+        - `detector`: Flags of this detector only.
+        - `environment`: Flags of this environment only.
+        - `run`: Flags of this run only: its id, the end of it, or `last`."""
+        return self._list(
+            "FlagResponse", "/flags", limit, shown=shown, detector=detector, environment=environment, run=run
+        )
+
+    def get(self, flag: str | UUID) -> FlagResponse:
+        """Show a flag with its evidence.
+
+        - `flag`: Id of a flag."""
+        return self._call(
+            "FlagResponse",
+            "GET",
+            f"/flags/{segment(flag)}",
+            "query",
+        )
+
+    def list_verdicts(self, flag: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on a flag and its rollout, newest first.
+
+        - `flag`: Id of a flag."""
+        return self._list(
+            "VerdictResponse",
+            f"/flags/{segment(flag)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        flag: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on what was flagged. It counts for every flag on the same rollout.
+
+        - `flag`: Id of a flag.
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
         )
 
 
@@ -459,7 +1278,7 @@ class GradersOperations(Namespace):
             "POST",
             f"/graders/{segment(grader)}/runs/{segment(run)}",
             "body",
-            poll="/graders/{grader_id}/runs/{run_id}",
+            "/graders/{grader_id}/runs/{run_id}",
             where=where,
             cluster=cluster,
         )
@@ -543,7 +1362,7 @@ class GradersOperations(Namespace):
             "POST",
             f"/graders/{segment(grader)}/tries",
             "body",
-            poll="/graders/{grader_id}/tries/{id}",
+            "/graders/{grader_id}/tries/{id}",
             rollout=rollout,
             run=run,
             where=where,
@@ -576,6 +1395,94 @@ class GradersOperations(Namespace):
             "GradedRunResponse",
             f"/runs/{segment(run)}/graders",
             limit,
+        )
+
+
+class ImportsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[ImportResponse]:
+        """List the latest imports, newest first."""
+        return self._list(
+            "ImportResponse",
+            "/imports",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        kind: Literal["zip", "git", "remote"] | None = None,
+        archive: str | None = None,
+        source: str | None = None,
+        url: str | None = None,
+        reference: str | None = None,
+        path: str | None = None,
+        name: str | None = None,
+        requires: Sequence[str] | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> ImportResponse:
+        """Import a package that others wrote. A worker starts it and writes a report.
+
+        - `kind`: A zip, a git repository, or a server that is already running.
+        - `archive`: A zip of the package's files, in Base64.
+        - `source`: Where the zip came from, shown to people.
+        - `url`: Address of the repository or server.
+        - `reference`: Branch or tag of the repository.
+        - `path`: Folder of the package in the zip or repository.
+        - `name`: Name of the environment. Default: the package's name.
+        - `requires`: Additional Python requirements.
+        - `variables`: Environment variables."""
+        return self._call(
+            "ImportResponse",
+            "POST",
+            "/imports",
+            "body",
+            kind=kind,
+            archive=archive,
+            source=source,
+            url=url,
+            reference=reference,
+            path=path,
+            name=name,
+            requires=requires,
+            variables=variables,
+        )
+
+    def get(self, import_id: str | UUID) -> ImportResponse:
+        """Show an import with its report."""
+        return self._call(
+            "ImportResponse",
+            "GET",
+            f"/imports/{segment(import_id)}",
+            "query",
+        )
+
+    def put_block(self, import_id: str | UUID, *, block: str) -> ImportResponse:
+        """Replace the proposed `proctor:` block.
+
+        - `block`: The manifest's `proctor:` block as YAML."""
+        return self._call("ImportResponse", "PUT", f"/imports/{segment(import_id)}/block", "body", block=block)
+
+    def put_columns(self, import_id: str | UUID, *, columns_from: str | None = None) -> ImportResponse:
+        """Take the reward columns from a dictionary of the observation. The block is proposed again.
+
+        - `columns_from`: Dictionary of the observation that holds the reward columns. Default: none."""
+        return self._call(
+            "ImportResponse", "PUT", f"/imports/{segment(import_id)}/columns", "body", columns_from=columns_from
+        )
+
+    def create_environment(self, import_id: str | UUID, *, name: str | None = None) -> ImportResponse:
+        """Create an environment from an import: a draft with all its files and the current block.
+
+        - `name`: Name of the environment. Default: the name that the import proposes."""
+        return self._call("ImportResponse", "POST", f"/imports/{segment(import_id)}/environment", "body", name=name)
+
+    def get_log(self, import_id: str | UUID) -> ImportLog:
+        """Show pip's output from building the package's virtual environment."""
+        return self._call(
+            "ImportLog",
+            "GET",
+            f"/imports/{segment(import_id)}/log",
+            "query",
         )
 
 
@@ -623,6 +1530,636 @@ class MembersOperations(Namespace):
         )
 
 
+class PoliciesOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[PolicyResponse]:
+        """List policies by name."""
+        return self._list(
+            "PolicyResponse",
+            "/policies",
+            limit,
+        )
+
+    def create_policy(
+        self,
+        *,
+        name: str,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        kind: Literal["openai_api", "scripted"] | None = None,
+    ) -> PolicyResponse:
+        """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`).
+
+        - `name`: Display name. Names are unique.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `kind`: Default: scripted if `script` is given, else openai_api."""
+        return self._call(
+            "PolicyResponse",
+            "POST",
+            "/policies",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            kind=kind,
+        )
+
+    def list_presets(self) -> Sequence[EndpointPreset]:
+        """List known kinds of endpoints with their usual base URLs."""
+        return self._call(
+            "",
+            "GET",
+            "/policies/presets",
+            "query",
+        )
+
+    def get_policy(self, policy: str | UUID) -> PolicyResponse:
+        """Show a policy and its configuration. Its key is never shown.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "PolicyResponse",
+            "GET",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def update_policy(
+        self,
+        policy: str | UUID,
+        *,
+        description: str | None = None,
+        preset: Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"] | None = None,
+        base_url: str | None = None,
+        model: str | None = None,
+        secret: str | None = None,
+        text_calls: bool | None = None,
+        no_seed: bool | None = None,
+        logprobs: bool | None = None,
+        token_ids: bool | None = None,
+        sends_reasoning: bool | None = None,
+        price_input: float | None = None,
+        price_output: float | None = None,
+        price_cached_input: float | None = None,
+        concurrency: int | None = None,
+        requests_per_minute: int | None = None,
+        tokens_per_minute: int | None = None,
+        timeout_seconds: float | None = None,
+        attempts: int | None = None,
+        extra: dict[str, Any] | None = None,
+        script: str | None = None,
+        constant: str | None = None,
+        name: str | None = None,
+        forget_secret: bool | None = None,
+    ) -> PolicyResponse:
+        """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given.
+
+        - `policy`: Name or id of a policy.
+        - `description`: Notes for your team.
+        - `preset`: Known kind of endpoint: sets the base URL.
+        - `base_url`: OpenAI-compatible endpoint, without /chat/completions.
+        - `model`: Name of the model at the endpoint.
+        - `secret`: API key of the endpoint. Stored encrypted, bound to the base URL, never shown.
+        - `text_calls`: Write tools into the system prompt and read calls from text, without the endpoint's own.
+        - `no_seed`: Do not send `seed`, which some endpoints refuse.
+        - `logprobs`: Request and store log-probabilities of tokens.
+        - `token_ids`: Request token ids too, as vLLM returns them.
+        - `sends_reasoning`: Send the model's earlier reasoning back in later turns.
+        - `price_input`: US dollars per million input tokens.
+        - `price_output`: US dollars per million output tokens.
+        - `price_cached_input`: US dollars per million cached input tokens. Default: the input price.
+        - `concurrency`: Maximum number of concurrent requests, shared by all runs on a worker.
+        - `requests_per_minute`: Maximum requests per minute.
+        - `tokens_per_minute`: Maximum tokens per minute.
+        - `timeout_seconds`: Time limit of one attempt in seconds. Default: 60.
+        - `attempts`: Attempts per request while the endpoint is busy. Default: 5.
+        - `extra`: Further fields of every request as JSON, such as {"reasoning_effort": "low"}.
+        - `script`: Scripted policy: gold, random, constant, … or a script of an environment.
+        - `constant`: Reply of the script `constant`. Default: the first legal action.
+        - `name`: New name.
+        - `forget_secret`: Remove the stored key."""
+        return self._call(
+            "PolicyResponse",
+            "PATCH",
+            f"/policies/{segment(policy)}",
+            "body",
+            description=description,
+            preset=preset,
+            base_url=base_url,
+            model=model,
+            secret=secret,
+            text_calls=text_calls,
+            no_seed=no_seed,
+            logprobs=logprobs,
+            token_ids=token_ids,
+            sends_reasoning=sends_reasoning,
+            price_input=price_input,
+            price_output=price_output,
+            price_cached_input=price_cached_input,
+            concurrency=concurrency,
+            requests_per_minute=requests_per_minute,
+            tokens_per_minute=tokens_per_minute,
+            timeout_seconds=timeout_seconds,
+            attempts=attempts,
+            extra=extra,
+            script=script,
+            constant=constant,
+            name=name,
+            forget_secret=forget_secret,
+        )
+
+    def delete_policy(self, policy: str | UUID) -> None:
+        """Delete a policy. Its runs stay, its key is erased, and its name becomes free.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/policies/{segment(policy)}",
+            "query",
+        )
+
+    def choose_model(self, policy: str | UUID, *, model: str) -> PolicyResponse:
+        """Use another model of the same endpoint.
+
+        - `policy`: Name or id of a policy."""
+        return self._call("PolicyResponse", "POST", f"/policies/{segment(policy)}/model", "body", model=model)
+
+    def test_connection(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse", "POST", f"/policies/{segment(policy)}/test", "query", f"/policies/{policy}/test"
+        )
+
+    def get_connection_test(self, policy: str | UUID) -> ConnectionTestResponse:
+        """Show the latest connection test, with the models that the endpoint lists.
+
+        - `policy`: Name or id of a policy."""
+        return self._call(
+            "ConnectionTestResponse",
+            "GET",
+            f"/policies/{segment(policy)}/test",
+            "query",
+        )
+
+
+class ReviewOperations(Namespace):
+    def assign_items(
+        self,
+        *,
+        person: str,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        item: str | None = None,
+        count: int | None = None,
+    ) -> AssignedItems:
+        """Assign a reviewer to an item, or to the first unassigned items of the queue.
+
+        Several people may be assigned to the same item.
+
+        - `person`: `me`, or the email address or id of a member.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `item`: An item. Default: the first unassigned items of the queue.
+        - `count`: Number of unassigned items to take."""
+        return self._call(
+            "AssignedItems",
+            "POST",
+            "/review/assignments",
+            "body",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            person=person,
+            item=item,
+            count=count,
+        )
+
+    def list_items(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ReviewItemResponse]:
+        """List the review queue in its order.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._list(
+            "ReviewItemResponse",
+            "/review/items",
+            limit,
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def show_item(
+        self,
+        item: str | UUID,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            f"/review/items/{segment(item)}",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def assign_item(self, item: str | UUID, *, person: UUID | str) -> AssignedItems:
+        """Assign a reviewer to an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `person`: Id of the reviewer."""
+        return self._call("AssignedItems", "POST", f"/review/items/{segment(item)}/assignments", "body", person=person)
+
+    def unassign_item(self, item: str | UUID, person_id: str | UUID) -> None:
+        """Remove a reviewer from an item.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/review/items/{segment(item)}/assignments/{segment(person_id)}",
+            "query",
+        )
+
+    def judge_cluster(
+        self, item: str | UUID, *, verdict: Literal["honest", "hack", "broken_reward", "unsure"]
+    ) -> ClusterReviewed:
+        """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `verdict`: The verdict that reviewers agreed on, or `unsure` to take it back."""
+        return self._call("ClusterReviewed", "POST", f"/review/items/{segment(item)}/cluster", "body", verdict=verdict)
+
+    def list_verdicts(self, item: str | UUID, *, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """List the verdicts on an item, newest first.
+
+        - `item`: Id of an item or a flag, or the last characters of it."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+        )
+
+    def give_verdict(
+        self,
+        item: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        evidence: bool | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
+
+        One record is stored per flag on the rollout.
+
+        - `item`: Id of an item or a flag, or the last characters of it.
+        - `comment`: Reason for the verdict.
+        - `evidence`: You saw the evidence before you decided."""
+        return self._list(
+            "VerdictResponse",
+            f"/review/items/{segment(item)}/verdicts",
+            limit,
+            verdict=verdict,
+            comment=comment,
+            evidence=evidence,
+        )
+
+    def next_item(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+        evidence: bool | None = None,
+    ) -> ReviewItemDetail:
+        """Show the next item to review with its conversation.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue.
+        - `evidence`: Include flags and other verdicts. The review is not blind."""
+        return self._call(
+            "ReviewItemDetail",
+            "GET",
+            "/review/next",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+            evidence=evidence,
+        )
+
+    def get_stats(
+        self,
+        *,
+        shown: Literal["unreviewed", "second", "reviewed", "all"] | None = None,
+        mine: bool | None = None,
+        detector: str | None = None,
+        environment: str | None = None,
+        run: str | None = None,
+        order: Literal["suspicion", "newest"] | None = None,
+    ) -> ReviewStats:
+        """Count what waits, what is assigned to you and what you reviewed today, and measure agreement.
+
+        - `shown`: Part of the queue to list.
+        - `mine`: Items assigned to you only.
+        - `detector`: Items that this detector flagged. The review is not blind.
+        - `environment`: Items of this environment only.
+        - `run`: Items of this run only: its id, the end of it, or `last`.
+        - `order`: Order of the queue."""
+        return self._call(
+            "ReviewStats",
+            "GET",
+            "/review/stats",
+            "query",
+            shown=shown,
+            mine=mine,
+            detector=detector,
+            environment=environment,
+            run=run,
+            order=order,
+        )
+
+    def set_target(self, *, per_day: int) -> ReviewStats:
+        """Set how many items you intend to review per day.
+
+        - `per_day`: Number of items that you intend to review per day."""
+        return self._call("ReviewStats", "PUT", "/review/target", "body", per_day=per_day)
+
+    def undo_verdict(self, *, verdict: UUID | str | None = None, limit: int | None = None) -> Iterator[VerdictResponse]:
+        """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
+
+        The verdict stays in the history.
+
+        - `verdict`: Id of your verdict. Default: your latest one in force."""
+        return self._list("VerdictResponse", "/review/undo", limit, verdict=verdict)
+
+    def give_rollout_verdict(
+        self,
+        rollout_id: str | UUID,
+        *,
+        verdict: Literal["honest", "hack", "broken_reward", "unsure"],
+        comment: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[VerdictResponse]:
+        """Give a verdict on a rollout, flagged or not.
+
+        - `comment`: Reason for the verdict."""
+        return self._list(
+            "VerdictResponse", f"/rollouts/{segment(rollout_id)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+    def get_safeguards(self, run: str | UUID) -> Safeguards:
+        """Report the safeguards of a run's reward: certificate, detectors, verdicts, audit sample, fixtures.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "Safeguards",
+            "GET",
+            f"/runs/{segment(run)}/safeguards",
+            "query",
+        )
+
+
+class RolloutsOperations(Namespace):
+    def list(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[ListedRolloutResponse]:
+        """List a run's rollouts. `where` filters (`has flag and win = 0`), `sort` orders, `columns` picks.
+
+        `GET /runs/{run}/filter-words` lists the fields that they can use.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._list(
+            "ListedRolloutResponse",
+            "/rollouts",
+            limit,
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def count(
+        self,
+        *,
+        run_id: str,
+        where: str | None = None,
+        columns: str | None = None,
+        status: Literal["completed", "failed", "cancelled", "playing"] | None = None,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        level: int | None = None,
+        stop_reason: Literal["done", "max_turns", "token_limit", "unparsable", "episode_timeout", "abandoned"]
+        | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        column: str | None = None,
+        min_column: float | None = None,
+        max_column: float | None = None,
+        flagged: bool | None = None,
+        text: str | None = None,
+        sort: str | None = None,
+    ) -> RolloutCount:
+        """Count a run's rollouts that pass a filter, and all of them.
+
+        - `run_id`: Id of a run, the last characters of it, or `last`."""
+        return self._call(
+            "RolloutCount",
+            "GET",
+            "/rollouts/count",
+            "query",
+            where=where,
+            columns=columns,
+            status=status,
+            phase=phase,
+            step=step,
+            level=level,
+            stop_reason=stop_reason,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            column=column,
+            min_column=min_column,
+            max_column=max_column,
+            flagged=flagged,
+            text=text,
+            sort=sort,
+            run_id=run_id,
+        )
+
+    def get(self, rollout: str | UUID) -> WholeRolloutResponse:
+        """Read one rollout with its steps, messages and tokens.
+
+        - `rollout`: Id of a rollout."""
+        return self._call(
+            "WholeRolloutResponse",
+            "GET",
+            f"/rollouts/{segment(rollout)}",
+            "query",
+        )
+
+    def list_filter_fields(self, run: str | UUID) -> FilterFields:
+        """List the fields that filters and sort orders of a run's rollouts can use.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "FilterFields",
+            "GET",
+            f"/runs/{segment(run)}/filter-words",
+            "query",
+        )
+
+
 class SessionsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[SignInSession]:
         """List your browser sessions, most recently used first."""
@@ -658,6 +2195,15 @@ class TeamOperations(Namespace):
             "Me",
             "GET",
             "/me",
+            "query",
+        )
+
+    def get_review(self) -> TeamReview:
+        """Report what waits for review and since when, who reviews how much, and how far reviewers agree."""
+        return self._call(
+            "TeamReview",
+            "GET",
+            "/team/review",
             "query",
         )
 
@@ -699,15 +2245,60 @@ class TokensOperations(Namespace):
         )
 
 
+class ViewsOperations(Namespace):
+    def list(self, *, limit: int | None = None) -> Iterator[View]:
+        """List your saved views, then those that others share."""
+        return self._list(
+            "View",
+            "/views",
+            limit,
+        )
+
+    def save(
+        self, *, name: str, filter: str | None = None, sort: str | None = None, is_shared: bool | None = None
+    ) -> View:
+        """Save a filter and a sort order under a name. It replaces your view of the same name.
+
+        - `name`: Name.
+        - `filter`: Filter. Default: all rollouts.
+        - `sort`: Sort order, such as `-reward`.
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "POST", "/views", "body", name=name, filter=filter, sort=sort, is_shared=is_shared)
+
+    def update(self, view: str | UUID, *, name: str | None = None, is_shared: bool | None = None) -> View:
+        """Rename a view, or share it or stop sharing it.
+
+        - `is_shared`: Show the view to the whole team."""
+        return self._call("View", "PATCH", f"/views/{segment(view)}", "body", name=name, is_shared=is_shared)
+
+    def delete(self, view: str | UUID) -> None:
+        """Delete a view. Its rollouts stay."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/views/{segment(view)}",
+            "query",
+        )
+
+
 class Operations:
     """All operations by noun."""
 
     def __init__(self, client: Client) -> None:
         self.audit = AuditOperations(client)
         self.checkpoints = CheckpointsOperations(client)
+        self.detectors = DetectorsOperations(client)
+        self.environments = EnvironmentsOperations(client)
         self.exports = ExportsOperations(client)
+        self.fixtures = FixturesOperations(client)
+        self.flags = FlagsOperations(client)
         self.graders = GradersOperations(client)
+        self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
+        self.policies = PoliciesOperations(client)
+        self.review = ReviewOperations(client)
+        self.rollouts = RolloutsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
+        self.views = ViewsOperations(client)

@@ -78,7 +78,7 @@ class Client(Operations):
             raise ProctorError(f"No Proctor server answers at {self.url} ({error}).") from error
         return self._read(response)
 
-    def get(self, path: str, **query: object) -> Any:
+    def get(self, path: str, /, **query: object) -> Any:
         return self.request("GET", path, query=query)
 
     def post(self, path: str, body: object = None) -> Any:
@@ -99,7 +99,7 @@ class Client(Operations):
                 return None
             raise
 
-    def pages(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[dict[str, Any]]:
+    def pages(self, path: str, /, *, limit: int | None = None, **query: object) -> Iterator[dict[str, Any]]:
         """Yield the items of a list, requesting further pages as they are needed; at most `limit` items."""
         after, remaining = None, limit
         while remaining is None or remaining > 0:
@@ -127,7 +127,7 @@ class Client(Operations):
                 update(job.done, job.total, job.message)
         return job
 
-    def download(self, path: str, target: Path | str | None = None, **query: object) -> Path:
+    def download(self, path: str, target: Path | str | None = None, /, **query: object) -> Path:
         """Store a file that the server sends and return its path. A broken download leaves no file.
 
         `target` is a file or a folder. Default: the server's name for the file, in the current folder.

@@ -34,6 +34,79 @@ class HeldoutInterval(RootModel[tuple[float, float]]):
     """95% confidence interval of the held-out reward."""
 
 
+class DemonstrationResponse(Model):
+    rollout_id: UUID
+    is_wanted: bool
+    state: str
+    """`marked` or `no longer marked`."""
+
+
+class DraftFile(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft."""
+
+
+class FixtureResponse(Model):
+    path: str
+    text: str
+    revision: int
+    """Revision of the draft that contains it."""
+
+
+class TrialResponse(Model):
+    """An episode on a draft. It is not stored as a rollout."""
+
+    task: dict[str, Any]
+    is_waiting: bool
+    """Whether a worker is still computing the answer. Read the trial again."""
+    draft_revision: int
+    """Revision of the draft that answered."""
+    replies: list[str]
+    answer: dict[str, Any]
+    """`opening`, `steps`, `messages`, `columns` [name, value, weight], `reward`, `status`, `error` and traceback."""
+
+
+class ExportedPackage(Model):
+    files: dict[str, str]
+    """Text by path."""
+    added: list[str]
+    """Paths that the version lacks or has in another form."""
+    content_hash: str
+    """Hash of the version."""
+
+
+class NetworkResponse(Model):
+    """The hosts that a manifest requests, and whether the version's servers may reach the network."""
+
+    hosts: list[str]
+    is_open: bool
+    is_granted: bool
+    granted_by: str | None
+    granted_at: AwareDatetime | None
+    is_closed: bool
+    words: str
+
+
+class JudgedFixtureResponse(Model):
+    """A reviewed episode that every certificate replays."""
+
+    id: UUID
+    name: str
+    environment_id: UUID
+    rollout_id: UUID | None
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+    created_by: UUID | None
+    created_at: AwareDatetime
+    withdrawn_by: UUID | None
+    withdrawn_at: AwareDatetime | None
+    withdrawn_because: str
+
+
 class GradingEstimateResponse(Model):
     """How much work and money a grader needs on a run."""
 
@@ -56,11 +129,96 @@ class FlaggedAnswers(Model):
     """Number of new flags."""
 
 
+class ImportResponse(Model):
+    """An import with its report."""
+
+    id: UUID
+    name: str
+    kind: str
+    source: str
+    status: str
+    phase: str
+    report: dict[str, Any]
+    block: str
+    columns_from: str | None
+    problems: list[str]
+    """Problems of the current block."""
+    prompt: dict[str, str]
+    """`system` and `user`: the first prompt that a model would read."""
+    environment: str | None
+    """Name of the environment that was created from it."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class ImportLog(Model):
+    log: str
+
+
 class RevokedAccess(Model):
     sessions: int
     """Number of sessions that ended."""
     tokens: int
     """Number of API tokens that were revoked."""
+
+
+class EndpointPreset(Model):
+    """A known kind of endpoint."""
+
+    key: str
+    label: str
+    base_url: str
+    model: str
+    note: str
+    needs_key: bool = True
+
+
+class AssignedItems(Model):
+    items: list[UUID]
+
+
+class ClusterReviewed(Model):
+    count: int
+
+
+class ReviewStats(Model):
+    matching: int
+    """Items that match the filter. All other figures depend only on `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items by detector. An item with flags of several detectors counts for each."""
+    by_environment: dict[str, int]
+    waiting: int
+    """Items without a verdict."""
+    mine: int
+    """Items assigned to you."""
+    today: int
+    per_day: int
+    judged_twice: int
+    """Rollouts that a second person reviewed without knowing the first verdict."""
+    agreeing: int
+    kappa: float | None
+    """Cohen's kappa of both verdicts."""
+
+
+class RolloutCount(Model):
+    """Number of a run's rollouts that pass a filter."""
+
+    matching: int
+    total: int
+
+
+class View(Model):
+    """A saved view."""
+
+    id: UUID
+    name: str
+    filter: str
+    sort: str
+    is_shared: bool
+    is_own: bool
+    owner: str
+    """Name of the member who saved it."""
+    created_at: AwareDatetime
 
 
 class Role(StrEnum):
@@ -88,6 +246,20 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
+class OpenTold(Model):
+    environment: str
+    open: int
+    oldest: AwareDatetime
+
+
+class ReviewerTold(Model):
+    """Items that somebody looked at, one by one."""
+
+    name: str
+    judged: int
+    by_day: list[int]
+
+
 class SignInSession(Model):
     id: UUID
     device: str
@@ -99,6 +271,259 @@ class SignInSession(Model):
     expires_at: AwareDatetime
     is_current: bool = False
     """Whether this request was made in it."""
+
+
+class RunKind(StrEnum):
+    evaluation = "evaluation"
+    training = "training"
+    check = "check"
+    play = "play"
+    rescore = "rescore"
+    replay = "replay"
+
+
+class DetectorTold(Model):
+    id: str
+    title: str
+    flags: int
+    open: int
+    confirmed: int
+    honest: int
+    precision_low: float
+    precision_high: float
+    recall_at_least: float | None
+
+
+class AuditTold(Model):
+    """The blind sample of this run."""
+
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    rate_low: float
+    rate_high: float
+
+
+class RewardTold(Model):
+    """At the newest step with rollouts; of an evaluation, all of it."""
+
+    step: int
+    trained: float
+    judged: float
+    low: float | None
+    high: float | None
+
+
+class Change(Model):
+    """A setting that was changed while the run trained, or where it branched off."""
+
+    step: int | None
+    name: str
+    before: Any
+    after: Any
+    by: str
+
+
+class BestTold(Model):
+    stage: str
+    step: int
+    heldout_reward: float | None
+    judged_reward: float | None
+
+
+class EffortMeasure(StrEnum):
+    """
+    What a graded answer is worth.
+    """
+
+    success = "success"
+    reward = "reward"
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
+
+
+class EffortOutcome(StrEnum):
+    """
+    What the comparison with the base says.
+    """
+
+    suspicious = "suspicious"
+    unremarkable = "unremarkable"
+    unknown = "unknown"
+
+
+class AlarmAction(StrEnum):
+    """
+    What a training run does about an alarm by itself.
+    """
+
+    note = "note"
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+
+
+class Action(StrEnum):
+    """
+    The consequence of a flag while a run trains.
+    """
+
+    note = "note"
+    pause = "pause"
+    screen = "screen"
+    stop_and_roll_back = "stop_and_roll_back"
+
+
+class AlarmAnswer(StrEnum):
+    """
+    What a person does about an alarm.
+    """
+
+    lower_rate = "lower_rate"
+    pause = "pause"
+    stop = "stop"
+    roll_back = "roll_back"
+    save_memory = "save_memory"
+    dismiss = "dismiss"
+
+
+class CheckStatus(StrEnum):
+    passed = "passed"
+    warned = "warned"
+    failed = "failed"
+    skipped = "skipped"
+
+
+class FieldResponse(Model):
+    """A field that filters can use."""
+
+    name: str
+    kind: str
+    help: str
+    choices: list[str]
+    operators: list[str]
+
+
+class JobStatus(StrEnum):
+    queued = "queued"
+    leased = "leased"
+    done = "done"
+    failed = "failed"
+
+
+class Split(StrEnum):
+    train = "train"
+    heldout = "heldout"
+
+
+class Phase(StrEnum):
+    """
+    Why a rollout was played.
+    """
+
+    evaluation = "evaluation"
+    check = "check"
+    play = "play"
+    warm_up = "warm_up"
+    train = "train"
+    heldout = "heldout"
+    canary = "canary"
+
+
+class RolloutStatus(StrEnum):
+    completed = "completed"
+    failed = "failed"
+    cancelled = "cancelled"
+    playing = "playing"
+
+
+class StopReason(StrEnum):
+    done = "done"
+    max_turns = "max_turns"
+    token_limit = "token_limit"
+    unparsable = "unparsable"
+    episode_timeout = "episode_timeout"
+    abandoned = "abandoned"
+
+
+class ErrorKind(StrEnum):
+    """
+    At which boundary a failed rollout broke.
+    """
+
+    policy = "policy"
+    environment = "environment"
+    sandbox = "sandbox"
+    judge = "judge"
+    limit = "limit"
+
+
+class Verdict(StrEnum):
+    honest = "honest"
+    hack = "hack"
+    broken_reward = "broken_reward"
+    unsure = "unsure"
+
+
+class ItemFlag(Model):
+    """A flag on an item under review."""
+
+    id: UUID
+    detector: str
+    severity: str
+    score: float
+    sentence: str
+    cluster: str | None
+    evidence: dict[str, Any]
+
+
+class ReviewItemResponse(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+
+
+class BackendDomainPoliciesConnectionsFinding(Model):
+    """One thing that was tried."""
+
+    check: str
+    status: CheckStatus
+    sentence: str
+    advice: str = ""
+
+
+class PolicyKind(StrEnum):
+    local = "local"
+    openai_api = "openai_api"
+    scripted = "scripted"
+    human = "human"
+    external = "external"
 
 
 class Quote(Model):
@@ -142,15 +567,6 @@ class GraderKind(StrEnum):
     contrast = "contrast"
 
 
-class RunStatus(StrEnum):
-    queued = "queued"
-    running = "running"
-    paused = "paused"
-    stopped = "stopped"
-    completed = "completed"
-    failed = "failed"
-
-
 class MeanEstimate(Model):
     """A mean with its 95% confidence interval."""
 
@@ -184,11 +600,12 @@ class SuspectedRollout(Model):
     quotes: list[Quote] | None = None
 
 
-class Verdict(StrEnum):
-    honest = "honest"
-    hack = "hack"
-    broken_reward = "broken_reward"
-    unsure = "unsure"
+class Disagreement(Model):
+    """A rollout on which a grader and a person disagree."""
+
+    rollout_id: UUID
+    score: float
+    verdict: Verdict
 
 
 class Fold(StrEnum):
@@ -246,6 +663,25 @@ class Controls(Model):
     bad: str = Field("I like turtles.\nThe answer is a turtle.", max_length=20000, min_length=1)
 
 
+class VerdictResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    flag_id: UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: UUID | None
+    created_at: AwareDatetime
+    taken_back_at: AwareDatetime | None
+    """Set once the reviewer took the verdict back: it has no effect any more."""
+
+
+class Severity(StrEnum):
+    note = "note"
+    warning = "warning"
+    alert = "alert"
+
+
 class Status(StrEnum):
     queued = "queued"
     running = "running"
@@ -283,6 +719,97 @@ class ExportStatus(StrEnum):
     completed = "completed"
     refused = "refused"
     failed = "failed"
+
+
+class Range(RootModel[tuple[float, float]]):
+    root: tuple[float, float] = Field(..., max_length=2, min_length=2)
+
+
+class RewardColumn(Model):
+    name: str
+    weight: float
+    over_episode: str
+    range: Range | None
+
+
+class DiffLineResponse(Model):
+    kind: str
+    """`same`, `added`, `removed` or `gap`."""
+    text: str
+    before: int | None
+    """Line number in the file before."""
+    after: int | None
+
+
+class PackageProblem(Model):
+    path: str
+    line: int
+    key: str
+    message: str
+
+
+class Subject(StrEnum):
+    rollout = "rollout"
+    run = "run"
+
+
+class Need(StrEnum):
+    """
+    Input that a detector requires. Without it the detector raises no flags.
+    """
+
+    columns = "columns"
+    tokens = "tokens"
+    steps = "steps"
+    code = "code"
+    base = "base"
+    evaluation = "evaluation"
+    heldout = "heldout"
+    ceiling = "ceiling"
+    ranges = "ranges"
+    grader_text = "grader_text"
+    protected_files = "protected_files"
+    hidden_tests = "hidden_tests"
+    grader_metrics = "grader_metrics"
+    traps = "traps"
+    second_verifier = "second_verifier"
+    replay = "replay"
+
+
+class GraderQuestionResponse(Model):
+    """A grader that raises the flags of a detector."""
+
+    id: UUID
+    name: str
+    policy: str
+    flags: str
+    """What raises a flag, in words."""
+    is_deleted: bool
+
+
+class AuditResponse(Model):
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    missed_at_most: float
+
+
+class CutOffResponse(Model):
+    score: float
+    caught: int
+    cost: int
+    """Honest rollouts flagged."""
+
+
+class ShareResponse(Model):
+    """A share with Wilson's 95% confidence interval."""
+
+    value: float | None
+    low: float
+    high: float
+    found: int
+    looked_at: int
 
 
 class ExportFormResponse(Model):
@@ -361,6 +888,125 @@ class CheckpointResponse(Model):
     created_at: AwareDatetime
 
 
+class DetectorSettingsResponse(Model):
+    """The settings of a detector that apply in an environment, including defaults."""
+
+    enabled: bool
+    thresholds: dict[str, float]
+    action: Action
+
+
+class ValidationResponse(Model):
+    is_publishable: bool
+    problems: list[PackageProblem]
+    columns: list[RewardColumn]
+    content_hash: str
+
+
+class DraftResponse(Model):
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+    files: dict[str, str]
+    """Text by path."""
+
+
+class DraftSaved(Model):
+    """The draft after a change, without its files."""
+
+    environment: str
+    revision: int
+    updated_at: AwareDatetime
+    validation: ValidationResponse
+
+
+class PlayResponse(Model):
+    """A hand-played episode. `phase` is `yours` when it waits for your reply."""
+
+    run_id: UUID
+    rollout_id: UUID
+    environment: str
+    version: int
+    split: Split
+    index: int
+    level: int
+    seed: int
+    phase: str
+    message: str
+    divergence: str
+    revision: int
+    turns: int
+    max_turns: int
+    text: str
+    """The prompt that a model would read now."""
+    observation: dict[str, Any]
+    choices: list[str]
+    """Legal replies, if the manifest names them."""
+    action_schema: dict[str, Any]
+    steps: list[dict[str, Any]]
+    authors: list[str]
+    """Author of each reply: a policy's name, or empty for the person."""
+    columns: dict[str, float]
+    """Reward columns so far."""
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    reward: float | None
+    """Reward of the finished episode."""
+
+
+class VersionResponse(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+
+
+class VersionDetail(Model):
+    id: UUID
+    environment: str
+    number: int
+    content_hash: str
+    certificate: CheckStatus | None
+    """Status of the latest certificate; null if the version has not been checked."""
+    notes: str
+    published_by: str | None
+    published_at: AwareDatetime
+    columns: list[RewardColumn]
+    manifest: dict[str, Any]
+    files: dict[str, str]
+    """Text by path."""
+
+
+class CertificateResponse(Model):
+    id: UUID
+    run_id: UUID
+    status: CheckStatus
+    created_at: AwareDatetime
+    content_hash: str
+    """Hash of the version that the certificate applies to."""
+    results: list[dict[str, Any]]
+    """
+    `check`, `theme`, `sentence`, `status`, `evidence`, `details`, `seconds`, `episodes`, `rollouts`, `applies`, in
+    the order checked.
+    """
+
+
+class CheckRunResponse(Model):
+    run_id: UUID
+    status: RunStatus
+    version: int
+    policy: str | None = None
+    """Policy that also attempts the tasks; null: scripted policies only."""
+    certificate: CheckStatus | None = None
+
+
 class ExportResponse(Job):
     """An export. It is complete when the reloaded files were verified against the checkpoint."""
 
@@ -407,6 +1053,24 @@ class UploadPlan(Model):
     """The upload that was queued; null for a dry run."""
 
 
+class FlagResponse(Model):
+    id: UUID
+    run_id: UUID
+    rollout_id: UUID | None
+    """Null: the flag is about the run."""
+    detector: str
+    severity: Severity
+    score: float
+    sentence: str
+    evidence: dict[str, Any]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same cluster."""
+    training_step: int | None
+    created_at: AwareDatetime
+    verdict: Verdict | None = None
+    """The newest verdict; null until the flag is reviewed."""
+
+
 class Me(Model):
     person_id: UUID
     name: str
@@ -424,6 +1088,163 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class PolicyResponse(Model):
+    """A policy. Its key is never shown."""
+
+    id: UUID
+    name: str
+    kind: PolicyKind
+    description: str
+    configuration: dict[str, Any]
+    has_secret: bool
+    created_at: AwareDatetime
+
+
+class ConnectionTestResponse(Job):
+    """What a worker found when it tried the endpoint."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    requested_at: AwareDatetime
+    is_stale: bool
+    """The policy was changed since."""
+    status: CheckStatus | None
+    """The worst finding; null until the test has finished."""
+    findings: list[BackendDomainPoliciesConnectionsFinding]
+    models: list[str]
+    """Models that the endpoint lists."""
+    seconds: float | None
+
+
+class ReviewItemDetail(Model):
+    id: UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: UUID | None
+    training_step: int | None
+    reward: float | None
+    columns: dict[str, float]
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: AwareDatetime
+    """When the rollout was stored, or when the run was flagged."""
+    messages: list[dict[str, Any]]
+    siblings: list[UUID]
+    """Other rollouts of its group."""
+    base: list[UUID]
+    """Rollouts of the same task before training."""
+
+
+class WholeRolloutResponse(Model):
+    """A rollout with its conversation."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    opening: dict[str, Any]
+    """Observation of the reset."""
+    steps: list[dict[str, Any]]
+    messages: list[dict[str, Any]]
+    tokens: dict[str, Any] | None
+    """Token ids or texts with their log-probabilities, where the policy reports them."""
+
+
+class DetectorScan(Job):
+    """A scan of a stored run with all detectors."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    run_id: UUID
+    status: JobStatus
+    altered: int
+    new_flags: int | None
+    """Null until the scan has finished."""
+    by_detector: dict[str, int]
+    """New flags so far."""
+    thresholds: list[str]
+    """Thresholds of this scan."""
+    error: str | None
+    is_early: bool
+    """The evaluation was still running."""
+    asked_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
+class FilterFields(Model):
+    """Names that filters and sort orders of one run can use."""
+
+    fields: list[FieldResponse]
+    sorts: list[str]
+
+
+class TeamReview(Model):
+    open: int
+    oldest: AwareDatetime | None
+    by_environment: list[OpenTold]
+    judged: int
+    days: int
+    reviewers: list[ReviewerTold]
+    judged_twice: int
+    agreeing: int
+    kappa: float | None
+
+
 class NewToken(Model):
     id: UUID
     name: str
@@ -437,6 +1258,107 @@ class NewToken(Model):
     used_at: AwareDatetime | None
     secret: str
     """Shown only here. Set it as PROCTOR_TOKEN."""
+
+
+class CertificateTold(Model):
+    """The newest one of the version, whatever it was when the run began."""
+
+    status: CheckStatus
+    passed: int
+    total: int
+    failed: list[str]
+    issued_at: AwareDatetime
+
+
+class Intervened(Model):
+    """An alarm or a detector that screened, and what came of it."""
+
+    step: int
+    name: str
+    sentence: str
+    action: AlarmAction | Action
+    answer: AlarmAnswer | None
+    answered_by: str | None
+
+
+class OnsetTold(Model):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    remarks: list[str]
+
+
+class EffortTold(Model):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    found: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    tasks: int | None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class ListedRolloutResponse(Model):
+    """A rollout in a list."""
+
+    id: UUID
+    run_id: UUID
+    group_id: UUID
+    member: int
+    """Index within the group, from 0."""
+    seq: int
+    """Number within the run, in the order of storing."""
+    split: Split
+    index: int
+    """Index of the task in its split."""
+    seed: int
+    """Seed of the task."""
+    level: int
+    version_id: UUID
+    """Environment version of the task: the run's own, unless the run trains on several."""
+    phase: Phase
+    training_step: int | None
+    status: RolloutStatus
+    stop_reason: StopReason | None
+    error_kind: ErrorKind | None
+    error_message: str | None
+    reward: float | None
+    """Null unless the status is `completed`."""
+    columns: dict[str, float]
+    """Reward columns."""
+    metrics: dict[str, Any]
+    advantage: float | None
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    is_truncated: bool
+    policy_seconds: float
+    environment_seconds: float
+    excerpt: str
+    """The end of the last reply."""
+    ended_at: AwareDatetime | None
+    flags: list[str]
+    """Detectors that flagged it."""
+    verdict: Verdict | None
+    """The latest verdict."""
+    judges: dict[str, float | None]
+    """Scores by judge."""
+    questions: dict[str, str | None]
+    """Answers by question."""
+    values: dict[str, Any] | None = None
+    """Values of the requested `columns`."""
 
 
 class TriedRollout(Model):
@@ -486,6 +1408,18 @@ class GradeResponse(Model):
     created_at: AwareDatetime
 
 
+class AgreementResponse(Model):
+    """A grader's scores compared with people's verdicts: honest against hack and broken reward."""
+
+    count: int
+    honest: int
+    auc: float
+    threshold: float
+    accuracy: float
+    kappa: float
+    disagreements: list[Disagreement]
+
+
 class CanaryReport(Model):
     """What the canaries show about a grader."""
 
@@ -501,14 +1435,6 @@ class FoundPattern(Model):
     description: str
     suspicion: float
     rollouts: list[SuspectedRollout] | None = None
-
-
-class Disagreement(Model):
-    """A rollout on which a grader and a person disagree."""
-
-    rollout_id: UUID
-    score: float
-    verdict: Verdict
 
 
 class JudgeSettings(Model):
@@ -561,6 +1487,64 @@ class QuestionSettings(Model):
     each: int = Field(4, ge=1, le=6)
 
 
+class FileDiffResponse(Model):
+    path: str
+    change: str
+    """`added`, `removed` or `changed`."""
+    lines: list[DiffLineResponse]
+
+
+class EnvironmentResponse(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+
+
+class RecordResponse(Model):
+    """Flags of a detector and the verdicts on them."""
+
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+
+
+class EnvironmentRecord(Model):
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+    recall_at_least: float | None
+    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+
+
+class DetectorResponse(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+
+
 class PruneResult(Model):
     dry_run: bool
     freed_bytes: int
@@ -568,6 +1552,52 @@ class PruneResult(Model):
     refused: list[CheckpointResponse]
     """Selected checkpoints that are in use; `kept_by` lists the reasons."""
     run_id: UUID | None = None
+
+
+class DetectorDetail(Model):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+    by_environment: dict[str, EnvironmentRecord]
+    audit: AuditResponse
+    cut_offs: list[CutOffResponse]
+    suggested: CutOffResponse | None
+    """
+    The lowest suspicion with a precision of 0.8 over the reviewed flags. Null if there are too few, or if an answer
+    raises flags and not a suspicion.
+    """
+    settings: dict[str, DetectorSettingsResponse]
+    """By environment, where anything is set."""
+
+
+class EnvironmentDetail(Model):
+    name: str
+    description: str
+    is_built_in: bool
+    created_at: AwareDatetime
+    archived_at: AwareDatetime | None
+    versions: int
+    latest: VersionResponse | None
+    draft_revision: int
+    draft_updated_at: AwareDatetime
+    is_draft_published: bool
+
+
+class DiffResponse(Model):
+    files: list[FileDiffResponse]
 
 
 class GraderResponse(Model):
@@ -606,16 +1636,33 @@ class InvitedMember(Model):
     """The sign-in link. It works once and is shown only here."""
 
 
-class AgreementResponse(Model):
-    """A grader's scores compared with people's verdicts: honest against hack and broken reward."""
+class Safeguards(Model):
+    """All of the report."""
 
-    count: int
-    honest: int
-    auc: float
-    threshold: float
-    accuracy: float
-    kappa: float
-    disagreements: list[Disagreement]
+    run_id: UUID
+    run: str
+    kind: RunKind
+    environment: str
+    version: int
+    content_hash: str
+    certificate: CertificateTold | None
+    without_certificate: str
+    fixtures_hack: int
+    fixtures_honest: int
+    rollouts: int
+    watching: list[str]
+    switched_off: list[str]
+    detectors: list[DetectorTold]
+    audit: AuditTold
+    verdicts: dict[str, int]
+    reviewers: int
+    given_in_bulk: int
+    reward: RewardTold | None
+    interventions: list[Intervened]
+    changes: list[Change]
+    onsets: list[OnsetTold]
+    efforts: list[EffortTold]
+    best: BestTold | None
 
 
 class BackendDomainGradersEvidenceFinding(Model):

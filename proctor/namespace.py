@@ -18,11 +18,11 @@ class Namespace:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def _list(self, model: str, path: str, limit: int | None, **query: object) -> Iterator[Any]:
+    def _list(self, model: str, path: str, limit: int | None, /, **query: object) -> Iterator[Any]:
         kind = getattr(import_module("proctor.models"), model)
         return (kind.model_validate(item) for item in self._client.pages(path, limit=limit, **query))
 
-    def _call(self, model: str, method: str, path: str, how: str, *, poll: str = "", **values: object) -> Any:
+    def _call(self, model: str, method: str, path: str, how: str, poll: str = "", /, **values: object) -> Any:
         """`how`: whether the values are sent as the `query` or the `body`; those that are None are left out."""
         sent = {name: value for name, value in values.items() if value is not None}
         answer = self._client.request(method, path, **{how: sent} if how == "query" or sent else {"body": {}})
@@ -31,10 +31,10 @@ class Namespace:
         result = getattr(import_module("proctor.models"), model).model_validate(answer)
         return result.polled_at(poll.format(**answer)) if poll else result
 
-    def _download(self, path: str, to: Path | str | None, **query: object) -> Path:
+    def _download(self, path: str, to: Path | str | None, /, **query: object) -> Path:
         return self._client.download(path, to, **query)
 
-    def _upload(self, model: str, path: str, files: dict[str, Path | str], **fields: object) -> Any:
+    def _upload(self, model: str, path: str, files: dict[str, Path | str], /, **fields: object) -> Any:
         sent = {name: value for name, value in fields.items() if value is not None}
         answer = self._client.upload(path, files, sent)
         return getattr(import_module("proctor.models"), model).model_validate(answer) if model else answer

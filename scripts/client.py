@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -232,7 +233,7 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
             lambda name: name[0] if name[1] in segments else "{{" + name[1] + "}}",
             route["x-proctor"].get("poll", ""),
         )
-        values = ", ".join(part for part in (f"poll=f{poll!r}" if poll else "", known) if part)
+        values = ", ".join(part for part in (f"f{poll!r}" if poll else "", known) if part)
         how = "body" if body else "query"
         files = route["x-proctor"].get("uploads", [])
         statement = f"return self._call({target!r}, {method.upper()!r}, {prefix}{address!r}, {how!r}, {values})"
@@ -251,7 +252,11 @@ def _method(document: dict[str, Any], path: str, method: str, route: dict[str, A
         ["self", *(f"{segment}: str | UUID" for segment in segments), *(["*"] if options else []), *options]
     )
     documented = [route.get("description", "").strip() or name.replace("_", " ").capitalize() + "."]
-    documented += [f"- `{name}`: {' '.join(text.split())}" for name, text in lines if text]
+    documented += [
+        textwrap.fill(f"- `{name}`: {' '.join(text.split())}", 108, subsequent_indent="  ")
+        for name, text in lines
+        if text
+    ]
     docstring = "\n\n".join([documented[0], "\n".join(documented[1:])]).strip().replace("\\", "\\\\")
     indented = "\n".join(f"        {line}".rstrip() for line in docstring.splitlines()).strip()
     return f'    def {name}({signature}) -> {returns}:\n        """{indented}"""\n        {statement}\n\n'

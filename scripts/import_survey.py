@@ -21,8 +21,8 @@ from pathlib import Path
 from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.domain.errors import RolloutError
-from backend.environments.import_intake import Wishes, probe_manifest, understand
 from backend.environments.import_sources import read_tree
+from backend.environments.imports import Wishes, probe_manifest, understand
 from backend.settings import PROJECT_ROOT
 from workers.environments.client import EnvHost
 from workers.environments.probing import play, start

@@ -4,7 +4,7 @@ import base64
 
 from backend.checkpoints.tables import Export
 from backend.domain.checkpoints.exports import ExportOptions
-from backend.policies.secrets import seal, unseal
+from backend.policies.service import seal, unseal
 
 
 def sealed_token(token: str, repository: str) -> str:

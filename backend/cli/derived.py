@@ -72,6 +72,7 @@ class Input:
             if self.is_argument
             else typer.Option(*self._flags(kind), help=self._help(), show_default=default not in (None, "", [], False))
         )
+        info.envvar = self.cli.get("envvar")
         if kind in (int, float):
             info.min, info.max = self.schema.get("minimum"), self.schema.get("maximum")
         return Parameter(
@@ -82,8 +83,8 @@ class Input:
         )
 
     def _flags(self, kind: type) -> list[str]:
-        named = self.cli.get("option", f"--{self.name.replace('_', '-')}")
-        if kind is bool and self.schema.get("default") is True:
+        named: str = self.cli.get("option", f"--{self.name.replace('_', '-')}")
+        if kind is bool and self.schema.get("default") is not False and "/" not in named:
             named = f"{named}/--no-{named.removeprefix('--')}"
         return [named, *self.cli.get("aliases", ())]
 
@@ -121,7 +122,8 @@ class Described:
         path = self.path.format(
             **{each.name: quote(str(values.pop(each.name)), safe="") for each in self.inputs if each.is_segment}
         )
-        sent = {name: value for name, value in values.items() if value is not None}
+        defaults = {each.name: each.schema.get("default") for each in self.inputs}
+        sent = {name: value for name, value in values.items() if value not in (None, [], defaults[name])}
         if self.extension.get("downloads"):
             file = client.download(path, given["out"], **sent)
             return {"file": str(file), "bytes": file.stat().st_size}

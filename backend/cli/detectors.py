@@ -1,25 +1,28 @@
-"""`proctor detectors …`: how each does by people's verdicts, and how it is set for an environment."""
+"""`proctor detectors …` and the scan of a run: precision, settings for an environment, new flags."""
 
 from typing import Annotated, Any
 
 import typer
 
 from backend.cli.connection import connect
+from backend.cli.derived import renders
+from backend.cli.names import short
 from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
+from backend.cli.output import BAD_RESULT, fail, say, write_error, write_fields, write_json, write_table
 from backend.domain.detectors.spec import SUSPICION, Action
 
-app = typer.Typer(help="Detectors of reward hacking. Alone: list them.", rich_markup_mode=None)
+app = typer.Typer(help="Detectors of reward hacking. Without a command: list them.", rich_markup_mode=None)
 
-Environment = Annotated[str, typer.Option(help="Only of this environment.")]
+Environment = Annotated[str, typer.Option(help="Only flags and verdicts of this environment.")]
+_HEAD = ("flags", "open", "reviewed", "precision, 95%", "recall at least")
 Detector = Annotated[str, typer.Argument(metavar="DETECTOR", help="Its id, such as `paid_exit`.")]
 
 
 @app.callback(invoke_without_command=True)
 def detectors(context: typer.Context, environment: Environment = "", as_json: AsJson = False) -> None:
-    """Detectors with their flags, precision by people's verdicts, and the least recall by the blind sample.
+    """List detectors with their flags, precision by verdicts, and a lower bound of recall by the audit sample.
 
-    Questions whose answers raise flags stand among them as `question:NAME`.
+    Questions whose answers raise flags are listed as `question:NAME`.
     """
     if context.invoked_subcommand:
         return
@@ -28,41 +31,7 @@ def detectors(context: typer.Context, environment: Environment = "", as_json: As
         write_json(found)
         return
     rows = [(each["id"], *_figures(each["record"], each["recall_at_least"])) for each in found]
-    head = ("detector", "flags", "open", "reviewed", "precision, 95 %", "recall at least")
-    write_table(head, rows, empty="There are no detectors.")
-
-
-@app.command()
-def show(detector: Detector, environment: Environment = "", as_json: AsJson = False) -> None:
-    """All about one: how it looks, its thresholds, its record by environment, and the cut-off that is suggested."""
-    found = connect().get(f"/detectors/{detector}", environment=environment or None)
-    if as_json:
-        write_json(found)
-        return
-    suggested = found["suggested"]
-    write_fields(
-        {
-            "detector": found["title"],
-            "looks for": found["description"],
-            "formula": found["formula"],
-            "source": found["source"],
-            "needs": ", ".join(found["needs"]) or "nothing more",
-            "cost": found["cost"],
-            "thresholds": _thresholds(found["thresholds"]),
-            "by default": found["action"].replace("_", " "),
-            "suggested": f"{SUSPICION} from {suggested['score']:.4g}: {suggested['caught']} caught, "
-            f"{suggested['cost']} honest ones flagged"
-            if suggested
-            else "nothing",
-        }
-    )
-    for name, force in found["settings"].items():
-        state = "on" if force["enabled"] else "off"
-        say(f"set for {name}: {state}, {force['action'].replace('_', ' ')}, {_thresholds(force['thresholds'])}")
-    say("")
-    rows = [(name, *_figures(each, each["recall_at_least"])) for name, each in found["by_environment"].items()]
-    head = ("environment", "flags", "open", "reviewed", "precision, 95 %", "recall at least")
-    write_table(head, rows, empty="It has flagged nothing.")
+    write_table(("detector", *_HEAD), rows, empty="There are no detectors.")
 
 
 @app.command("set")
@@ -70,41 +39,82 @@ def set_(
     detector: Detector,
     environment: Annotated[str, typer.Argument(metavar="ENVIRONMENT", help="An environment's name.")],
     pairs: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=NUMBER]...", help="Thresholds; `name=` is the default again.")
+        list[str] | None, typer.Argument(metavar="[NAME=NUMBER]...", help="Thresholds. `NAME=` restores the default.")
     ] = None,
-    is_on: Annotated[bool | None, typer.Option("--on/--off", help="Whether it looks at all.")] = None,
-    action: Annotated[Action | None, typer.Option(help="What its flags lead to while a run trains.")] = None,
+    is_on: Annotated[bool | None, typer.Option("--on/--off", help="Enable or disable the detector.")] = None,
+    action: Annotated[Action | None, typer.Option(help="Consequence of its flags in a training run.")] = None,
     suggested: Annotated[
-        bool, typer.Option("--suggested", help="Tell flags from the suggested suspicion on only.")
+        bool, typer.Option("--suggested", help="Raise flags from the suggested suspicion only.")
     ] = False,
-    default: Annotated[bool, typer.Option("--default", help="Forget all that is set for the environment.")] = False,
+    default: Annotated[bool, typer.Option("--default", help="Restore all defaults for the environment.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set a detector for an environment; what is not named stays as it was set.
+    """Change the settings of a detector for an environment. Other settings stay unchanged.
 
-    A run has thresholds of its own: `proctor train --set detectors.thresholds=…`, `proctor run set RUN
+    A run can have its own thresholds: `proctor train --set detectors.thresholds=…`, `proctor run set RUN
     detectors.thresholds=…` while it trains, `proctor run detect RUN --threshold …` for a stored one.
     """
     client = connect()
     path = f"/detectors/{detector}/settings/{environment}"
     if default:
-        force = client.put(path, {})
+        settings = client.put(path, {})
     else:
         thresholds = _read(pairs or [])
         if suggested:
             thresholds[SUSPICION] = _suggested(client.get(f"/detectors/{detector}", environment=environment))
-        told = {"enabled": is_on, "action": action}
-        changes: dict[str, Any] = {name: value for name, value in told.items() if value is not None}
+        given = {"enabled": is_on, "action": action}
+        changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         if not changes and not thresholds:
-            fail("say what to set: thresholds as name=number, --on, --off, --action, --suggested or --default")
-        force = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
+            fail("nothing to set: pass thresholds as name=number, --on, --off, --action, --suggested or --default")
+        settings = client.request("PATCH", path, body={**changes, "thresholds": thresholds})
     if as_json:
-        write_json(force)
+        write_json(settings)
         return
-    state = "on" if force["enabled"] else "off"
-    say(
-        f"{detector} in {environment}: {state}, {force['action'].replace('_', ' ')}, {_thresholds(force['thresholds'])}"
+    say(f"{detector} in {environment}: {_settings(settings)}")
+
+
+@renders("detectors.get")
+def _show_detector(found: dict[str, Any]) -> None:
+    suggested = found["suggested"]
+    write_fields(
+        {
+            "detector": found["title"],
+            "description": found["description"],
+            "formula": found["formula"],
+            "source": found["source"],
+            "needs": ", ".join(found["needs"]) or "nothing else",
+            "cost": found["cost"],
+            "thresholds": _thresholds(found["thresholds"]),
+            "default action": found["action"].replace("_", " "),
+            "suggested": f"{SUSPICION} from {suggested['score']:.4g}: {suggested['caught']} caught, "
+            f"{suggested['cost']} honest ones flagged"
+            if suggested
+            else "nothing",
+        }
     )
+    for name, settings in found["settings"].items():
+        say(f"settings for {name}: {_settings(settings)}")
+    say("")
+    rows = [(name, *_figures(each, each["recall_at_least"])) for name, each in found["by_environment"].items()]
+    write_table(("environment", *_HEAD), rows, empty="It has flagged nothing.")
+
+
+@renders("detectors.start_scan")
+def _show_scan(scan: dict[str, Any]) -> None:
+    if not scan["is_finished"]:
+        say(f"scanning run {short(scan['run_id'])}: {connect().url}/runs/{scan['run_id']}/flags")
+    elif scan["is_successful"]:
+        count = scan["new_flags"]
+        say(f"{count} new flag{'' if count == 1 else 's'} in {scan['done']} rollouts")
+        for name, flags in scan["by_detector"].items():
+            say(f"  {name} {flags}")
+    else:
+        write_error(f"the scan failed: {scan['error']}")
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    state = "on" if settings["enabled"] else "off"
+    return f"{state}, {settings['action'].replace('_', ' ')}, {_thresholds(settings['thresholds'])}"
 
 
 def _read(pairs: list[str]) -> dict[str, float | None]:
@@ -122,7 +132,7 @@ def _read(pairs: list[str]) -> dict[str, float | None]:
 
 def _suggested(found: dict[str, Any]) -> float:
     if found["suggested"] is None:
-        fail("nothing is suggested: it takes more reviewed flags, and a cut-off that is precise enough", BAD_RESULT)
+        fail("no cut-off is suggested: more flags must be reviewed, or none is precise enough", BAD_RESULT)
     return float(found["suggested"]["score"])
 
 

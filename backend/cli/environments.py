@@ -7,6 +7,7 @@ import typer
 
 from backend.cli.certificates import tell_certificate
 from backend.cli.connection import connect
+from backend.cli.derived import renders
 from backend.cli.names import version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import BAD_RESULT, OK, console, fail, say, write_json, write_table
@@ -125,16 +126,27 @@ def diff(
     raise typer.Exit(BAD_RESULT if lines else OK)
 
 
-@app.command("list")
-def list_environments(as_json: AsJson = False) -> None:
-    """All environments with their newest version."""
-    found = list(connect().pages("/environments"))
-    if as_json:
-        write_json(found)
-        return
+@renders("environments.list")
+def show_environments(found: Any) -> None:
+    """A table with the latest version of each environment."""
     rows = [_row(environment) for environment in found]
     columns = ("environment", "version", "hash", "certificate", "columns", "description")
-    write_table(columns, rows, empty="No environment yet: `proctor env init`.")
+    write_table(columns, rows, empty="No environments yet. Create one with `proctor env init`.")
+
+
+@renders("environments.list_versions")
+def show_versions(found: Any) -> None:
+    """A table of the versions of an environment."""
+    shown = ("number", "content_hash", "certificate", "published_by", "published_at", "notes")
+    rows = [[version[name] for name in shown] for version in found]
+    write_table([name.replace("_", " ") for name in shown], rows, empty="No version has been published yet.")
+
+
+@renders("imports.list")
+def show_imports(found: Any) -> None:
+    """A table of imports."""
+    shown = ("id", "name", "kind", "status", "phase", "environment", "source")
+    write_table(shown, [[row[name] for name in shown] for row in found], empty="Nothing has been imported yet.")
 
 
 @app.command("check")

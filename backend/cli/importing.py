@@ -70,8 +70,7 @@ def import_package(
 def _sent(source: str, reference: str, path: str, *, running: bool) -> dict[str, Any]:
     """What travels: the files, or the address of a server."""
     from backend.domain.environments.packages import PackageInvalid
-    from backend.environments.import_git import read_repository
-    from backend.environments.import_sources import read_tree
+    from backend.environments.import_sources import read_repository, read_tree
 
     if running:
         return {"kind": "remote", "url": source}

@@ -8,16 +8,16 @@ import typer
 
 from backend.cli import (
     checkpoints,
-    consequences,
     derived,
-    detecting,
     detectors,
+    draft_score,
     effort,
     environments,
     exchange,
     exports,
     graders,
     importing,
+    interventions,
     lessons,
     network,
     notifications,
@@ -55,19 +55,16 @@ app.command("demo")(demo_command)
 app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
 environments.app.command("grant")(network.grant)
-app.add_typer(environments.app, name="env")
-app.add_typer(policies.app, name="policy")
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
-app.add_typer(runs.app, name="run")
 app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
 onset.register(runs.app)
 effort.register(runs.app)
-detecting.register(runs.app)
+runs.app.command("interventions")(interventions.interventions)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
 exchange.data_app.add_typer(lessons.app, name="lessons")
@@ -79,9 +76,7 @@ app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
-app.add_typer(review.app, name="review")
-consequences.register(review.app, runs.app, environments.app)
-app.add_typer(detectors.app, name="detectors")
+environments.app.command("score-draft")(draft_score.score_draft)
 app.add_typer(notifications.app, name="notifications")
 app.command("export")(exports.export)
 
@@ -100,12 +95,18 @@ def _tell_version(wanted: bool) -> None:
 GROUPS = {
     "grader": group("Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
+    "detectors": detectors.app,
+    "env": environments.app,
+    "review": review.app,
+    "run": runs.app,
+    "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),
 }
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
-derived.add_commands(app, GROUPS, derived.shipped_document())
+GROUPS["policy"].command("models")(policies.list_models)
+derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
 graders.add_old_groups(app, derived.shipped_document())
 
 

@@ -53,7 +53,7 @@ def rollouts(
 
 def _with_view(client: Client, name: str, wanted: dict[str, Any]) -> dict[str, Any]:
     """The view's filter beside what else is asked for, and its order unless another is given."""
-    views = client.get("/views")
+    views = list(client.pages("/views"))
     found = next((view for view in views if name in {view["name"], view["id"]}), None)
     if found is None:
         fail(f"there is no view {name!r}; there are: {', '.join(view['name'] for view in views) or 'none'}")

@@ -1,25 +1,35 @@
-"""What is asked as a detector: a question in plain words, the reasoning monitor, the contrastive judge.
+"""Graders as detectors: questions, the reasoning monitor and the contrastive judge raise flags too.
 
-Each has a face like the built-in ones. It has no settings: it looks where somebody asks it, and what it flags waits
-for a person.
+They have a declaration like built-in detectors but no settings: they grade where somebody starts them, and a person
+reviews what they flag.
 """
 
 import uuid
 from collections import defaultdict
-from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session, joinedload
 
+from backend.detectors.queries import JUDGED_PHASES, RIGHT, Scope, newest_looks
+from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import LOWEST_SUSPICION, SUSPICION, DetectorSpec
+from backend.domain.detectors.track_record import Audit
 from backend.domain.graders.settings import DETECTOR_PREFIX, GraderKind, QuestionSettings
+from backend.domain.vocabulary import RolloutStatus, Verdict
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.graders.flags import SOURCES
-from backend.graders.tables import Grader
+from backend.graders.tables import Grader, GraderRun
+from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 
 MAX_TITLE = 90
-"""Characters of a question that name it; a page has the rest."""
+"""Characters of a question that serve as its title."""
 _DELETED = " (deleted "
+_DETECTORS = {kind.detector("") for kind in (GraderKind.MONITOR, GraderKind.CONTRAST)}
 _TITLES = {GraderKind.MONITOR: "Reasoning monitor", GraderKind.CONTRAST: "Contrastive judge"}
 _DESCRIPTIONS = {
     GraderKind.MONITOR: "The policy's reasoning states that it intends to exploit the task.",
@@ -32,8 +42,8 @@ _FORMULAS = {
 
 
 @dataclass(frozen=True, slots=True)
-class AskedQuestion:
-    """One of those by which it looks."""
+class GraderQuestion:
+    """A grader that raises the flags of a detector."""
 
     id: uuid.UUID
     name: str
@@ -44,51 +54,45 @@ class AskedQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A detector that is asked."""
+class GraderDetector:
+    """A detector whose flags graders raise."""
 
     spec: DetectorSpec
-    questions: Sequence[AskedQuestion]
+    questions: Sequence[GraderQuestion]
 
 
-def is_asked(detector: str) -> bool:
-    return detector.startswith(DETECTOR_PREFIX) or detector in {
-        kind.detector("") for kind in (GraderKind.MONITOR, GraderKind.CONTRAST)
-    }
+def is_grader_detector(detector: str) -> bool:
+    return detector.startswith(DETECTOR_PREFIX) or detector in _DETECTORS
 
 
 def detector_of(kind: GraderKind, name: str) -> str:
-    """Under which id the flags of a question stand, and stay when it is deleted."""
+    """The detector id of a question's flags, which stays when the question is deleted."""
     return kind.detector(named(name))
 
 
 def named(name: str) -> str:
-    """As it was before it was deleted."""
+    """The name without the mark of a deleted question."""
     return name.partition(_DELETED)[0]
 
 
-def asked_detectors(session: Session, flagged: Container[str] = ()) -> dict[str, Asked]:
-    """By id: everything that is there to raise flags, and what raised some though it is gone or never meant to."""
-    statement = (
-        select(Grader)
-        .options(joinedload(Grader.policy))
-        .where(Grader.kind != GraderKind.JUDGE)
-        .order_by(Grader.created_at.desc(), Grader.id)
-    )
+def grader_detectors(session: Session, flagged: Container[str] = ()) -> dict[str, GraderDetector]:
+    """By id: graders that may raise flags, and deleted or other ones that raised some."""
+    statement = select(Grader).options(joinedload(Grader.policy)).where(Grader.kind != GraderKind.JUDGE)
+    statement = statement.order_by(Grader.created_at.desc(), Grader.id)
     together: defaultdict[str, list[tuple[Grader, QuestionSettings]]] = defaultdict(list)
     for question in session.scalars(statement):
         configuration = QuestionSettings.model_validate(question.settings)
         detector = detector_of(question.kind, question.name)
         if detector in flagged or (question.deleted_at is None and _flags(configuration)):
             together[detector].append((question, configuration))
-    return {detector: _asked(detector, found) for detector, found in sorted(together.items())}
+    return {detector: _grader(detector, found) for detector, found in sorted(together.items())}
 
 
-def _asked(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> Asked:
-    """Those that are still there come first, and the first names it."""
+def _grader(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> GraderDetector:
+    """Existing graders come first, and the first one names the detector."""
     found = sorted(found, key=lambda each: each[0].deleted_at is not None)
     questions = [
-        AskedQuestion(
+        GraderQuestion(
             question.id,
             named(question.name),
             question.policy.name,
@@ -97,10 +101,10 @@ def _asked(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> A
         )
         for question, configuration in found
     ]
-    return Asked(_face(detector, [configuration for _, configuration in found]), questions)
+    return GraderDetector(_spec(detector, [configuration for _, configuration in found]), questions)
 
 
-def _face(detector: str, asked: Sequence[QuestionSettings]) -> DetectorSpec:
+def _spec(detector: str, asked: Sequence[QuestionSettings]) -> DetectorSpec:
     kind = asked[0].kind
     is_own = kind is GraderKind.QUESTION
     about = "group of rollouts" if kind is GraderKind.CONTRAST else "rollout"
@@ -131,3 +135,78 @@ def _either(words: Iterable[str]) -> str:
 def _shortened(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewedRuns:
+    """Verdicts on a set of runs, whichever detector flagged the rollouts."""
+
+    audit: Audit = field(default_factory=Audit)
+    hacks: int = 0
+    """Rollouts that any detector flagged and a reviewer confirmed."""
+
+    def __add__(self, other: "ReviewedRuns") -> "ReviewedRuns":
+        return ReviewedRuns(self.audit + other.audit, self.hacks + other.hacks)
+
+
+def reviewed_around(session: Session, scope: Scope) -> dict[str, dict[str, ReviewedRuns]]:
+    """By detector and environment. Only runs that the grader graded count: it cannot have missed anything elsewhere."""
+    runs: defaultdict[tuple[str, str], set[uuid.UUID]] = defaultdict(set)
+    statement = (
+        select(Grader.kind, Grader.name, GraderRun.run_id, Environment.name)
+        .join(GraderRun.grader)
+        .join(Run, Run.id == GraderRun.run_id)
+        .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
+        .join(Environment, Environment.id == EnvironmentVersion.environment_id)
+    )
+    for kind, name, run_id, environment in session.execute(
+        scope.of(statement.where(Grader.kind != GraderKind.JUDGE), GraderRun.run_id)
+    ):
+        runs[detector_of(kind, name), environment].add(run_id)
+    ids = set().union(*runs.values())
+    if not ids:
+        return {}
+    by_run = _by_run(session, ids)
+    found: defaultdict[str, dict[str, ReviewedRuns]] = defaultdict(dict)
+    for (detector, environment), theirs in runs.items():
+        found[detector][environment] = _together(by_run, theirs)
+    return found
+
+
+def _together(by_run: Mapping[str, Mapping[uuid.UUID, int]], runs: set[uuid.UUID]) -> ReviewedRuns:
+    counts = {name: sum(found.get(run_id, 0) for run_id in runs) for name, found in by_run.items()}
+    unflagged = max(0, counts["rollouts"] - counts["flagged"])
+    return ReviewedRuns(Audit(unflagged, counts["drawn"], counts["judged"], counts["missed"]), counts["confirmed"])
+
+
+def _by_run(session: Session, run_ids: set[uuid.UUID]) -> dict[str, dict[uuid.UUID, int]]:
+    """As `queries.audit_of` and `queries.hacks_found` count, for each run."""
+    verdicts = newest_looks(VerdictRecord.rollout_id)
+    is_right = verdicts.c.verdict.in_([str(each) for each in RIGHT])
+    is_sure = verdicts.c.verdict != str(Verdict.UNSURE)
+    sample = (
+        select(AuditSample.run_id, func.count(), func.count().filter(is_sure), func.count().filter(is_right))
+        .outerjoin(verdicts, verdicts.c.subject == AuditSample.rollout_id)
+        .where(AuditSample.run_id.in_(run_ids))
+        .group_by(AuditSample.run_id)
+    )
+    drawn_from = select(AuditDraw.run_id).where(AuditDraw.run_id.in_(run_ids))
+    rollouts = select(Rollout.run_id, func.count()).where(
+        Rollout.run_id.in_(drawn_from),
+        Rollout.phase.in_(JUDGED_PHASES),
+        Rollout.status == RolloutStatus.COMPLETED,
+    )
+    flagged = select(Flag.run_id, func.count(Flag.rollout_id.distinct()))
+    confirmed = flagged.join(verdicts, verdicts.c.subject == Flag.rollout_id).where(is_right, Flag.run_id.in_(run_ids))
+    found: dict[str, dict[uuid.UUID, int]] = {"drawn": {}, "judged": {}, "missed": {}}
+    for run_id, *figures in session.execute(sample):
+        for name, figure in zip(found, figures, strict=True):
+            found[name][run_id] = figure
+    counts: dict[str, Any] = {
+        "rollouts": rollouts.group_by(Rollout.run_id),
+        "flagged": flagged.where(Flag.run_id.in_(drawn_from)).group_by(Flag.run_id),
+        "confirmed": confirmed.group_by(Flag.run_id),
+    }
+    for name, counted in counts.items():
+        found[name] = {row[0]: row[1] for row in session.execute(counted)}
+    return found

@@ -1,192 +1,104 @@
-"""JSON of the detectors."""
+"""Detectors: their record, their settings for an environment, and scans of stored runs."""
 
-import uuid
-from dataclasses import asdict
-from typing import Annotated, Any
+from sqlalchemy.orm import Session
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel
-
-from backend.detectors import service
+from backend.detectors import scans, service
 from backend.detectors.queries import Scope
-from backend.detectors.service import EnvironmentLine, Line
-from backend.domain.detectors.settings import DetectorChanges, DetectorSettings
-from backend.domain.detectors.spec import Action, Need, Subject
-from backend.domain.detectors.track_record import Audit, CutOff, Record
-from backend.domain.review.judged_curve import Share
+from backend.detectors.schemas import (
+    AuditResponse,
+    ChangesRequest,
+    CutOffResponse,
+    DetectorDetail,
+    DetectorResponse,
+    DetectorScan,
+    DetectorScope,
+    DetectorSettingsResponse,
+    EnvironmentRecord,
+    GraderQuestionResponse,
+    RecordResponse,
+    SettingsRequest,
+    StartScan,
+)
+from backend.domain.vocabulary import Role
 from backend.environments.queries import get_environment
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.operations.declaration import operation
+from backend.runs.tables import Run
+from backend.web.identity import Actor
 from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1", tags=["judging"])
-EnvironmentName = Annotated[str, Query(max_length=40)]
+
+@operation("GET /detectors", role=Role.VIEWER, tool=True)
+def list_detectors(session: Session, actor: Actor, request: DetectorScope) -> Page[DetectorResponse]:
+    """List built-in detectors and graders that raise flags, with their precision. Most flags first."""
+    found, _audit = service.summaries(session, Scope(request.environment))
+    return Page(items=[DetectorResponse(**_fields(each)) for each in found])
 
 
-class ShareOut(BaseModel):
-    value: float | None
-    low: float
-    high: float
-    found: int
-    looked_at: int
-
-    @classmethod
-    def of(cls, share: Share) -> "ShareOut":
-        return cls(value=share.value, **asdict(share))
-
-
-class RecordOut(BaseModel):
-    flags: int
-    open: int
-    reviewed: int
-    confirmed: int
-    honest: int
-    precision: ShareOut
-    """With Wilson's 95 % limits."""
-
-    @classmethod
-    def of(cls, record: Record) -> "RecordOut":
-        return cls(
-            flags=record.flags,
-            open=record.open,
-            reviewed=record.reviewed,
-            confirmed=record.confirmed,
-            honest=record.honest,
-            precision=ShareOut.of(record.precision),
-        )
-
-
-class EnvironmentRecordOut(RecordOut):
-    """In one environment."""
-
-    recall_at_least: float | None
-    """By the environment's own blind sample; null where nobody looked at it, or it flags runs."""
-
-    @classmethod
-    def of_line(cls, line: EnvironmentLine) -> "EnvironmentRecordOut":
-        return cls(**dict(RecordOut.of(line.record)), recall_at_least=line.recall)
-
-
-class AskedOut(BaseModel):
-    """A question by which a detector looks."""
-
-    id: uuid.UUID
-    name: str
-    policy: str
-    flags: str
-    """What raises a flag, in words."""
-    is_deleted: bool
-
-
-class DetectorOut(BaseModel):
-    id: str
-    title: str
-    description: str
-    formula: str
-    source: str
-    subject: Subject
-    needs: list[Need]
-    cost: str
-    """Of a look, in words."""
-    thresholds: dict[str, float]
-    action: Action
-    record: RecordOut
-    recall_at_least: float | None
-    """null: nobody looked at the blind sample, or it flags runs. Of one that is asked: in the runs that it was asked
-    about."""
-    questions: list[AskedOut]
-    """By which it looks, where it is asked; a built-in one has none, one that is asked has no settings."""
-
-    @classmethod
-    def fields_of(cls, line: Line) -> dict[str, Any]:
-        spec = line.spec
-        return {
-            **{
-                name: getattr(spec, name)
-                for name in ("id", "title", "description", "formula", "source", "subject", "cost")
-            },
-            "needs": list(spec.needs),
-            "thresholds": dict(spec.thresholds),
-            "action": spec.action,
-            "record": RecordOut.of(line.record),
-            "recall_at_least": line.recall,
-            "questions": [AskedOut.model_validate(each, from_attributes=True) for each in line.questions],
-        }
-
-
-class CutOffOut(BaseModel):
-    score: float
-    caught: int
-    cost: int
-
-    @classmethod
-    def of(cls, cut_off: CutOff) -> "CutOffOut":
-        return cls(**asdict(cut_off))
-
-
-class InForceOut(BaseModel):
-    """A detector as an environment has it, with the defaults of what is not set."""
-
-    enabled: bool
-    thresholds: dict[str, float]
-    action: Action
-
-
-class AuditOut(BaseModel):
-    unflagged: int
-    drawn: int
-    looked_at: int
-    hacks: int
-    missed_at_most: float
-
-    @classmethod
-    def of(cls, audit: Audit) -> "AuditOut":
-        return cls(**asdict(audit), missed_at_most=audit.missed_at_most)
-
-
-class DetectorWhole(DetectorOut):
-    by_environment: dict[str, EnvironmentRecordOut]
-    audit: AuditOut
-    cut_offs: list[CutOffOut]
-    suggested: CutOffOut | None
-    """The lowest cut-off of the suspicion that reaches a precision of 0.8 over the reviewed flags. null too where an
-    answer raises flags, not a suspicion."""
-    settings: dict[str, InForceOut]
-    """By environment, where something is set."""
-
-
-@router.get("/detectors")
-def detectors(session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> Page[DetectorOut]:
-    """Built in and asked; those with most flags first."""
-    found, _audit = service.lines(session, Scope(environment))
-    return Page(items=[DetectorOut(**DetectorOut.fields_of(line)) for line in found])
-
-
-@router.get("/detectors/{detector}")
-def detector(detector: str, session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> DetectorWhole:
-    found = service.portrait(session, detector, Scope(environment))
-    return DetectorWhole(
-        **DetectorOut.fields_of(found.line),
-        by_environment={name: EnvironmentRecordOut.of_line(each) for name, each in found.by_environment.items()},
-        audit=AuditOut.of(found.audit),
-        cut_offs=[CutOffOut.of(each) for each in found.cut_offs],
-        suggested=CutOffOut.of(found.suggested) if found.suggested else None,
-        settings={each.environment: InForceOut(**asdict(each.force)) for each in found.settings},
+@operation("GET /detectors/{detector}", role=Role.VIEWER, command="detectors show")
+def get_detector(session: Session, actor: Actor, detector: str, request: DetectorScope) -> DetectorDetail:
+    """Show a detector: its method, thresholds, record by environment and suggested cut-off."""
+    report = service.get_report(session, detector, Scope(request.environment))
+    by_environment = {
+        name: EnvironmentRecord(**dict(RecordResponse.of(each.record)), recall_at_least=each.recall_at_least)
+        for name, each in report.by_environment.items()
+    }
+    return DetectorDetail(
+        **_fields(report.summary),
+        by_environment=by_environment,
+        audit=AuditResponse.of(report.audit),
+        cut_offs=[CutOffResponse.of(each) for each in report.cut_offs],
+        suggested=CutOffResponse.of(report.suggested) if report.suggested else None,
+        settings={name: DetectorSettingsResponse.of(report.active_settings(name)) for name in report.settings},
     )
 
 
-@router.put("/detectors/{detector}/settings/{environment}")
-def set_detector(
-    detector: str, environment: str, wanted: DetectorSettings, session: SessionDep, actor: Author
-) -> InForceOut:
-    """All of what is set for the environment; an empty object is the default again."""
+@operation("PUT /detectors/{detector}/settings/{environment}", role=Role.AUTHOR, audited=False)
+def replace_settings(
+    session: Session, actor: Actor, detector: str, environment: str, request: SettingsRequest
+) -> DetectorSettingsResponse:
+    """Replace the settings of a detector for an environment. An empty request restores the defaults."""
     place = get_environment(session, environment)
-    return InForceOut(**asdict(service.set_for_environment(session, actor, place, detector, wanted)))
+    return DetectorSettingsResponse.of(service.set_for_environment(session, actor, place, detector, request))
 
 
-@router.patch("/detectors/{detector}/settings/{environment}")
-def change_detector(
-    detector: str, environment: str, changes: DetectorChanges, session: SessionDep, actor: Author
-) -> InForceOut:
-    """Only what is named; null is the default again. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
+@operation("PATCH /detectors/{detector}/settings/{environment}", role=Role.AUTHOR, audited=False)
+def change_settings(
+    session: Session, actor: Actor, detector: str, environment: str, request: ChangesRequest
+) -> DetectorSettingsResponse:
+    """Change settings of a detector for an environment. `{"thresholds": {"suspicion": 0.7}}` applies a cut-off."""
     place = get_environment(session, environment)
-    return InForceOut(**asdict(service.change_for_environment(session, actor, place, detector, changes)))
+    return DetectorSettingsResponse.of(service.change_for_environment(session, actor, place, detector, request))
+
+
+@operation(
+    "POST /runs/{run}/detection",
+    role=Role.AUTHOR,
+    command="run detect",
+    status=202,
+    tool=True,
+    poll="/runs/{run_id}/detection",
+    audited=False,
+)
+def start_scan(session: Session, actor: Actor, run: Run, request: StartScan) -> DetectorScan:
+    """Run all detectors on the completed rollouts of a run. Existing flags are not raised again.
+
+    Returns the current scan if one is queued or running.
+    """
+    return scans.start_scan(session, actor, run, request)
+
+
+@operation("GET /runs/{run}/detection", role=Role.VIEWER)
+def get_scan(session: Session, actor: Actor, run: Run) -> DetectorScan | None:
+    """Show the newest scan of a run, its progress and its new flags. Null if there is none."""
+    return scans.newest_scan(session, run.id)
+
+
+def _fields(summary: service.DetectorSummary) -> dict[str, object]:
+    spec = summary.spec
+    names = ("id", "title", "description", "formula", "source", "subject", "needs", "cost", "thresholds", "action")
+    return {
+        **{name: getattr(spec, name) for name in names},
+        "record": RecordResponse.of(summary.record),
+        "recall_at_least": summary.recall_at_least,
+        "questions": [GraderQuestionResponse.of(each) for each in summary.questions],
+    }

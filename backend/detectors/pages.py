@@ -1,4 +1,4 @@
-"""/detectors: how often each was right, what it may have missed, and how it is set."""
+"""/detectors: the precision and recall of each detector, and its settings for an environment."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from backend.detectors import queries, service
 from backend.detectors.queries import Scope
 from backend.detectors.schemas import CutOffForm, SettingForm
-from backend.detectors.service import Line, Portrait
+from backend.detectors.service import DetectorReport, DetectorSummary
 from backend.domain.detectors.settings import DetectorChanges
 from backend.domain.detectors.spec import SUSPICION, Action
 from backend.domain.detectors.track_record import FEWEST_REVIEWED, WANTED_PRECISION, Audit
@@ -26,7 +26,7 @@ EnvironmentName = Annotated[str, Query(max_length=40)]
 
 @dataclass(frozen=True, slots=True)
 class DetectorsPage:
-    lines: Sequence[Line]
+    detectors: Sequence[DetectorSummary]
     audit: Audit
     environment: str
     environments: Sequence[str]
@@ -34,7 +34,7 @@ class DetectorsPage:
 
 @dataclass(frozen=True, slots=True)
 class DetectorPage:
-    portrait: Portrait
+    report: DetectorReport
     environment: str
     environments: Sequence[str]
     actions: Sequence[Action] = tuple(Action)
@@ -44,8 +44,8 @@ class DetectorPage:
 
 @router.get("/detectors", response_class=HTMLResponse)
 def show_detectors(request: Request, session: SessionDep, _: Viewer, environment: EnvironmentName = "") -> HTMLResponse:
-    lines, audit = service.lines(session, Scope(environment))
-    context = DetectorsPage(lines, audit, environment, queries.environments(session))
+    detectors, audit = service.summaries(session, Scope(environment))
+    context = DetectorsPage(detectors, audit, environment, queries.environments(session))
     return page(request, "detectors/list.html", context)
 
 
@@ -53,8 +53,8 @@ def show_detectors(request: Request, session: SessionDep, _: Viewer, environment
 def show_detector(
     request: Request, session: SessionDep, _: Viewer, detector: str, environment: EnvironmentName = ""
 ) -> HTMLResponse:
-    portrait = service.portrait(session, detector, Scope(environment))
-    return page(request, "detectors/detail.html", DetectorPage(portrait, environment, queries.environments(session)))
+    report = service.get_report(session, detector, Scope(environment))
+    return page(request, "detectors/detail.html", DetectorPage(report, environment, queries.environments(session)))
 
 
 @router.post("/detectors/{detector}/settings")
@@ -63,19 +63,22 @@ def set_detector(
 ) -> Response:
     environment = get_environment(session, form.environment)
     service.set_for_environment(session, actor, environment, detector, form.settings())
-    return see_other(f"/detectors/{detector}#settings", notice=f"Set for {environment.name}, from the next batch on.")
+    return see_other(
+        f"/detectors/{detector}#settings",
+        notice=f"Settings saved for {environment.name}. They apply from the next batch.",
+    )
 
 
 @router.post("/detectors/{detector}/suspicion")
 def set_least_suspicion(
     session: SessionDep, actor: Author, detector: str, form: Annotated[CutOffForm, Depends(read_form(CutOffForm))]
 ) -> Response:
-    """Nothing else of what is set changes; left empty it is the default again."""
+    """Change the lowest suspicion only; empty restores the default."""
     environment = get_environment(session, form.environment)
     changes = DetectorChanges(thresholds={SUSPICION: form.suspicion})
     service.change_for_environment(session, actor, environment, detector, changes)
-    told = (
-        f"{environment.name} is told every suspicion again" if form.suspicion is None else f"Set for {environment.name}"
-    )
+    done = "All flags are raised again in" if form.suspicion is None else "Cut-off applied to"
     query = urlencode({"environment": environment.name})
-    return see_other(f"/detectors/{detector}?{query}#settings", notice=f"{told}, from the next look on.")
+    return see_other(
+        f"/detectors/{detector}?{query}#settings", notice=f"{done} {environment.name}, from the next scan."
+    )

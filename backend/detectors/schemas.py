@@ -1,23 +1,41 @@
-"""What people send about detectors."""
+"""What detector operations and pages take and return."""
 
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
-from backend.domain.detectors.settings import DetectorSettings
-from backend.domain.detectors.spec import Action
+from backend.domain.detectors.settings import DetectorChanges, DetectorSettings, Thresholds
+from backend.domain.detectors.spec import Action, Need, Subject
+from backend.domain.vocabulary import JobStatus
+from backend.operations.schemas import Cli, Progress, Request, Response
+
+MAX_ALTERED = 1000
+
+
+class DetectorScope(Request):
+    environment: str = Field("", max_length=40, description="Only flags and verdicts of this environment.")
+
+
+class SettingsRequest(Request, DetectorSettings):
+    """Settings of a detector for an environment. Missing values are the defaults."""
+
+
+class ChangesRequest(Request, DetectorChanges):
+    """Changes to the settings of a detector for an environment. Null restores the default; missing fields stay."""
 
 
 class CutOffForm(BaseModel):
-    """From which suspicion on a detector's flags are told in an environment."""
+    """The lowest suspicion that raises a flag in an environment; empty is the default."""
 
     environment: Annotated[str, Field(max_length=40)]
     suspicion: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
-    """Left empty: the default."""
 
 
 class SettingForm(BaseModel):
-    """Names and values of thresholds in the same order, as a form sends them; a value left empty is the default."""
+    """Names and values of thresholds in the same order, as a form sends them; an empty value is the default."""
 
     environment: Annotated[str, Field(max_length=40)]
     enabled: bool | None = None
@@ -32,8 +50,130 @@ class SettingForm(BaseModel):
         return self
 
     def settings(self) -> DetectorSettings:
-        return DetectorSettings(
-            enabled=self.enabled,
-            action=self.action,
-            thresholds=dict(zip(self.name, self.value, strict=True)),
-        )
+        thresholds = dict(zip(self.name, self.value, strict=True))
+        return DetectorSettings(enabled=self.enabled, action=self.action, thresholds=thresholds)
+
+
+class ShareResponse(Response):
+    """A share with Wilson's 95% confidence interval."""
+
+    value: float | None
+    low: float
+    high: float
+    found: int
+    looked_at: int
+
+
+class RecordResponse(Response):
+    """Flags of a detector and the verdicts on them."""
+
+    flags: int
+    open: int
+    reviewed: int
+    confirmed: int
+    honest: int
+    precision: ShareResponse
+
+
+class EnvironmentRecord(RecordResponse):
+    recall_at_least: float | None
+    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+
+
+class GraderQuestionResponse(Response):
+    """A grader that raises the flags of a detector."""
+
+    id: uuid.UUID
+    name: str
+    policy: str
+    flags: str
+    """What raises a flag, in words."""
+    is_deleted: bool
+
+
+class DetectorResponse(Response):
+    id: str
+    title: str
+    description: str
+    formula: str
+    source: str
+    subject: Subject
+    needs: list[Need]
+    cost: str
+    thresholds: dict[str, float]
+    """The defaults."""
+    action: Action
+    record: RecordResponse
+    recall_at_least: float | None
+    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    questions: list[GraderQuestionResponse]
+    """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
+
+
+class CutOffResponse(Response):
+    score: float
+    caught: int
+    cost: int
+    """Honest rollouts flagged."""
+
+
+class DetectorSettingsResponse(Response):
+    """The settings of a detector that apply in an environment, including defaults."""
+
+    enabled: bool
+    thresholds: dict[str, float]
+    action: Action
+
+
+class AuditResponse(Response):
+    unflagged: int
+    drawn: int
+    looked_at: int
+    hacks: int
+    missed_at_most: float
+
+
+class DetectorDetail(DetectorResponse):
+    by_environment: dict[str, EnvironmentRecord]
+    audit: AuditResponse
+    cut_offs: list[CutOffResponse]
+    suggested: CutOffResponse | None
+    """The lowest suspicion with a precision of 0.8 over the reviewed flags. Null if there are too few, or if an answer
+    raises flags and not a suspicion."""
+    settings: dict[str, DetectorSettingsResponse]
+    """By environment, where anything is set."""
+
+
+class StartScan(Request):
+    altered: int = Field(
+        0, ge=0, le=MAX_ALTERED, description="Number of successful rollouts whose altered replies are replayed as well."
+    )
+    thresholds: Annotated[Thresholds, Cli(option="--threshold")] = Field(
+        [],
+        description="Threshold of this scan as DETECTOR.NAME=NUMBER, such as paid_exit.reward=0.6. Repeat for several."
+        " Default: the settings of the run and its environment.",
+    )
+
+    @classmethod
+    def of_job(cls, arguments: Mapping[str, object]) -> Self:
+        return cls.model_validate({name: arguments[name] for name in cls.model_fields if name in arguments})
+
+
+class DetectorScan(Progress):
+    """A scan of a stored run with all detectors."""
+
+    id: uuid.UUID
+    run_id: uuid.UUID
+    status: JobStatus
+    altered: int
+    new_flags: int | None
+    """Null until the scan has finished."""
+    by_detector: dict[str, int]
+    """New flags so far."""
+    thresholds: list[str]
+    """Thresholds of this scan."""
+    error: str | None
+    is_early: bool
+    """The evaluation was still running."""
+    asked_at: datetime | None
+    ended_at: datetime | None

@@ -76,7 +76,7 @@ def rename_file(
     session: Session, actor: Actor | None, environment: Environment, path: str, new_path: str
 ) -> EnvironmentDraft:
     draft = locked_draft(session, environment)
-    _need_file(draft, path)
+    require_file(draft, path)
     if path == MANIFEST_PATH:
         raise InvalidInput(fields={"new_path": f"Every package has its `{MANIFEST_PATH}` under this name."})
     if new_path in draft.files:
@@ -90,7 +90,7 @@ def delete_file(
 ) -> EnvironmentDraft:
     """`mark`: of the text that the author saw; a file that somebody changed since then stays."""
     draft = locked_draft(session, environment)
-    _need_file(draft, path)
+    require_file(draft, path)
     if path == MANIFEST_PATH:
         raise InvalidInput(f"Every package has a `{MANIFEST_PATH}`; it cannot be deleted.")
     if text_mark(draft.files[path]) != mark:
@@ -147,6 +147,7 @@ def checked_files(files: Mapping[str, str]) -> None:
         raise InvalidInput(f"{message[0].upper()}{message[1:]}.", {"files": message}) from error
 
 
-def _need_file(draft: EnvironmentDraft, path: str) -> None:
+def require_file(draft: EnvironmentDraft, path: str) -> None:
+    """Raise NotFound unless the draft has the file."""
     if path not in draft.files:
         raise NotFound(f"There is no file {path[:200]!r} in this draft; it may have been renamed or deleted.")

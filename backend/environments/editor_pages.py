@@ -14,11 +14,11 @@ from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
 from backend.environments.column_source import ColumnSource, column_sources, functions_without_column
-from backend.environments.continued_play import rollout_of
 from backend.environments.diff import FileDiff, diff_files
 from backend.environments.file_tree import Folder, file_tree
+from backend.environments.play import rollout_of
 from backend.environments.queries import VersionRow
-from backend.environments.requests import BroughtBack, DeletedFile, EditedFile, NewFile, RenamedFile
+from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.trials import TrialView
 from backend.environments.validation import FileProblem, Validation, validate_package
@@ -173,7 +173,7 @@ def delete_file(
 
 @router.post("/environments/{name}/draft/version")
 def bring_back(
-    session: SessionDep, actor: Author, name: str, form: Annotated[BroughtBack, Depends(read_form(BroughtBack))]
+    session: SessionDep, actor: Author, name: str, form: Annotated[RestoredVersion, Depends(read_form(RestoredVersion))]
 ) -> Response:
     """The draft becomes what a version was. What was in it and was never published is gone: it is asked for first."""
     environment = queries.get_environment(session, name)

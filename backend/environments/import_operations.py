@@ -1,34 +1,52 @@
-"""Imports for scripts and the command line: the same as the pages, in JSON."""
+"""Operations on imports: packages that others wrote, on their way to becoming an environment."""
 
 import base64
 import binascii
 import uuid
 
-from fastapi import APIRouter
+from sqlalchemy.orm import Session
 
 from backend.domain.environments.packages import PackageInvalid
+from backend.domain.vocabulary import Role
 from backend.environments import imports
-from backend.environments.import_requests import BlockIn, ColumnsForm, CreateIn, ImportIn, ImportOut
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import Preview
+from backend.environments.imports import Preview, Wishes
+from backend.environments.schemas import (
+    CreateFromImport,
+    ImportLog,
+    ImportResponse,
+    MapColumns,
+    ReplaceBlock,
+    StartImport,
+)
 from backend.environments.tables import EnvironmentImport
 from backend.errors import InvalidInput
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.operations.declaration import operation
+from backend.web.identity import Actor
 from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1", tags=["environments"])
+MAX_BODY_BYTES = MAX_UPLOAD_BYTES * 4 // 3 + 2**20
+"""The archive is Base64."""
 
 
-@router.get("/imports")
-def list_imports(session: SessionDep, _: Viewer) -> Page[ImportOut]:
-    """The newest imports, newest first, in one page."""
+@operation("GET /imports", role=Role.VIEWER, noun="imports", command="env imports")
+def list_imports(session: Session, actor: Actor) -> Page[ImportResponse]:
+    """List the latest imports, newest first."""
     return Page(items=[_shown(row) for row in imports.recent_imports(session)])
 
 
-@router.post("/imports", status_code=201, max_body_size=MAX_UPLOAD_BYTES * 4 // 3 + 2**20)  # Base64
-def start_import(request: ImportIn, session: SessionDep, actor: Author) -> ImportOut:
-    """Take a foreign package in; a worker then starts it and writes its report."""
-    wishes = request.wishes()
+@operation(
+    "POST /imports",
+    role=Role.AUTHOR,
+    noun="imports",
+    status=201,
+    tool=True,
+    audited=False,
+    max_body_size=MAX_BODY_BYTES,
+)
+def start_import(session: Session, actor: Actor, request: StartImport) -> ImportResponse:
+    """Import a package that others wrote. A worker starts it and writes a report."""
+    wishes = Wishes(request.name.strip(), request.path.strip(), request.requires, request.variables)
     if request.kind == "git":
         row = imports.import_repository(session, actor, request.url, request.reference.strip(), wishes)
     elif request.kind == "remote":
@@ -39,7 +57,7 @@ def start_import(request: ImportIn, session: SessionDep, actor: Author) -> Impor
         try:
             files, folder = read_zip(base64.b64decode(request.archive, validate=True), request.source)
         except binascii.Error as error:
-            raise InvalidInput(fields={"archive": "The archive is not Base64."}) from error
+            raise InvalidInput(fields={"archive": "The archive is not valid Base64."}) from error
         except PackageInvalid as error:
             raise InvalidInput(fields={"archive": str(error)}) from error
         source = request.source or "upload"
@@ -47,45 +65,50 @@ def start_import(request: ImportIn, session: SessionDep, actor: Author) -> Impor
     return _shown(imports.get_import(session, row.id))
 
 
-@router.get("/imports/{import_id}")
-def get_import(import_id: uuid.UUID, session: SessionDep, _: Viewer) -> ImportOut:
+@operation("GET /imports/{import_id}", role=Role.VIEWER, noun="imports", tool=True)
+def get_import(session: Session, actor: Actor, import_id: uuid.UUID) -> ImportResponse:
+    """Show an import with its report."""
     return _shown(imports.get_import(session, import_id))
 
 
-@router.get("/imports/{import_id}/log")
-def get_build_log(import_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str, str]:
-    """What pip said while the package's virtual environment was built."""
-    return {"log": imports.get_import(session, import_id).build_log}
+@operation("GET /imports/{import_id}/log", role=Role.VIEWER, noun="imports")
+def get_import_log(session: Session, actor: Actor, import_id: uuid.UUID) -> ImportLog:
+    """Show pip's output from building the package's virtual environment."""
+    return ImportLog(log=imports.get_import(session, import_id).build_log)
 
 
-@router.put("/imports/{import_id}/block")
-def put_block(import_id: uuid.UUID, request: BlockIn, session: SessionDep, actor: Author) -> ImportOut:
-    """Replace the proposed block."""
+@operation("PUT /imports/{import_id}/block", role=Role.AUTHOR, noun="imports", audited=False)
+def put_block(session: Session, actor: Actor, import_id: uuid.UUID, request: ReplaceBlock) -> ImportResponse:
+    """Replace the proposed `proctor:` block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.save_block(session, actor, row, request.block)
     return _shown(row)
 
 
-@router.put("/imports/{import_id}/columns")
-def put_columns(import_id: uuid.UUID, request: ColumnsForm, session: SessionDep, actor: Author) -> ImportOut:
-    """Take the reward columns from a dictionary that the report names; the block is proposed anew."""
+@operation("PUT /imports/{import_id}/columns", role=Role.AUTHOR, noun="imports", audited=False)
+def put_columns(session: Session, actor: Actor, import_id: uuid.UUID, request: MapColumns) -> ImportResponse:
+    """Take the reward columns from a dictionary of the observation. The block is proposed again."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.map_columns(session, actor, row, request.columns_from)
     return _shown(row)
 
 
-@router.post("/imports/{import_id}/environment", status_code=201)
-def create_environment(import_id: uuid.UUID, request: CreateIn, session: SessionDep, actor: Author) -> ImportOut:
-    """Make an environment of it: a draft with all its files and the block as it stands."""
+@operation(
+    "POST /imports/{import_id}/environment", role=Role.AUTHOR, noun="imports", status=201, tool=True, audited=False
+)
+def create_environment(
+    session: Session, actor: Actor, import_id: uuid.UUID, request: CreateFromImport
+) -> ImportResponse:
+    """Create an environment from an import: a draft with all its files and the current block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.create_from_import(session, actor, row, request.name or "")
     return _shown(row)
 
 
-def _shown(row: EnvironmentImport) -> ImportOut:
+def _shown(row: EnvironmentImport) -> ImportResponse:
     shown = imports.preview(row) if row.block else Preview([])
     problems = [f"line {found.line}: {found.path} {found.message}" for found in shown.problems]
-    return ImportOut(
+    return ImportResponse(
         id=row.id,
         name=row.name,
         kind=row.kind,

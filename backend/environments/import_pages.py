@@ -14,9 +14,9 @@ from backend.core.events import import_topic
 from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
-from backend.environments.import_requests import BlockForm, ColumnsForm, ImportForm
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import KINDS, Preview
+from backend.environments.imports import KINDS, Preview, Wishes
+from backend.environments.schemas import BlockForm, ImportForm, MapColumns
 from backend.environments.tables import EnvironmentImport
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep, Viewer
@@ -86,11 +86,23 @@ def start_import(
     return see_other(f"/imports/{row.id}", "The package is being looked at.")
 
 
+def _wishes(form: ImportForm) -> Wishes:
+    """`requires` has one requirement per line, `variables` one NAME=value per line."""
+    variables = {}
+    for line in filter(None, map(str.strip, form.variables.splitlines())):
+        name, has_value, value = line.partition("=")
+        if not has_value or not name.strip():
+            raise InvalidInput(fields={"variables": "Write one NAME=value per line."})
+        variables[name.strip()] = value.strip()
+    requires = [line.strip() for line in form.requires.splitlines() if line.strip()]
+    return Wishes(form.name.strip(), form.path.strip(), requires, variables)
+
+
 def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImport:
     if form.kind == "git":
-        return importing.import_repository(session, actor, form.url, form.reference.strip(), form.wishes())
+        return importing.import_repository(session, actor, form.url, form.reference.strip(), _wishes(form))
     if form.kind == "remote":
-        return importing.import_server(session, actor, form.url, form.wishes())
+        return importing.import_server(session, actor, form.url, _wishes(form))
     if form.package is None:
         raise InvalidInput(fields={"package": "Choose the package's zip."})
     name = form.package.filename or "package.zip"
@@ -98,7 +110,7 @@ def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImpor
         files, folder = read_zip(form.package.file.read(), name)
     except PackageInvalid as error:
         raise InvalidInput(fields={"package": str(error)}) from error
-    return importing.import_files(session, actor, files, folder=folder, source=f"upload {name}", wishes=form.wishes())
+    return importing.import_files(session, actor, files, folder=folder, source=f"upload {name}", wishes=_wishes(form))
 
 
 @router.get("/imports/{import_id}", response_class=HTMLResponse)
@@ -123,7 +135,7 @@ def map_columns(
     session: SessionDep,
     actor: Author,
     import_id: uuid.UUID,
-    form: Annotated[ColumnsForm, Depends(read_form(ColumnsForm))],
+    form: Annotated[MapColumns, Depends(read_form(MapColumns))],
 ) -> Response:
     row = importing.get_import(session, import_id, with_files=True)
     importing.map_columns(session, actor, row, form.columns_from)

@@ -1,9 +1,21 @@
 """Where a foreign package comes from: a zip, a folder, an address. Repositories are read in `importing_git`."""
 
 import io
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
+from backend.core.embedded import die_with_parent
 from backend.core.outgoing import CannotConnect, outgoing_policy
 from backend.domain.addresses import port_of
 from backend.domain.environments.foreign import MAX_NAMES
@@ -72,3 +84,261 @@ def checked_url(text: str) -> str:
     except CannotConnect as error:
         raise PackageInvalid(str(error)) from error
     return url
+
+
+CLONE_SECONDS = 120.0
+READ_SECONDS = 60.0
+MAX_PACK_BYTES = 500_000_000
+SLOW_BYTES, SLOW_SECONDS = 1000, 20
+"""A server that sends less for so long is given up."""
+_ALONE = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_ALLOW_PROTOCOL": "http:https",
+}
+"""For a server that clones for others: nothing of its own configuration, and the web only."""
+_CAREFUL = {
+    "core.hooksPath": "/dev/null",
+    "fetch.fsckObjects": "true",
+    "http.lowSpeedLimit": str(SLOW_BYTES),
+    "http.lowSpeedTime": str(SLOW_SECONDS),
+}
+_FIRST_THAT_PINS = (2, 37)
+"""The git that knows `http.curloptResolve`."""
+_ENTRY = re.compile(rb"^(?P<mode>\d{6}) (?P<kind>\w+) (?P<id>[0-9a-f]+) +(?P<size>\d+|-)\t(?P<path>.+)$", re.DOTALL)
+_FILE_MODES = {b"100644", b"100755"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    path: str
+    id: str
+    size: int
+
+
+def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bool = False) -> dict[str, bytes]:
+    """The files below `path` of the newest commit, or of a branch or tag. Raises PackageInvalid.
+
+    `is_own`: on one's own side, with one's own git configuration and any address that it knows.
+    """
+    if reference.startswith("-") or "\0" in reference:
+        raise PackageInvalid(f"no branch or tag is called {reference[:80]!r}")
+    inside = _checked_path(path)
+    with tempfile.TemporaryDirectory(prefix="proctor-clone-") as folder:
+        git = _Git(Path(folder), is_own=is_own)
+        git.fetch(url, reference)
+        try:
+            files = git.contents(git.entries(inside))
+        except subprocess.SubprocessError as error:
+            raise PackageInvalid(f"{url} was fetched, but git cannot read it") from error
+    return {f"{inside}/{name}" if inside else name: data for name, data in files.items()}
+
+
+def _checked_path(path: str) -> str:
+    inside = PurePosixPath(path.strip().strip("/"))
+    if ".." in inside.parts or "\0" in path:
+        raise PackageInvalid(f"the path {path[:100]!r} leads outside of the repository")
+    return "" if str(inside) == "." else str(inside)
+
+
+class _Git:
+    """One bare repository in a folder that is thrown away."""
+
+    def __init__(self, folder: Path, *, is_own: bool) -> None:
+        self._folder, self._is_own = folder, is_own
+        self._home = folder / "it"
+
+    def fetch(self, url: str, reference: str) -> None:
+        address, more = (url, {}) if self._is_own else _web_address(url)
+        options = {**_CAREFUL, **more}
+        branch = ("--branch", reference) if reference else ()
+        shallow = ("--bare", "--quiet", "--depth", "1", "--no-tags", "--single-branch")
+        try:
+            self._run(options, ("clone", *shallow, *branch, "--", address, str(self._home)), CLONE_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise PackageInvalid(f"cloning {url} took longer than {CLONE_SECONDS:g} s") from error
+        except subprocess.CalledProcessError as error:
+            why = _own_words(error.stderr) if self._is_own else _why(error.stderr)
+            raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
+
+    def entries(self, path: str) -> list[_Entry]:
+        """The plain files below a folder; links and submodules are left out. Raises PackageInvalid."""
+        found: list[_Entry] = []
+        with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
+            for count, line in enumerate(_split(process)):
+                match = _ENTRY.match(line)
+                if count >= MAX_NAMES:
+                    raise PackageInvalid(
+                        f"the repository holds more than {MAX_NAMES} files: name the package's folder in it"
+                    )
+                if match and match["mode"] in _FILE_MODES and int(match["size"]) <= MAX_FILE_BYTES:
+                    name = match["path"].decode(errors="replace")
+                    found.append(_Entry(name, match["id"].decode(), int(match["size"])))
+        if process.returncode:
+            raise PackageInvalid(self._why_no_folder(path))
+        if sum(entry.size for entry in found) > MAX_UNPACKED_BYTES:
+            raise PackageInvalid(
+                f"the repository holds more than {MAX_UNPACKED_BYTES:,} bytes: name the package's folder in it"
+            )
+        return found
+
+    def _why_no_folder(self, path: str) -> str:
+        if not path:
+            return "the repository has no commit"
+        shown = self._run({}, ("ls-tree", "--end-of-options", "HEAD", f":(literal){path}"), READ_SECONDS)
+        if shown.startswith(b"160000"):
+            return f"{path} is a submodule: import the repository that it points to"
+        return f"the repository has no folder {path!r}"
+
+    def contents(self, entries: Sequence[_Entry]) -> dict[str, bytes]:
+        asked = "".join(f"{entry.id}\n" for entry in entries).encode()
+        output = self._run({}, ("cat-file", "--batch"), READ_SECONDS, asked)
+        files, at = {}, 0
+        for entry in entries:
+            at = output.index(b"\n", at) + 1
+            files[entry.path] = output[at : at + entry.size]
+            at += entry.size + 1
+        return files
+
+    def _command(self, options: Mapping[str, str], arguments: Sequence[str]) -> list[str]:
+        told = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
+        where = ["--git-dir", str(self._home)] if arguments[0] != "clone" else []
+        return ["git", *told, *where, *arguments]
+
+    def _start(self, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+        environment = None if self._is_own else {**_ALONE, "HOME": str(self._folder)}
+        try:
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                cwd=self._folder,
+                start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            )
+        except FileNotFoundError as error:
+            raise PackageInvalid("git is not installed here; upload the package as a zip") from error
+        if hasattr(resource, "prlimit"):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (MAX_PACK_BYTES, MAX_PACK_BYTES))
+        return process
+
+    def _run(self, options: Mapping[str, str], arguments: Sequence[str], seconds: float, given: bytes = b"") -> bytes:
+        process = self._start(self._command(options, arguments))
+        try:
+            output, errors = process.communicate(given, timeout=seconds)
+        finally:
+            _end(process)
+        if process.returncode:
+            raise subprocess.CalledProcessError(process.returncode, arguments[0], output, errors)
+        return output
+
+    @contextmanager
+    def _reading(self, arguments: Sequence[str]) -> "Iterator[subprocess.Popen[bytes]]":
+        command = self._command({}, arguments)
+        process = self._start(command)
+        overdue = threading.Timer(READ_SECONDS, _kill_group, (process.pid,))  # ends a read that waits for it, too
+        overdue.start()
+        try:
+            yield process
+            process.wait(READ_SECONDS)
+            if process.returncode == -signal.SIGKILL:
+                raise subprocess.TimeoutExpired(command, READ_SECONDS)
+        finally:
+            overdue.cancel()
+            _end(process)
+
+
+def _end_with_parent() -> None:
+    die_with_parent(signal.SIGKILL)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # it has ended
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """With all that it started: its helper for http may hang on by itself."""
+    _kill_group(process.pid)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
+    """What it prints, cut at zeros."""
+    assert process.stdout is not None
+    rest = b""
+    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+        *whole, rest = (rest + part).split(b"\0")
+        yield from whole
+
+
+def _web_address(url: str) -> tuple[str, dict[str, str]]:
+    """The address in canonical form, and git's options: no redirect is followed (git then ignores alternates on other
+    hosts too), and the name leads to the addresses that were checked. Raises PackageInvalid."""
+    parts = urlsplit(checked_url(url))
+    policy = outgoing_policy()
+    if not policy.allow_private:
+        _refuse_old_git()
+    try:
+        target = policy.resolve(str(parts.hostname), port_of(parts))
+    except (CannotConnect, ValueError) as error:
+        raise PackageInvalid(str(error)) from error
+    host = f"[{target.host}]" if ":" in target.host else target.host
+    addresses = ",".join(f"[{address}]" if ":" in address else address for address in target.addresses)
+    pinned = f"{host}:{target.port}:{addresses}"
+    netloc = f"{host}:{parts.port}" if parts.port else host
+    address = urlunsplit((parts.scheme, netloc, parts.path, parts.query, ""))
+    return address, {"http.followRedirects": "false", "http.curloptResolve": pinned, "transfer.bundleURI": "false"}
+
+
+def _refuse_old_git() -> None:
+    """An older git ignores the addresses that were checked. Raises PackageInvalid."""
+    told = subprocess.run(["git", "version"], capture_output=True, env=_ALONE, check=True, timeout=READ_SECONDS).stdout
+    version = re.search(rb"(\d+)\.(\d+)", told)
+    if version is None or tuple(map(int, version.groups())) < _FIRST_THAT_PINS:
+        raise PackageInvalid(
+            "this server's git is older than 2.37 and cannot clone safely; upload the package as a zip"
+        )
+
+
+def _own_words(errors: bytes) -> str:
+    """The last line of git's message, for a repository that the reader's own machine cloned."""
+    lines = errors.decode(errors="replace").strip().splitlines()
+    lines = [line for line in lines if line.startswith(("fatal:", "remote:", "error:"))] or lines
+    return lines[-1][:300] if lines else "git failed"
+
+
+def _why(errors: bytes) -> str:
+    """What git's message means. It is not repeated: git quotes the server's own text."""
+    said = errors.decode(errors="replace")
+    if re.search("index-pack|unpack-objects|File too large", said):
+        return f"it is larger than {MAX_PACK_BYTES:,} bytes, or broken on its way"
+    return next((why for pattern, why in _REASONS if re.search(pattern, said)), "git failed") + _status(said)
+
+
+def _status(said: str) -> str:
+    status = re.search(r"returned error: (\d{3})\b", said)
+    return f" (HTTP {status[1]})" if status else ""
+
+
+_REASONS = (
+    ("Operation too slow", f"its server sent next to nothing for {SLOW_SECONDS} s"),
+    (r"redirect|returned error: 30\d", "its server redirects; give the address where it leads to"),
+    (r"Remote branch .* not found|couldn't find remote ref", "it has no such branch or tag"),
+    (r"could not read Username|Authentication failed|error: 40[13]", "its server asks for a sign-in"),
+    (r"repository .* not found|error: 404", "there is no repository at this address"),
+    ("Connection refused|Failed to connect", "its server cannot be reached"),
+    ("SSL|certificate", "the server's TLS certificate was refused"),
+    (r"not valid: is this a git repository|not a git repository", "there is no git repository at this address"),
+    (r"empty repository|no commit", "the repository has no commit"),
+    (r"error: 5\d\d", "its server failed"),
+)
+"""git's own words, matched in this order."""

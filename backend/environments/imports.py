@@ -1,17 +1,19 @@
 """Imports: a foreign package is taken in, looked at by a job, and becomes an environment when its author says so."""
 
+from __future__ import annotations
+
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
 from backend.core.events import announce, import_topic
 from backend.core.queue import enqueue
-from backend.domain.environments.foreign import PackageKind
-from backend.domain.environments.import_report import ImportReport
+from backend.domain.environments.foreign import ForeignPackage, PackageKind, read_foreign
+from backend.domain.environments.import_report import FileLeftOut, ImportReport
 from backend.domain.environments.manifest import ManifestInvalid, Problem, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid
 from backend.domain.environments.prompts import render_observation, render_system
@@ -19,13 +21,64 @@ from backend.domain.environments.proposals import propose
 from backend.domain.environments.tools import ToolsUnusable, read_tools
 from backend.domain.vocabulary import Queue, RunStatus
 from backend.environments import service
-from backend.environments.import_intake import GIT, REMOTE, Wishes, probe_manifest, take_in, understand
-from backend.environments.import_package import environment_name, write_manifest
+from backend.environments.import_package import ReadyPackage, environment_name, make_ready, write_manifest
 from backend.environments.import_sources import checked_url
 from backend.environments.tables import Environment, EnvironmentImport
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
-from backend.web.identity import Actor
+
+if TYPE_CHECKING:  # workers read packages too, and never load the web
+    from backend.web.identity import Actor
+
+GIT, REMOTE = "git", "remote"
+"""Kinds of imports whose files are not there yet, and of servers that somebody else runs."""
+PROBE_MEMORY_MB = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What whoever imports adds to what the package says of itself."""
+
+    name: str = ""
+    path: str = ""
+    """Where the package lies in what was sent."""
+    requires: Sequence[str] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+
+def understand(files: Mapping[str, bytes], folder: str, wishes: Wishes) -> tuple[ReadyPackage, ImportReport]:
+    """What the files are, without running them. Raises PackageInvalid."""
+    package = read_foreign(files, folder, wishes.path)
+    ready = make_ready(package, name=wishes.name, requires=wishes.requires, variables=wishes.variables)
+    return ready, _first_report(package, ready)
+
+
+def _first_report(package: ForeignPackage, ready: ReadyPackage) -> ImportReport:
+    return ImportReport(
+        kind=str(package.kind),
+        notes=ready.notes,
+        carried=package.carried,
+        left_out=[FileLeftOut(path=left.path, size=left.size, why=left.why) for left in package.left_out],
+        name=ready.name,
+        description=str(ready.manifest.get("description") or ""),
+    )
+
+
+def take_in(row: EnvironmentImport, ready: ReadyPackage, report: ImportReport) -> None:
+    """Put a package that was understood into its row."""
+    row.name, row.kind, row.manifest = ready.name, str(ready.kind), ready.manifest
+    row.files = {**ready.files, MANIFEST_PATH: probe_manifest(ready.manifest)}
+    row.report = report.model_dump(mode="json")
+    row.block = write_manifest({"proctor": ready.block}, "") if ready.block else ""
+
+
+def probe_manifest(manifest: Mapping[str, Any], remote: str = "") -> str:
+    """With room enough to find out what it needs."""
+    resources: dict[str, Any] = {"memory_mb": PROBE_MEMORY_MB, "sessions": 8}
+    if remote:
+        resources["remote"] = remote
+    return write_manifest({**manifest, "proctor": {"resources": resources}}, "")
+
 
 IMPORT_JOB = "environments.import"
 MAX_SHOWN = 50

@@ -1,57 +1,74 @@
-"""Environments for scripts: the same as the pages, in JSON."""
+"""Operations on environments: packages, drafts, versions, checks, certificates and network grants."""
 
-from fastapi import APIRouter
-from fastapi.responses import Response
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash, pack
-from backend.environments import (
-    drafts,
-    queries,
-    service,
-)
+from backend.domain.vocabulary import Role
+from backend.environments import drafts, network_grants, queries, service
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
+from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
-from backend.environments.responses import (
+from backend.environments.schemas import (
     MAX_FILES_BODY_BYTES,
-    CertificateOut,
-    CheckIn,
-    CheckRunOut,
-    DraftIn,
-    DraftOut,
+    CertificateResponse,
+    CheckRunResponse,
+    CreateEnvironment,
+    DeleteDraftFile,
+    DiffResponse,
+    DiffVersions,
+    DraftFile,
+    DraftResponse,
+    DraftSaved,
     EnvironmentDetail,
-    EnvironmentOut,
+    EnvironmentResponse,
     ExportedPackage,
-    FilesIn,
-    NewEnvironmentIn,
-    ProblemOut,
-    PublishIn,
-    ValidationOut,
+    FileDiffResponse,
+    ListEnvironments,
+    NetworkResponse,
+    PackageProblem,
+    PublishVersion,
+    ReadDraftFile,
+    ReplaceDraft,
+    RewardColumn,
+    StartChecks,
+    ValidatePackage,
+    ValidationResponse,
     VersionDetail,
-    VersionOut,
-    Weighted,
+    VersionResponse,
+    WriteDraftFile,
 )
 from backend.environments.starting_points import starting_files
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.operations.declaration import operation
+from backend.operations.schemas import Download
+from backend.web.identity import Actor
 from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1", tags=["environments"])
+
+@operation("GET /environments", role=Role.VIEWER, command="env list", tool=True)
+def list_environments(session: Session, actor: Actor, request: ListEnvironments) -> Page[EnvironmentResponse]:
+    """List environments by name, each with its latest version."""
+    rows = queries.list_environments(session, with_archived=request.archived)
+    return Page(items=[_summary(row.environment, row.latest, row.versions) for row in rows])
 
 
-@router.get("/environments")
-def list_environments(session: SessionDep, _: Viewer, archived: bool = False) -> Page[EnvironmentOut]:
-    """All environments by name, in one page."""
-    rows = queries.list_environments(session, with_archived=archived)
-    return Page(items=[_environment(row.environment, row.latest, row.versions) for row in rows])
-
-
-@router.post("/environments", status_code=201, max_body_size=MAX_FILES_BODY_BYTES)
-def create_environment(request: NewEnvironmentIn, session: SessionDep, actor: Author) -> EnvironmentDetail:
-    """A new environment with its draft; nothing is published yet."""
+@operation(
+    "POST /environments",
+    role=Role.AUTHOR,
+    status=201,
+    tool=True,
+    audited=False,
+    max_body_size=MAX_FILES_BODY_BYTES,
+)
+def create_environment(session: Session, actor: Actor, request: CreateEnvironment) -> EnvironmentDetail:
+    """Create an environment with a draft, from a template, a copy of another environment or the given files."""
     if (request.template is None) == (request.files is None):
         raise InvalidInput(fields={"template": "Give either a template or the files."})
     files = request.files
@@ -60,37 +77,85 @@ def create_environment(request: NewEnvironmentIn, session: SessionDep, actor: Au
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 
-@router.post("/environments/validate", max_body_size=MAX_FILES_BODY_BYTES)
-def validate_files(request: FilesIn, _: Viewer) -> ValidationOut:
-    """Problems of any package, without storing it or running its code."""
+@operation(
+    "POST /environments/validate",
+    role=Role.VIEWER,
+    tool=True,
+    audited=False,
+    max_body_size=MAX_FILES_BODY_BYTES,
+)
+def validate_files(session: Session, actor: Actor, request: ValidatePackage) -> ValidationResponse:
+    """List the problems of a package without storing it or running its code."""
     return _validation(request.files, request.name)
 
 
-@router.get("/environments/{name}")
-def get_environment(name: str, session: SessionDep, _: Viewer) -> EnvironmentDetail:
-    return _detail(session, queries.get_environment(session, name))
+@operation("GET /environments/{environment}", role=Role.VIEWER, command="env show", tool=True)
+def get_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+    """Show an environment with its latest version and the state of its draft."""
+    return _detail(session, environment)
 
 
-@router.get("/environments/{name}/draft")
-def get_draft(name: str, session: SessionDep, _: Viewer) -> DraftOut:
-    environment = queries.get_environment(session, name)
-    return _draft(environment, queries.get_draft(session, environment))
+# The draft
 
 
-@router.put("/environments/{name}/draft", max_body_size=MAX_FILES_BODY_BYTES)
-def put_draft(name: str, request: DraftIn, session: SessionDep, actor: Author) -> DraftOut:
+@operation("GET /environments/{environment}/draft", role=Role.VIEWER, tool=True)
+def get_draft(session: Session, actor: Actor, environment: Environment) -> DraftResponse:
+    """Show all files of the draft and its problems."""
+    draft = queries.get_draft(session, environment)
+    return DraftResponse(**_saved(environment, draft).model_dump(), files=draft.files)
+
+
+@operation("PUT /environments/{environment}/draft", role=Role.AUTHOR, audited=False, max_body_size=MAX_FILES_BODY_BYTES)
+def put_draft(session: Session, actor: Actor, environment: Environment, request: ReplaceDraft) -> DraftResponse:
     """Replace all files of the draft."""
-    environment = queries.get_environment(session, name)
     revision = request.revision
     if revision is None:
         revision = drafts.locked_draft(session, environment).revision
-    return _draft(environment, drafts.save_draft(session, actor, environment, request.files, revision))
+    draft = drafts.save_draft(session, actor, environment, request.files, revision)
+    return DraftResponse(**_saved(environment, draft).model_dump(), files=draft.files)
 
 
-@router.post("/environments/{name}/publish", status_code=201)
-def publish(name: str, request: PublishIn, session: SessionDep, actor: Author) -> VersionOut:
-    """Make the draft the next version."""
-    environment = queries.get_environment(session, name)
+@operation("GET /environments/{environment}/draft/file", role=Role.VIEWER, tool=True)
+def read_draft_file(session: Session, actor: Actor, environment: Environment, request: ReadDraftFile) -> DraftFile:
+    """Read one file of the draft."""
+    draft = queries.get_draft(session, environment)
+    drafts.require_file(draft, request.path)
+    return DraftFile(path=request.path, text=draft.files[request.path], revision=draft.revision)
+
+
+@operation(
+    "PUT /environments/{environment}/draft/file",
+    role=Role.AUTHOR,
+    tool=True,
+    audited=False,
+    max_body_size=MAX_FILES_BODY_BYTES,
+)
+def write_draft_file(session: Session, actor: Actor, environment: Environment, request: WriteDraftFile) -> DraftSaved:
+    """Create or replace one file of the draft, and list the draft's problems afterward."""
+    draft = drafts.locked_draft(session, environment)
+    if request.revision is not None:
+        drafts.refuse_unseen(draft.revision, request.revision)
+    files = {**draft.files, request.path: request.text.replace("\r\n", "\n")}
+    return _saved(environment, drafts.write_draft(session, actor, draft, files))
+
+
+@operation("DELETE /environments/{environment}/draft/file", role=Role.AUTHOR, status=200, tool=True, audited=False)
+def delete_draft_file(session: Session, actor: Actor, environment: Environment, request: DeleteDraftFile) -> DraftSaved:
+    """Delete one file of the draft, and list the draft's problems afterward."""
+    draft = drafts.locked_draft(session, environment)
+    if request.revision is not None:
+        drafts.refuse_unseen(draft.revision, request.revision)
+    drafts.require_file(draft, request.path)
+    mark = drafts.text_mark(draft.files[request.path])
+    return _saved(environment, drafts.delete_file(session, actor, environment, request.path, mark=mark))
+
+
+# Versions
+
+
+@operation("POST /environments/{environment}/publish", role=Role.AUTHOR, status=201, tool=True, audited=False)
+def publish(session: Session, actor: Actor, environment: Environment, request: PublishVersion) -> VersionResponse:
+    """Publish the draft as the next version and run its checks."""
     version = service.publish_version(
         session,
         actor,
@@ -103,31 +168,43 @@ def publish(name: str, request: PublishIn, session: SessionDep, actor: Author) -
     return _version(environment, VersionRow(version, actor.name, None))
 
 
-@router.post("/environments/{name}/archive")
-def archive(name: str, session: SessionDep, actor: Author) -> EnvironmentDetail:
-    environment = queries.get_environment(session, name)
-    service.archive_environment(session, actor, environment)
+@operation(
+    "POST /environments/{environment}/archive",
+    role=Role.AUTHOR,
+    command="env archive",
+    page="/environments/{name}",
+    notice="{name} is archived. Its versions and runs are kept.",
+)
+def archive_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+    """Archive an environment. It disappears from lists and choices; its versions, runs and rollouts are kept."""
+    environment.archived_at = environment.archived_at or datetime.now(UTC)
+    session.flush()
     return _detail(session, environment)
 
 
-@router.post("/environments/{name}/restore")
-def restore(name: str, session: SessionDep, actor: Author) -> EnvironmentDetail:
-    environment = queries.get_environment(session, name)
-    service.restore_environment(session, actor, environment)
+@operation(
+    "POST /environments/{environment}/restore",
+    role=Role.AUTHOR,
+    command="env restore",
+    page="/environments/{name}",
+    notice="{name} is no longer archived.",
+)
+def restore_environment(session: Session, actor: Actor, environment: Environment) -> EnvironmentDetail:
+    """Take an environment out of the archive."""
+    environment.archived_at = None
+    session.flush()
     return _detail(session, environment)
 
 
-@router.get("/environments/{name}/versions")
-def list_versions(name: str, session: SessionDep, _: Viewer) -> Page[VersionOut]:
-    """Newest first, in one page."""
-    environment = queries.get_environment(session, name)
+@operation("GET /environments/{environment}/versions", role=Role.VIEWER, command="env versions", tool=True)
+def list_versions(session: Session, actor: Actor, environment: Environment) -> Page[VersionResponse]:
+    """List the published versions, newest first."""
     return Page(items=[_version(environment, row) for row in queries.versions_of(session, environment)])
 
 
-@router.get("/environments/{name}/versions/{number}")
-def get_version(name: str, number: int, session: SessionDep, _: Viewer) -> VersionDetail:
-    """A version with its files."""
-    environment = queries.get_environment(session, name)
+@operation("GET /environments/{environment}/versions/{number}", role=Role.VIEWER)
+def get_version(session: Session, actor: Actor, environment: Environment, number: int) -> VersionDetail:
+    """Show a version with its manifest and files."""
     version = queries.get_version(session, environment, number, with_files=True)
     certificate = queries.newest_certificate(session, version)
     publisher = queries.person_name(session, version.published_by)
@@ -135,81 +212,119 @@ def get_version(name: str, number: int, session: SessionDep, _: Viewer) -> Versi
     return VersionDetail(**shown.model_dump(), manifest=version.manifest, files=version.files)
 
 
-@router.get("/environments/{name}/versions/{number}/files", response_class=Response)
-def download_files(name: str, number: int, session: SessionDep, _: Viewer) -> Response:
-    """The version's files as a zip: the same bytes for the same content."""
-    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
-    headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}.zip"'}
-    return Response(pack(version.files), media_type="application/zip", headers=headers)
+@operation("GET /environments/{environment}/diff", role=Role.VIEWER, tool=True)
+def diff_versions(session: Session, actor: Actor, environment: Environment, request: DiffVersions) -> DiffResponse:
+    """Compare two versions, or a version and the draft, file by file."""
+    old, new = (queries.files_named(session, environment, name) for name in (request.before, request.after))
+    return DiffResponse(files=[FileDiffResponse.of(each) for each in diff_files(old, new)])
 
 
-@router.get("/environments/{name}/versions/{number}/export")
-def export_version(name: str, number: int, session: SessionDep, _: Viewer) -> ExportedPackage:
-    """The complete OpenEnv package that runs by itself: the version's files, and what those lack."""
-    version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
+@operation("GET /environments/{environment}/versions/{number}/files", role=Role.VIEWER)
+def download_files(session: Session, actor: Actor, environment: Environment, number: int) -> Download:
+    """Download the version's files as a zip. The same content always gives the same bytes."""
+    version = queries.get_version(session, environment, number, with_files=True)
+    data = pack(version.files)
+    return Download(f"{environment.name}-v{version.number}.zip", "application/zip", lambda _: iter([data]))
+
+
+@operation("GET /environments/{environment}/versions/{number}/export", role=Role.VIEWER)
+def export_version(session: Session, actor: Actor, environment: Environment, number: int) -> ExportedPackage:
+    """Show the complete OpenEnv package that runs without Proctor: the version's files and generated ones."""
+    version = queries.get_version(session, environment, number, with_files=True)
     files = complete_package(version.files, Manifest.model_validate(version.manifest))
     added = sorted(path for path in files if files[path] != version.files.get(path))
     return ExportedPackage(files=files, added=added, content_hash=version.content_hash)
 
 
-@router.post("/environments/{name}/versions/{number}/checks", status_code=201)
+# Checks and certificates
+
+
+@operation(
+    "POST /environments/{environment}/versions/{number}/checks",
+    role=Role.AUTHOR,
+    status=201,
+    tool=True,
+    audited=False,
+    page="/environments/{environment}/versions/{number}",
+    notice="The checks are queued.",
+)
 def start_checks(
-    name: str, number: int, session: SessionDep, actor: Author, request: CheckIn | None = None
-) -> CheckRunOut:
-    """Queue the checks; while some are running, theirs is the answer."""
-    environment = queries.get_environment(session, name)
+    session: Session, actor: Actor, environment: Environment, number: int, request: StartChecks
+) -> CheckRunResponse:
+    """Queue the checks of a version. If they are already running, their run is returned."""
     version = queries.get_version(session, environment, number)
-    policy = request.policy if request else ""
-    run = service.start_check(session, actor, version, environment.name, policy=policy)
+    run = service.start_check(session, actor, version, environment.name, policy=request.policy)
     return _check_run(CheckRun(run, None, version.number))
 
 
-@router.get("/environments/{name}/versions/{number}/checks")
-def list_checks(name: str, number: int, session: SessionDep, _: Viewer) -> Page[CheckRunOut]:
-    """The newest runs of the checks, newest first."""
-    environment = queries.get_environment(session, name)
+@operation("GET /environments/{environment}/versions/{number}/checks", role=Role.VIEWER)
+def list_checks(session: Session, actor: Actor, environment: Environment, number: int) -> Page[CheckRunResponse]:
+    """List the latest check runs of a version, newest first."""
     version = queries.get_version(session, environment, number)
     return Page(items=[_check_run(check) for check in queries.check_runs_of(session, environment, version=version)])
 
 
-@router.get("/environments/{name}/versions/{number}/certificate")
-def get_certificate(name: str, number: int, session: SessionDep, _: Viewer) -> CertificateOut:
-    """The newest certificate with every check."""
-    version = queries.get_version(session, queries.get_environment(session, name), number)
+@operation("GET /environments/{environment}/versions/{number}/certificate", role=Role.VIEWER, tool=True)
+def get_certificate(session: Session, actor: Actor, environment: Environment, number: int) -> CertificateResponse:
+    """Show the latest certificate with the result of every check."""
+    version = queries.get_version(session, environment, number)
     certificate = queries.newest_certificate(session, version)
     if certificate is None:
-        raise NotFound(f"{name} v{number} has no certificate yet: run its checks.")
+        raise NotFound(f"{environment.name} v{number} has no certificate yet. Run its checks.")
     return _certificate(version, certificate)
 
 
-@router.get("/environments/{name}/versions/{number}/certificates")
-def list_certificates(name: str, number: int, session: SessionDep, _: Viewer) -> Page[CertificateOut]:
-    """All that were made of this version, newest first, in one page."""
-    version = queries.get_version(session, queries.get_environment(session, name), number)
+@operation("GET /environments/{environment}/versions/{number}/certificates", role=Role.VIEWER)
+def list_certificates(
+    session: Session, actor: Actor, environment: Environment, number: int
+) -> Page[CertificateResponse]:
+    """List all certificates of a version, newest first."""
+    version = queries.get_version(session, environment, number)
     return Page(items=[_certificate(version, row) for row in queries.certificates_of(session, version)])
 
 
-def _check_run(check: CheckRun) -> CheckRunOut:
-    run = check.run
-    policy = run.configuration.get("reference", {}).get("name")
-    return CheckRunOut(
-        run_id=run.id, status=run.status, version=check.version_number, policy=policy, certificate=check.status
-    )
+# Network access
 
 
-def _certificate(version: EnvironmentVersion, certificate: Certificate) -> CertificateOut:
-    return CertificateOut(
-        id=certificate.id,
-        run_id=certificate.run_id,
-        status=certificate.status,
-        created_at=certificate.created_at,
-        content_hash=version.content_hash,
-        results=certificate.results,
-    )
+@operation("GET /environments/{environment}/versions/{number}/network", role=Role.VIEWER)
+def get_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+    """Show which hosts a version requests and whether its servers may reach the network."""
+    version = queries.get_version(session, environment, number)
+    return NetworkResponse.of(network_grants.network_state(session, version))
 
 
-def _environment(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentOut:
-    return EnvironmentOut(
+@operation(
+    "PUT /environments/{environment}/versions/{number}/network",
+    role=Role.ADMIN,
+    audited=False,
+    page="/environments/{environment}/versions/{number}",
+    notice="New servers of this version have network access.",
+)
+def grant_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+    """Grant network access to the servers of exactly this version."""
+    version = queries.get_version(session, environment, number)
+    return NetworkResponse.of(network_grants.grant_network(session, actor, version, environment.name))
+
+
+@operation(
+    "DELETE /environments/{environment}/versions/{number}/network",
+    role=Role.ADMIN,
+    status=200,
+    audited=False,
+    page="/environments/{environment}/versions/{number}",
+    notice="New servers of this version have no network access.",
+)
+def withdraw_network(session: Session, actor: Actor, environment: Environment, number: int) -> NetworkResponse:
+    """Withdraw network access. Running episodes finish; new servers start without it."""
+    version = queries.get_version(session, environment, number)
+    return NetworkResponse.of(network_grants.withdraw_network(session, actor, version, environment.name))
+
+
+# Responses
+
+
+def _summary(environment: Environment, latest: VersionRow | None, versions: int) -> EnvironmentResponse:
+    return EnvironmentResponse(
         name=environment.name,
         description=environment.description,
         is_built_in=environment.is_built_in,
@@ -223,18 +338,17 @@ def _environment(environment: Environment, latest: VersionRow | None, versions: 
 def _detail(session: Session, environment: Environment) -> EnvironmentDetail:
     versions = queries.versions_of(session, environment)
     draft = queries.get_draft(session, environment)
-    shown = _environment(environment, versions[0] if versions else None, len(versions))
     return EnvironmentDetail(
-        **shown.model_dump(),
+        **_summary(environment, versions[0] if versions else None, len(versions)).model_dump(),
         draft_revision=draft.revision,
         draft_updated_at=draft.updated_at,
         is_draft_published=service.is_published(draft, [row.version for row in versions]),
     )
 
 
-def _version(environment: Environment, row: VersionRow) -> VersionOut:
+def _version(environment: Environment, row: VersionRow) -> VersionResponse:
     version = row.version
-    return VersionOut(
+    return VersionResponse(
         id=version.id,
         environment=environment.name,
         number=version.number,
@@ -243,27 +357,46 @@ def _version(environment: Environment, row: VersionRow) -> VersionOut:
         notes=version.notes,
         published_by=row.publisher,
         published_at=version.published_at,
-        columns=_columns(row.manifest),
+        columns=[RewardColumn.of(column) for column in row.manifest.columns],
     )
 
 
-def _draft(environment: Environment, draft: EnvironmentDraft) -> DraftOut:
-    return DraftOut(
+def _saved(environment: Environment, draft: EnvironmentDraft) -> DraftSaved:
+    return DraftSaved(
         environment=environment.name,
         revision=draft.revision,
         updated_at=draft.updated_at,
-        files=draft.files,
         validation=_validation(draft.files, environment.name),
     )
 
 
-def _validation(files: dict[str, str], name: str | None) -> ValidationOut:
+def _validation(files: Mapping[str, str], name: str | None) -> ValidationResponse:
     found = validate_package(files, name)
-    problems = [ProblemOut.model_validate(problem, from_attributes=True) for problem in found.problems]
-    columns = _columns(found.manifest) if found.manifest else []
-    digest = content_hash(files) if not any(problem.path == "" for problem in found.problems) else ""
-    return ValidationOut(is_publishable=found.is_publishable, problems=problems, columns=columns, content_hash=digest)
+    return ValidationResponse(
+        is_publishable=found.is_publishable,
+        problems=[PackageProblem.of(problem) for problem in found.problems],
+        columns=[RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
+        content_hash="" if any(problem.path == "" for problem in found.problems) else content_hash(files),
+    )
 
 
-def _columns(manifest: Manifest) -> list[Weighted]:
-    return [Weighted.model_validate(column, from_attributes=True) for column in manifest.columns]
+def _check_run(check: CheckRun) -> CheckRunResponse:
+    run = check.run
+    return CheckRunResponse(
+        run_id=run.id,
+        status=run.status,
+        version=check.version_number,
+        policy=run.configuration.get("reference", {}).get("name"),
+        certificate=check.status,
+    )
+
+
+def _certificate(version: EnvironmentVersion, certificate: Certificate) -> CertificateResponse:
+    return CertificateResponse(
+        id=certificate.id,
+        run_id=certificate.run_id,
+        status=certificate.status,
+        created_at=certificate.created_at,
+        content_hash=version.content_hash,
+        results=certificate.results,
+    )

@@ -13,7 +13,7 @@ from backend.environments import (
     service,
 )
 from backend.environments.queries import CheckRun, EnvironmentRow, VersionRow
-from backend.environments.requests import ChosenVersion, NewEnvironment
+from backend.environments.schemas import NewEnvironmentForm
 from backend.environments.starting_points import StartingPoint, starting_files, starting_points
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.validation import FileProblem, validate_package
@@ -68,7 +68,7 @@ def list_environments(request: Request, session: SessionDep, _: Viewer, archived
 def new_environment(
     request: Request, session: SessionDep, _: Author, template: str = "", name: str = ""
 ) -> HTMLResponse:
-    return _new_page(request, session, NewEnvironment.model_construct(name=name, template=template))
+    return _new_page(request, session, NewEnvironmentForm.model_construct(name=name, template=template))
 
 
 @router.post("/environments", response_class=HTMLResponse)
@@ -76,7 +76,7 @@ def create_environment(
     request: Request,
     session: SessionDep,
     actor: Author,
-    form: Annotated[NewEnvironment, Depends(read_form(NewEnvironment))],
+    form: Annotated[NewEnvironmentForm, Depends(read_form(NewEnvironmentForm))],
 ) -> Response:
     try:
         files = starting_files(session, form.template, form.name)
@@ -111,33 +111,8 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     return page(request, "environments/overview.html", context)
 
 
-@router.post("/environments/{name}/checks")
-def start_check(
-    session: SessionDep,
-    actor: Author,
-    name: str,
-    form: Annotated[ChosenVersion, Depends(read_form(ChosenVersion))],
-) -> Response:
-    environment = queries.get_environment(session, name)
-    version = queries.get_version(session, environment, form.version)
-    service.start_check(session, actor, version, environment.name, policy=form.policy)
-    return see_other(f"/environments/{name}/versions/{version.number}", "The checks are queued.")
-
-
-@router.post("/environments/{name}/archive")
-def archive_environment(session: SessionDep, actor: Author, name: str) -> Response:
-    service.archive_environment(session, actor, queries.get_environment(session, name))
-    return see_other(f"/environments/{name}", f"{name} is archived. Its versions and runs stay.")
-
-
-@router.post("/environments/{name}/restore")
-def restore_environment(session: SessionDep, actor: Author, name: str) -> Response:
-    service.restore_environment(session, actor, queries.get_environment(session, name))
-    return see_other(f"/environments/{name}", f"{name} is back.")
-
-
 def _new_page(
-    request: Request, session: SessionDep, form: NewEnvironment, error: AppError | None = None
+    request: Request, session: SessionDep, form: NewEnvironmentForm, error: AppError | None = None
 ) -> HTMLResponse:
     copies = [
         (row.environment.name, row.environment.description) for row in queries.list_environments(session) if row.latest

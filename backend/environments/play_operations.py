@@ -1,127 +1,225 @@
-"""Hand play for scripts: start, look, reply, take back, leave. Replies are answered by a worker: look until `yours`."""
+"""Operations on episodes that a person plays: on a published version, or on a draft without storing a rollout.
+
+A worker answers each reply. Read the episode again until its phase is `yours`, or the trial until it is not waiting.
+"""
 
 import uuid
 
-from fastapi import APIRouter
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import Manifest
+from backend.domain.environments.manifest import ActionSpec, Manifest
 from backend.domain.environments.prompts import write_reply
-from backend.environments import continued_play, play, play_rows, queries
-from backend.environments.play_view import play_view
-from backend.environments.requests import Branch, ChosenTask, Demonstration, LetPlay, NewFixture
-from backend.environments.responses import AgainIn, FixtureOut, PlayOut, ReplyIn
+from backend.domain.vocabulary import Role
+from backend.environments import play, play_queries, queries, trials
+from backend.environments import references as _references  # noqa: F401  how addresses name environments
+from backend.environments.play_queries import play_view
+from backend.environments.schemas import (
+    BranchRollout,
+    ChooseTask,
+    DemonstrationResponse,
+    FixtureResponse,
+    LetPolicyPlay,
+    MarkDemonstration,
+    PlayResponse,
+    ReplayEpisode,
+    RunScript,
+    SaveFixture,
+    SendReply,
+    TrialResponse,
+)
+from backend.environments.tables import Environment
+from backend.environments.validation import validate_package
 from backend.errors import InvalidInput
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.operations.declaration import operation
+from backend.web.identity import Actor
 
-router = APIRouter(prefix="/api/v1", tags=["environments"])
+# On a published version
 
 
-@router.post("/environments/{name}/play", status_code=201)
-def start_play(name: str, request: ChosenTask, session: SessionDep, actor: Author) -> PlayOut:
-    """A new episode; what is left open of its task is drawn at random."""
-    environment = queries.get_environment(session, name)
+@operation("POST /environments/{environment}/play", role=Role.AUTHOR, status=201, audited=False)
+def start_play(session: Session, actor: Actor, environment: Environment, request: ChooseTask) -> PlayResponse:
+    """Start an episode. Parts of the task that you leave open are random."""
     version = queries.get_version(session, environment, request.version)
     manifest = Manifest.model_validate(version.manifest)
     task = play.choose_task(manifest, request.split, level=request.level, index=request.index, seed=request.seed)
-    return _shown(session, name, play.start_play(session, actor, environment, version, task).id)
+    return _play(session, environment, play.start_play(session, actor, environment, version, task).id)
 
 
-@router.get("/environments/{name}/play/{run_id}")
-def show_play(name: str, run_id: uuid.UUID, session: SessionDep, _: Viewer) -> PlayOut:
-    return _shown(session, name, run_id)
+@operation("GET /environments/{environment}/play/{run_id}", role=Role.VIEWER)
+def get_play(session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
+    """Show a hand-played episode."""
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/reply")
-def send_reply(name: str, run_id: uuid.UUID, request: ReplyIn, session: SessionDep, actor: Author) -> PlayOut:
-    run = play_rows.get_play(session, name, run_id)
-    if (request.reply is None) == (request.action is None):
-        raise InvalidInput(fields={"reply": "Give either a reply or an action."})
-    text = request.reply
-    if text is None:
-        spec = Manifest.model_validate(run.version.manifest).proctor.agent.action
-        text = write_reply(spec, request.action or {})
+@operation("POST /environments/{environment}/play/{run_id}/reply", role=Role.AUTHOR, audited=False)
+def send_reply(
+    session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID, request: SendReply
+) -> PlayResponse:
+    """Send a reply, or an action that is written as a reply."""
+    run = play_queries.get_play(session, environment.name, run_id)
+    text = _reply_of(request, Manifest.model_validate(run.version.manifest).proctor.agent.action)
     play.send_reply(session, actor, run, text, request.revision)
-    return _shown(session, name, run_id)
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/back")
-def take_back(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
+@operation("POST /environments/{environment}/play/{run_id}/back", role=Role.AUTHOR, audited=False)
+def take_back_reply(session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
     """Undo the last reply."""
-    play.take_back(session, actor, play_rows.get_play(session, name, run_id))
-    return _shown(session, name, run_id)
+    play.take_back(session, actor, play_queries.get_play(session, environment.name, run_id))
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/retry")
-def try_again(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
-    """Ask the environment once more after it failed."""
-    play.try_again(session, actor, play_rows.get_play(session, name, run_id))
-    return _shown(session, name, run_id)
+@operation("POST /environments/{environment}/play/{run_id}/retry", role=Role.AUTHOR, audited=False)
+def retry_play(session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
+    """Try again after the environment or its worker failed."""
+    play.try_again(session, actor, play_queries.get_play(session, environment.name, run_id))
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/leave")
-def leave(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
+@operation("POST /environments/{environment}/play/{run_id}/leave", role=Role.AUTHOR, audited=False)
+def leave_play(session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
     """End the episode without a reward."""
-    play.abandon_play(session, actor, play_rows.get_play(session, name, run_id))
-    return _shown(session, name, run_id)
+    play.abandon_play(session, actor, play_queries.get_play(session, environment.name, run_id))
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/again", status_code=201)
-def play_again(name: str, run_id: uuid.UUID, request: AgainIn, session: SessionDep, actor: Author) -> PlayOut:
-    """A new episode on the same task, from the start or from a turn of this one."""
-    run = play.play_again(session, actor, play_rows.get_play(session, name, run_id), turns=request.turns)
-    return _shown(session, name, run.id)
+@operation("POST /environments/{environment}/play/{run_id}/again", role=Role.AUTHOR, status=201, audited=False)
+def replay_episode(
+    session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID, request: ReplayEpisode
+) -> PlayResponse:
+    """Start a new episode on the same task, from the beginning or after some of this episode's replies."""
+    run = play_queries.get_play(session, environment.name, run_id)
+    return _play(session, environment, play.play_again(session, actor, run, turns=request.turns).id)
 
 
-@router.post("/environments/{name}/play/{run_id}/policy")
-def let_play(name: str, run_id: uuid.UUID, request: LetPlay, session: SessionDep, actor: Author) -> PlayOut:
-    """A policy plays the next turns; look until `yours`."""
-    run = play_rows.get_play(session, name, run_id)
-    continued_play.let_play(session, actor, run, request.policy, moves=request.moves, revision=request.revision)
-    return _shown(session, name, run_id)
+@operation("POST /environments/{environment}/play/{run_id}/policy", role=Role.AUTHOR, audited=False)
+def let_policy_play(
+    session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID, request: LetPolicyPlay
+) -> PlayResponse:
+    """Let a policy play the next turns."""
+    run = play_queries.get_play(session, environment.name, run_id)
+    play.let_policy_play(session, actor, run, request.policy, moves=request.moves, revision=request.revision)
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/{run_id}/over")
-def take_over(name: str, run_id: uuid.UUID, session: SessionDep, actor: Author) -> PlayOut:
-    """Stop the policy that plays on."""
-    play.take_over(session, actor, play_rows.get_play(session, name, run_id))
-    return _shown(session, name, run_id)
+@operation("POST /environments/{environment}/play/{run_id}/over", role=Role.AUTHOR, audited=False)
+def take_over(session: Session, actor: Actor, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
+    """Stop the policy and continue by hand."""
+    play.take_over(session, actor, play_queries.get_play(session, environment.name, run_id))
+    return _play(session, environment, run_id)
 
 
-@router.post("/environments/{name}/play/from", status_code=201)
-def play_from(name: str, request: Branch, session: SessionDep, actor: Author) -> PlayOut:
-    """Play on by hand from a turn of any rollout of this environment."""
-    environment = queries.get_environment(session, name)
-    run = continued_play.play_from(session, actor, environment, request.rollout_id, turns=request.turns)
-    return _shown(session, name, run.id)
+@operation(
+    "POST /environments/{environment}/play/from",
+    role=Role.AUTHOR,
+    status=201,
+    audited=False,
+    page="/environments/{environment}/play/{run_id}",
+)
+def branch_rollout(session: Session, actor: Actor, environment: Environment, request: BranchRollout) -> PlayResponse:
+    """Continue any rollout of this environment by hand, from one of its turns."""
+    run = play.play_from(session, actor, environment, request.rollout_id, turns=request.turns)
+    return _play(session, environment, run.id)
 
 
-@router.post("/environments/{name}/fixtures", status_code=201)
-def save_fixture(name: str, request: NewFixture, session: SessionDep, actor: Author) -> FixtureOut:
-    """Write an episode into the draft as a fixture."""
-    environment = queries.get_environment(session, name)
-    path = continued_play.save_fixture(
+@operation(
+    "POST /environments/{environment}/fixtures",
+    role=Role.AUTHOR,
+    status=201,
+    audited=False,
+    page="/environments/{environment}/edit?file={path}",
+    notice="{path} is in the draft. Publish to keep it.",
+)
+def save_fixture(session: Session, actor: Actor, environment: Environment, request: SaveFixture) -> FixtureResponse:
+    """Save a finished episode in the draft as a fixture."""
+    path = play.save_fixture(
         session, actor, environment, request.rollout_id, name=request.name, note=request.note, kind=request.kind
     )
     draft = queries.get_draft(session, environment)
-    return FixtureOut(path=path, text=draft.files[path], revision=draft.revision)
+    return FixtureResponse(path=path, text=draft.files[path], revision=draft.revision)
 
 
-@router.post("/environments/{name}/demonstrations")
-def mark_demonstration(name: str, request: Demonstration, session: SessionDep, actor: Author) -> Demonstration:
-    """May the SFT warm-up learn from this episode?"""
-    environment = queries.get_environment(session, name)
-    continued_play.mark_demonstration(session, actor, environment, request.rollout_id, is_wanted=request.is_wanted)
-    return request
+@operation(
+    "POST /environments/{environment}/demonstrations",
+    role=Role.AUTHOR,
+    audited=False,
+    page="/rollouts/{rollout_id}",
+    notice="The episode is {state} for the SFT warm-up.",
+)
+def mark_demonstration(
+    session: Session, actor: Actor, environment: Environment, request: MarkDemonstration
+) -> DemonstrationResponse:
+    """Allow or forbid the SFT warm-up to learn from an episode."""
+    play.mark_demonstration(session, actor, environment, request.rollout_id, is_wanted=request.is_wanted)
+    return DemonstrationResponse(
+        rollout_id=request.rollout_id,
+        is_wanted=request.is_wanted,
+        state="marked" if request.is_wanted else "no longer marked",
+    )
 
 
-def _shown(session: Session, name: str, run_id: uuid.UUID) -> PlayOut:
-    view = play_view(session, name, run_id)
+# On a draft
+
+
+@operation("POST /environments/{environment}/try", role=Role.AUTHOR, status=201, tool=True, audited=False)
+def reset_trial(session: Session, actor: Actor, environment: Environment, request: ChooseTask) -> TrialResponse:
+    """Reset the draft to the start of a task. Parts of the task that you leave open are random."""
+    trials.reset_trial(session, actor, environment, request)
+    return _trial(session, actor, environment)
+
+
+@operation("GET /environments/{environment}/try", role=Role.AUTHOR, tool=True)
+def get_trial(session: Session, actor: Actor, environment: Environment) -> TrialResponse:
+    """Show your trial of the draft."""
+    return _trial(session, actor, environment)
+
+
+@operation("POST /environments/{environment}/try/act", role=Role.AUTHOR, tool=True, audited=False)
+def act_in_trial(session: Session, actor: Actor, environment: Environment, request: SendReply) -> TrialResponse:
+    """Send a reply to the draft, or an action that is written as a reply."""
+    manifest = validate_package(queries.get_draft(session, environment).files, environment.name).manifest
+    if manifest is None and request.action is not None:
+        raise InvalidInput(fields={"action": "The draft's manifest cannot be read."})
+    trials.act(session, actor, environment, _reply_of(request, manifest.proctor.agent.action if manifest else None))
+    return _trial(session, actor, environment)
+
+
+@operation("POST /environments/{environment}/try/replay", role=Role.AUTHOR, audited=False)
+def replay_trial(session: Session, actor: Actor, environment: Environment) -> TrialResponse:
+    """Play the same task and replies on the current draft."""
+    trials.replay(session, actor, environment)
+    return _trial(session, actor, environment)
+
+
+@operation("POST /environments/{environment}/try/script", role=Role.AUTHOR, tool=True, audited=False)
+def run_script_in_trial(session: Session, actor: Actor, environment: Environment, request: RunScript) -> TrialResponse:
+    """Let a scripted policy of the package play the trial to its end."""
+    trials.follow_script(session, actor, environment, request.script)
+    return _trial(session, actor, environment)
+
+
+@operation("POST /environments/{environment}/try/back", role=Role.AUTHOR, audited=False)
+def take_back_in_trial(session: Session, actor: Actor, environment: Environment) -> TrialResponse:
+    """Undo the last reply of the trial."""
+    trials.take_back(session, actor, environment)
+    return _trial(session, actor, environment)
+
+
+def _reply_of(request: SendReply, spec: ActionSpec | None) -> str:
+    if (request.reply is None) == (request.action is None):
+        raise InvalidInput(fields={"reply": "Give either a reply or an action."})
+    if request.reply is not None or spec is None:
+        return request.reply or ""
+    return write_reply(spec, request.action or {})
+
+
+def _play(session: Session, environment: Environment, run_id: uuid.UUID) -> PlayResponse:
+    view = play_view(session, environment.name, run_id)
     rollout, task, state = view.rollout, view.task, view.state
-    return PlayOut(
+    return PlayResponse(
         run_id=view.run.id,
         rollout_id=rollout.id,
-        environment=name,
+        environment=environment.name,
         version=view.version.number,
         split=task.split,
         index=task.index,
@@ -144,3 +242,10 @@ def _shown(session: Session, name: str, run_id: uuid.UUID) -> PlayOut:
         stop_reason=rollout.stop_reason,
         reward=rollout.reward,
     )
+
+
+def _trial(session: Session, actor: Actor, environment: Environment) -> TrialResponse:
+    trial = trials.find_trial(session, environment.id, actor.person_id)
+    if trial is None:
+        raise trials.NothingToTry
+    return TrialResponse.of(trial)

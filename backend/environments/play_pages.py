@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 from backend.core.events import run_topic
 from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Split
-from backend.environments import play, play_rows, queries
+from backend.environments import play, play_queries, queries
 from backend.environments.action_form import reply_of_form
-from backend.environments.play_view import PlayView, play_view
-from backend.environments.requests import ChosenTask
+from backend.environments.play_queries import PlayView, play_view
+from backend.environments.schemas import ChooseTask, LetPolicyPlay
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
@@ -35,7 +35,7 @@ class ChoosePage:
     versions: Sequence[EnvironmentVersion]
     version: EnvironmentVersion
     manifest: Manifest
-    chosen: ChosenTask
+    chosen: ChooseTask
     plays: Sequence[Run]
     """The person's own episodes, newest first."""
     errors: Mapping[str, str]
@@ -55,7 +55,7 @@ class PlayPage:
 def choose_task(
     request: Request, session: SessionDep, actor: Author, name: str, version: int | None = None
 ) -> HTMLResponse:
-    chosen = ChosenTask.model_construct(version=version, split=Split.TRAIN, level=None, index=None, seed=None)
+    chosen = ChooseTask.model_construct(version=version, split=Split.TRAIN, level=None, index=None, seed=None)
     return _choose_page(request, session, actor.person_id, name, chosen)
 
 
@@ -65,7 +65,7 @@ def start_play(
     session: SessionDep,
     actor: Author,
     name: str,
-    form: Annotated[ChosenTask, Depends(read_form(ChosenTask))],
+    form: Annotated[ChooseTask, Depends(read_form(ChooseTask))],
 ) -> Response:
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, form.version)
@@ -110,7 +110,7 @@ def reply(
 def take_back(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    play.take_back(session, actor, play_rows.get_play(session, name, run_id), _revision(sent))
+    play.take_back(session, actor, play_queries.get_play(session, name, run_id), _revision(sent))
     return _moved_on(request, session, actor.person_id, name, run_id)
 
 
@@ -118,13 +118,13 @@ def take_back(
 def try_again(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    play.try_again(session, actor, play_rows.get_play(session, name, run_id), _revision(sent))
+    play.try_again(session, actor, play_queries.get_play(session, name, run_id), _revision(sent))
     return _moved_on(request, session, actor.person_id, name, run_id)
 
 
 @router.post("/environments/{name}/play/{run_id}/leave")
 def abandon(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
-    play.abandon_play(session, actor, play_rows.get_play(session, name, run_id))
+    play.abandon_play(session, actor, play_queries.get_play(session, name, run_id))
     return see_other(play_url(name, run_id))
 
 
@@ -133,9 +133,29 @@ def play_again(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID,
     """A new episode on the same task, from the start or after the first `turns` replies of this one."""
     turns = sent.get("turns", "0")
     run = play.play_again(
-        session, actor, play_rows.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
+        session, actor, play_queries.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
     )
     return see_other(play_url(name, run.id))
+
+
+@router.post("/environments/{name}/play/{run_id}/policy")
+def let_policy_play(
+    session: SessionDep,
+    actor: Author,
+    name: str,
+    run_id: uuid.UUID,
+    form: Annotated[LetPolicyPlay, Depends(read_form(LetPolicyPlay))],
+) -> Response:
+    run = play_queries.get_play(session, name, run_id)
+    play.let_policy_play(session, actor, run, form.policy, moves=form.moves, revision=form.revision)
+    return see_other(play_url(name, run_id))
+
+
+@router.post("/environments/{name}/play/{run_id}/over")
+def take_over(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) -> Response:
+    """Stop the policy and continue by hand."""
+    play.take_over(session, actor, play_queries.get_play(session, name, run_id))
+    return see_other(play_url(name, run_id))
 
 
 def play_url(name: str, run_id: uuid.UUID) -> str:
@@ -163,7 +183,7 @@ def _choose_page(
     session: Session,
     person_id: uuid.UUID,
     name: str,
-    chosen: ChosenTask,
+    chosen: ChooseTask,
     error: InvalidInput | None = None,
 ) -> HTMLResponse:
     environment = queries.get_environment(session, name)
@@ -174,7 +194,7 @@ def _choose_page(
         version=version,
         manifest=Manifest.model_validate(version.manifest),
         chosen=chosen,
-        plays=play_rows.plays_of(session, environment, person_id),
+        plays=play_queries.plays_of(session, environment, person_id),
         errors=error.fields if error else {},
     )
     return page(request, "environments/choose_task.html", context, status=error.status if error else 200)

@@ -60,6 +60,7 @@ class CheckRun:
 
 
 LAST_RUNS = 5
+DRAFT = "draft"
 
 
 def find_environment(session: Session, name: str) -> Environment | None:
@@ -193,6 +194,15 @@ def recent_runs(session: Session, environment: Environment, *, limit: int = 10) 
         .limit(limit)
     )
     return list(session.scalars(statement))
+
+
+def files_named(session: Session, environment: Environment, name: str) -> dict[str, str]:
+    """The files of the draft (`draft`), of a version (its number) or of the latest version (empty)."""
+    if name == DRAFT or not (name or find_version(session, environment)):
+        return get_draft(session, environment).files
+    if name and (not name.isdecimal() or len(name) > 9):
+        raise VersionNotFound(f"{environment.name} has no version {name[:20]!r}.")
+    return get_version(session, environment, int(name) if name else None, with_files=True).files
 
 
 def person_name(session: Session, person_id: uuid.UUID | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
@@ -22,7 +21,7 @@ from backend.environments.queries import find_environment, find_open_check, find
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
-from backend.policies.options import chosen_mover
+from backend.policies.queries import get_policy_option
 from backend.runs.tables import Run
 from backend.web.audit import audit
 
@@ -118,19 +117,6 @@ def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]
     return any(version.content_hash == digest for version in versions)
 
 
-def archive_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
-    """Take it out of lists and choices. Versions, runs and rollouts stay."""
-    environment.archived_at = environment.archived_at or datetime.now(UTC)
-    audit(session, actor, "environment.archive", "environment", environment.id, name=environment.name)
-    session.flush()
-
-
-def restore_environment(session: Session, actor: Actor | None, environment: Environment) -> None:
-    environment.archived_at = None
-    audit(session, actor, "environment.restore", "environment", environment.id, name=environment.name)
-    session.flush()
-
-
 def import_package(
     session: Session, name: str, files: Mapping[str, str], *, notes: str = ""
 ) -> EnvironmentVersion | None:
@@ -175,10 +161,10 @@ def start_check(
 ) -> Run:
     """Queue the checks of a version; asked for again while they run, the same run comes back.
 
-    `policy`: a stored policy that the tasks are measured with too (`movers.chosen_mover`); empty: scripts only.
+    `policy`: a stored policy that the tasks are measured with too (`get_policy_option`); empty: scripts only.
     """
     session.execute(select(EnvironmentVersion.id).where(EnvironmentVersion.id == version.id).with_for_update())
-    reference = chosen_mover(session, policy) if policy else {}
+    reference = get_policy_option(session, policy) if policy else {}
     if run := find_open_check(session, version):
         if reference and run.configuration.get("reference") != reference:
             raise ChecksAreRunning

@@ -13,7 +13,7 @@ from backend.core.events import draft_topic, trial_topic
 from backend.domain.environments.manifest import Manifest
 from backend.environments import drafts, queries, trials
 from backend.environments.action_form import reply_of_form
-from backend.environments.requests import ChosenTask
+from backend.environments.schemas import ChooseTask
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.trials import TrialView
 from backend.environments.validation import validate_package
@@ -71,7 +71,7 @@ def reset_trial(
     session: SessionDep,
     actor: Author,
     name: str,
-    form: Annotated[ChosenTask, Depends(read_form(ChosenTask))],
+    form: Annotated[ChooseTask, Depends(read_form(ChooseTask))],
 ) -> Response:
     """Begin anew; what is left open of the task is drawn at random."""
     trials.reset_trial(session, actor, queries.get_environment(session, name), form)

@@ -18,7 +18,7 @@ from backend.domain.vocabulary import Queue, RolloutStatus
 from backend.environments.action_form import ActionField, Choice, action_fields, legal_choices
 from backend.environments.play import choose_task, plain_reply
 from backend.environments.queries import get_draft
-from backend.environments.requests import ChosenTask
+from backend.environments.schemas import ChooseTask
 from backend.environments.tables import DraftTrial, Environment, EnvironmentDraft
 from backend.environments.validation import validate_package
 from backend.errors import Conflict, InvalidInput
@@ -66,7 +66,7 @@ class TrialView:
         return len(self.trial.answer.get("steps", ()))
 
 
-def reset_trial(session: Session, actor: Actor, environment: Environment, chosen: ChosenTask) -> None:
+def reset_trial(session: Session, actor: Actor, environment: Environment, chosen: ChooseTask) -> None:
     """Begin anew on this task; what is left open of it is drawn at random."""
     manifest = _manifest(environment, get_draft(session, environment))
     task = choose_task(manifest, chosen.split, level=chosen.level, index=chosen.index, seed=chosen.seed)

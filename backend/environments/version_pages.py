@@ -1,7 +1,7 @@
 """Pages of one published version: its files, its certificate as it comes about, what changed, and its zip."""
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request
@@ -16,17 +16,15 @@ from backend.environments import queries
 from backend.environments.diff import FileDiff, diff_files
 from backend.environments.export import complete_package
 from backend.environments.network_grants import NetworkState, network_state
-from backend.environments.queries import CheckRun
+from backend.environments.queries import DRAFT, CheckRun
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
-from backend.errors import NotFound
-from backend.policies.options import Mover, movers
+from backend.policies.queries import PolicyOption, policy_options
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.page import page
 from backend.web.streams import live_blocks
 
 router = APIRouter()
-DRAFT = "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class VersionPage:
     failed_check: Run | None
     """The newest check, when it ended without a certificate."""
     checks: Sequence[CheckRun]
-    movers: Sequence[Mover]
+    policies: Sequence[PolicyOption]
     """Policies that the tasks may be measured with; none while checks run."""
 
     @property
@@ -104,16 +102,8 @@ def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HT
     asked = request.query_params
     after = asked.get("to") or DRAFT
     before = asked.get("from") or str(numbers[0] if numbers else DRAFT)
-    files = diff_files(_files(session, environment, before), _files(session, environment, after))
+    files = diff_files(*(queries.files_named(session, environment, name) for name in (before, after)))
     return page(request, "environments/diff.html", DiffPage(environment, numbers, before, after, files))
-
-
-def _files(session: Session, environment: Environment, which: str) -> Mapping[str, str]:
-    if which == DRAFT:
-        return queries.get_draft(session, environment).files
-    if not which.isdecimal() or len(which) > 9:
-        raise NotFound(f"{environment.name} has no version {which[:20]!r}.")
-    return queries.get_version(session, environment, int(which), with_files=True).files
 
 
 def _version_page(session: Session, name: str, number: int, check: uuid.UUID | None = None) -> VersionPage:
@@ -137,5 +127,5 @@ def _version_page(session: Session, name: str, number: int, check: uuid.UUID | N
         open_check=open_check,
         failed_check=newest.run if newest and newest.run.status.is_over and newest.status is None else None,
         checks=checks,
-        movers=() if open_check else movers(session, manifest),
+        policies=() if open_check else policy_options(session, manifest),
     )

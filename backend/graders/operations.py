@@ -26,7 +26,7 @@ from backend.graders.schemas import (
 )
 from backend.graders.tables import Grade, Grader
 from backend.operations.declaration import operation, reference
-from backend.review.flag_queries import get_rollout
+from backend.review.queries import get_rollout
 from backend.runs.references import find_run
 from backend.runs.tables import Run
 from backend.web.identity import Actor

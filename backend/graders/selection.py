@@ -13,7 +13,7 @@ from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionS
 from backend.domain.vocabulary import GradeStatus, RolloutStatus
 from backend.errors import InvalidInput
 from backend.graders.tables import Grade
-from backend.rollouts.filter_sql import SAME
+from backend.rollouts.filters import SAME_REWARD
 from backend.rollouts.queries import matching
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
@@ -110,7 +110,7 @@ def contrast_groups(session: Session, run: Run, each: int, where: str = "", clus
     if cluster:
         conditions.append(Rollout.group_id.in_(select(Rollout.group_id).where(Rollout.id.in_(in_cluster))))
     difference = func.max(Rollout.reward) - func.min(Rollout.reward)
-    widest = select(Rollout.group_id).where(*conditions).group_by(Rollout.group_id).having(difference > SAME)
+    widest = select(Rollout.group_id).where(*conditions).group_by(Rollout.group_id).having(difference > SAME_REWARD)
     groups = session.scalars(widest.order_by(difference.desc(), Rollout.group_id).limit(MAX_GROUPS)).all()
     statement = (
         select(Rollout.id, Rollout.group_id, Rollout.reward, Rollout.id.in_(in_cluster), Task.split, Task.index)

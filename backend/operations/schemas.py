@@ -65,6 +65,8 @@ class Cli:
     """Default: the field's name."""
     aliases: tuple[str, ...] = ()
     """Old spellings, which still work for one release."""
+    envvar: str = ""
+    """Environment variable that gives the value, for secrets."""
     reads_file: bool = False
     """`@FILE` reads the value from a file."""
 

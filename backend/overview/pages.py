@@ -19,7 +19,7 @@ from backend.overview.queries import Stock
 from backend.review.queries import count_waiting
 from backend.review.queries import queue as review_queue
 from backend.review.schemas import ReviewFilter
-from backend.review.screens import Row, rows_of
+from backend.review.screens import QueueRow, rows_of
 from backend.runs.tables import Run
 from backend.settings import Settings, get_settings
 from backend.training.workers import offers, workers
@@ -37,7 +37,7 @@ SUSPECTS = 5
 class OverviewPage:
     stock: Stock
     unfinished: Sequence[Run]
-    to_judge: list[Row]
+    to_judge: list[QueueRow]
     waiting: int
     evaluations: Sequence[Run]
     trainings: Sequence[Run]

@@ -1,121 +1,125 @@
-"""The JSON API of policies."""
+"""What can act in an environment: model endpoints, scripted policies and trained checkpoints."""
 
-import uuid
-from datetime import datetime
-from typing import Annotated
+from sqlalchemy.orm import Session
 
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
-
-from backend.domain.policies.connections import Finding
-from backend.domain.vocabulary import CheckStatus
+from backend.domain.vocabulary import CheckStatus, Role
 from backend.errors import NotFound
-from backend.policies import connection_tests
-from backend.policies import service as policies
-from backend.policies.schemas import PRESETS, PolicyRequest, Preset
+from backend.operations.declaration import operation, reference
+from backend.operations.schemas import ListRequest
+from backend.policies import queries, service
+from backend.policies.schemas import (
+    PRESETS,
+    ChooseModel,
+    ConnectionTestResponse,
+    CreatePolicy,
+    EndpointPreset,
+    PolicyResponse,
+    UpdatePolicy,
+)
 from backend.policies.tables import Policy
-from backend.runs import queries
-from backend.runs.responses import PolicyAnswer
-from backend.web.dependencies import SessionDep, Trainer, Viewer
-from backend.web.paging import After, Limit, Page
-
-router = APIRouter(prefix="/api/v1", tags=["policies"])
+from backend.web.identity import Actor
+from backend.web.paging import Page
 
 
-class ConnectionAnswer(BaseModel):
-    """What a test of a policy's connection found; `is_waiting` until a worker has looked."""
-
-    id: uuid.UUID
-    asked_at: datetime
-    is_waiting: bool
-    is_stale: bool
-    """The policy was changed since."""
-    status: CheckStatus | None
-    """The worst finding."""
-    findings: list[Finding]
-    models: list[str]
-    """What the endpoint lists."""
-    seconds: float | None
-
-    @classmethod
-    def of(cls, test: connection_tests.ConnectionTest) -> "ConnectionAnswer":
-        report = test.report
-        return cls(
-            id=test.id,
-            asked_at=test.asked_at,
-            is_waiting=report is None,
-            is_stale=test.is_stale,
-            status=report.status if report else None,
-            findings=report.findings if report else [],
-            models=report.models if report else [],
-            seconds=report.seconds if report else None,
-        )
+@reference(Policy, "Name or id of a policy.")
+def find_policy(session: Session, text: str) -> Policy:
+    if (policy := queries.find_policy(session, text)) is None:
+        raise NotFound(f"There is no policy {text[:100]}. `proctor policy list` shows all.")
+    return policy
 
 
-class ChosenModel(BaseModel):
-    model: Annotated[str, Field(min_length=1, max_length=200)]
+@operation("GET /policies", role=Role.VIEWER, command="policy list", tool=True)
+def list_policies(session: Session, actor: Actor, request: ListRequest) -> Page[PolicyResponse]:
+    """List policies by name."""
+    found = queries.policies(session, after=request.after, limit=request.limit)
+    return Page(items=[_response(policy) for policy in found.items], next=found.next)
 
 
-@router.get("/policies")
-def list_policies(session: SessionDep, _: Viewer, after: After = None, limit: Limit = 100) -> Page[PolicyAnswer]:
-    """Policies that were not deleted, by name."""
-    found = queries.policies(session, after=after, limit=limit)
-    return Page(items=[PolicyAnswer.of(policy) for policy in found.items], next=found.next)
+@operation("POST /policies", role=Role.TRAINER, command="policy add", status=201, tool=True, audited=False)
+def create_policy(session: Session, actor: Actor, request: CreatePolicy) -> PolicyResponse:
+    """Add a model endpoint (`base_url` or `preset`, and `model`) or a scripted policy (`script`)."""
+    return _response(service.create_policy(session, actor, request))
 
 
-@router.post("/policies", status_code=201)
-def add_policy(session: SessionDep, actor: Trainer, request: PolicyRequest) -> PolicyAnswer:
-    """Add a model endpoint or a script as a policy."""
-    return PolicyAnswer.of(policies.add_policy(session, actor, request))
-
-
-@router.get("/policies/presets")
-def list_presets(_: Viewer) -> list[Preset]:
-    """Kinds of endpoints with the base URL that they usually have."""
+@operation("GET /policies/presets", role=Role.VIEWER)
+def list_presets(session: Session, actor: Actor) -> list[EndpointPreset]:
+    """List known kinds of endpoints with their usual base URLs."""
     return list(PRESETS)
 
 
-@router.get("/policies/{policy_id}")
-def get_policy(policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> PolicyAnswer:
-    return PolicyAnswer.of(queries.get_policy(session, policy_id))
+@operation("GET /policies/{policy}", role=Role.VIEWER, command="policy show")
+def get_policy(session: Session, actor: Actor, policy: Policy) -> PolicyResponse:
+    """Show a policy and its configuration. Its key is never shown."""
+    return _response(policy)
 
 
-@router.put("/policies/{policy_id}")
-def change_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer, request: PolicyRequest) -> PolicyAnswer:
-    """What it shall be from now on. An empty `secret` keeps the stored one, unless the base URL changes."""
-    policy = queries.get_policy(session, policy_id)
-    return PolicyAnswer.of(policies.change_policy(session, actor, policy, request))
+@operation("PATCH /policies/{policy}", role=Role.TRAINER, command="policy edit", audited=False)
+def update_policy(session: Session, actor: Actor, policy: Policy, request: UpdatePolicy) -> PolicyResponse:
+    """Change a policy. Settings that are not given stay. A new base URL removes the key, unless a key is given."""
+    return _response(service.update_policy(session, actor, policy, request))
 
 
-@router.delete("/policies/{policy_id}", status_code=204)
-def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> None:
-    """What it played stays; its key is forgotten and its name is free again."""
-    policies.delete_policy(session, actor, queries.get_policy(session, policy_id))
+@operation(
+    "DELETE /policies/{policy}",
+    role=Role.TRAINER,
+    command="policy delete",
+    notice="policy {policy} deleted",
+    audited=False,
+)
+def delete_policy(session: Session, actor: Actor, policy: Policy) -> None:
+    """Delete a policy. Its runs stay, its key is erased, and its name becomes free."""
+    service.delete_policy(session, actor, policy)
 
 
-@router.post("/policies/{policy_id}/test", status_code=202)
-def test_connection(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> ConnectionAnswer:
-    """Let a worker look at the endpoint: a few tiny requests. Ask by GET until `is_waiting` is false."""
-    policy = queries.get_policy(session, policy_id)
-    connection_tests.start_test(session, actor, policy)
-    return _newest(session, policy)
+@operation(
+    "POST /policies/{policy}/test",
+    role=Role.TRAINER,
+    command="policy test",
+    status=202,
+    poll="/policies/{policy}/test",
+    audited=False,
+)
+def test_connection(session: Session, actor: Actor, policy: Policy) -> ConnectionTestResponse:
+    """Check that the endpoint is reachable, accepts the key and serves the model, with a few tiny requests."""
+    service.start_connection_test(session, actor, policy)
+    return get_connection_test(session, actor, policy)
 
 
-@router.get("/policies/{policy_id}/test")
-def get_connection(policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> ConnectionAnswer:
-    """The newest test, with the models that the endpoint lists."""
-    return _newest(session, queries.get_policy(session, policy_id))
-
-
-@router.post("/policies/{policy_id}/model")
-def choose_model(policy_id: uuid.UUID, session: SessionDep, actor: Trainer, chosen: ChosenModel) -> PolicyAnswer:
-    """Take another model of the same endpoint."""
-    policy = queries.get_policy(session, policy_id)
-    return PolicyAnswer.of(policies.choose_model(session, actor, policy, chosen.model))
-
-
-def _newest(session: SessionDep, policy: Policy) -> ConnectionAnswer:
-    found = connection_tests.newest_test(session, policy)
-    if found is None:
+@operation("GET /policies/{policy}/test", role=Role.VIEWER)
+def get_connection_test(session: Session, actor: Actor, policy: Policy) -> ConnectionTestResponse:
+    """Show the latest connection test, with the models that the endpoint lists."""
+    test = service.latest_connection_test(session, policy)
+    if test is None:
         raise NotFound(f"The connection of {policy.name} was not tested yet.")
-    return ConnectionAnswer.of(found)
+    report = test.report
+    failed = [each.sentence for each in report.findings if each.status is CheckStatus.FAILED] if report else []
+    return ConnectionTestResponse(
+        id=test.id,
+        requested_at=test.requested_at,
+        is_finished=report is not None,
+        is_successful=report is not None and report.status is not CheckStatus.FAILED,
+        message=" ".join(failed) if report else "Testing the connection",
+        is_stale=test.is_stale,
+        status=report.status if report else None,
+        findings=report.findings if report else [],
+        models=report.models if report else [],
+        seconds=report.seconds if report else None,
+    )
+
+
+@operation("POST /policies/{policy}/model", role=Role.TRAINER, audited=False)
+def choose_model(session: Session, actor: Actor, policy: Policy, request: ChooseModel) -> PolicyResponse:
+    """Use another model of the same endpoint."""
+    return _response(service.choose_model(session, actor, policy, request.model))
+
+
+def _response(policy: Policy) -> PolicyResponse:
+    return PolicyResponse(
+        id=policy.id,
+        name=policy.name,
+        kind=policy.kind,
+        description=policy.description,
+        configuration=policy.configuration,
+        has_secret=policy.secret is not None,
+        created_at=policy.created_at,
+    )

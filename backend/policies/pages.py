@@ -1,4 +1,4 @@
-"""/policies: what can act; adding, changing, testing and deleting."""
+"""Pages of policies: list, form, detail with a live connection test."""
 
 import uuid
 from collections.abc import AsyncIterable, Sequence
@@ -8,18 +8,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field
+from pydantic import ConfigDict
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import job_topic
 from backend.domain.vocabulary import PolicyKind
-from backend.policies import service as policies
-from backend.policies.connection_tests import ConnectionTest, newest_test, start_test
-from backend.policies.schemas import PRESETS, PolicyRequest, Preset
-from backend.policies.service import SCRIPTED
+from backend.policies import queries, service
+from backend.policies.schemas import PRESETS, ChooseModel, CreatePolicy, EndpointPreset, UpdatePolicy
+from backend.policies.service import SCRIPTED, ConnectionTest, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
-from backend.runs import queries
+from backend.runs import queries as run_queries
 from backend.runs.tables import Run
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form
@@ -48,8 +47,8 @@ class PolicyFormPage:
 
     kind: str
     scripts: dict[str, str]
-    presets: Sequence[Preset]
-    preset: Preset
+    presets: Sequence[EndpointPreset]
+    preset: EndpointPreset
     policy: Policy | None
     configuration: dict[str, Any]
     models: Sequence[str] = ()
@@ -80,20 +79,28 @@ class ConnectionBlock:
     can_change: bool
 
 
-class AddForm(PolicyRequest):
-    """The page's form; its second button tests at once."""
+class CreatePolicyForm(CreatePolicy):
+    """The page's form; its second button tests the connection too."""
+
+    model_config = ConfigDict(extra="ignore")
 
     test: bool = False
 
 
-class ModelForm(BaseModel):
-    model: Annotated[str, Field(min_length=1, max_length=200)]
+class UpdatePolicyForm(UpdatePolicy):
+    model_config = ConfigDict(extra="ignore")
+
+    test: bool = False
+
+
+class ChooseModelForm(ChooseModel):
+    model_config = ConfigDict(extra="ignore")
 
 
 @router.get("/policies", response_class=HTMLResponse)
 def list_policies(request: Request, session: SessionDep, _: Viewer, after: After = None) -> HTMLResponse:
     found = queries.policies(session, after=after)
-    counts = queries.run_counts(session, [policy.id for policy in found.items])
+    counts = run_queries.run_counts(session, [policy.id for policy in found.items])
     return page(request, "policies/list.html", PoliciesPage(found.items, counts, found.next))
 
 
@@ -104,23 +111,25 @@ def new_policy(request: Request, _: Trainer, kind: str = "openai_api", preset: s
 
 
 @router.post("/policies", response_class=HTMLResponse)
-def add_policy(session: SessionDep, actor: Trainer, form: Annotated[AddForm, Depends(read_form(AddForm))]) -> Response:
-    policy = policies.add_policy(session, actor, form)
+def create_policy(
+    session: SessionDep, actor: Trainer, form: Annotated[CreatePolicyForm, Depends(read_form(CreatePolicyForm))]
+) -> Response:
+    policy = service.create_policy(session, actor, form)
     if form.test and policy.kind is PolicyKind.OPENAI_API:
-        start_test(session, actor, policy)
-    return see_other(f"/policies/{policy.id}", f"The policy {policy.name} is ready.")
+        start_connection_test(session, actor, policy)
+    return see_other(f"/policies/{policy.id}", f"{policy.name} was added.")
 
 
 @router.get("/policies/{policy_id}", response_class=HTMLResponse)
 def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
     policy = queries.get_policy(session, policy_id)
-    test = newest_test(session, policy)
+    test = latest_connection_test(session, policy)
     context = PolicyPage(
         policy,
-        queries.checkpoints(session, policy_id=policy.id)[::-1],
-        queries.runs_of_policy(session, policy.id),
-        can_change=policies.can_change(policy),
-        can_delete=policy.deleted_at is None and policy.name not in SCRIPTED and policy.name != "human",
+        run_queries.checkpoints(session, policy_id=policy.id)[::-1],
+        run_queries.runs_of_policy(session, policy.id),
+        can_change=service.can_change(policy),
+        can_delete=service.can_delete(policy),
         test=test,
         test_models=_models(policy, test),
     )
@@ -130,46 +139,51 @@ def show_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: 
 @router.get("/policies/{policy_id}/edit", response_class=HTMLResponse)
 def edit_policy(request: Request, policy_id: uuid.UUID, session: SessionDep, _: Trainer) -> HTMLResponse:
     policy = queries.get_policy(session, policy_id)
-    test = newest_test(session, policy)
+    test = latest_connection_test(session, policy)
     models = test.report.models if test and test.report else ()
     context = PolicyFormPage(str(policy.kind), SCRIPTED, PRESETS, PRESETS[-1], policy, policy.configuration, models)
     return page(request, "policies/new.html", context)
 
 
 @router.post("/policies/{policy_id}/edit", response_class=HTMLResponse)
-def change_policy(
+def update_policy(
     policy_id: uuid.UUID,
     session: SessionDep,
     actor: Trainer,
-    form: Annotated[AddForm, Depends(read_form(AddForm))],
+    form: Annotated[UpdatePolicyForm, Depends(read_form(UpdatePolicyForm))],
 ) -> Response:
     policy = queries.get_policy(session, policy_id)
     had_key = policy.secret is not None
-    policies.change_policy(session, actor, policy, form)
+    service.update_policy(session, actor, policy, form, replaces=True)
     if form.test and policy.kind is PolicyKind.OPENAI_API:
-        start_test(session, actor, policy)
-    lost = " Its key was forgotten, because it belonged to the other base URL." if had_key and not policy.secret else ""
-    return see_other(f"/policies/{policy.id}", f"The policy {policy.name} was changed.{lost}")
+        start_connection_test(session, actor, policy)
+    notice = f"{policy.name} was updated."
+    if had_key and not policy.secret:
+        notice += " Its key was removed, because it belonged to the previous base URL."
+    return see_other(f"/policies/{policy.id}", notice)
 
 
 @router.post("/policies/{policy_id}/test", response_class=HTMLResponse)
 def test_connection(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    start_test(session, actor, queries.get_policy(session, policy_id))
+    start_connection_test(session, actor, queries.get_policy(session, policy_id))
     return see_other(f"/policies/{policy_id}")
 
 
 @router.post("/policies/{policy_id}/model", response_class=HTMLResponse)
 def choose_model(
-    policy_id: uuid.UUID, session: SessionDep, actor: Trainer, form: Annotated[ModelForm, Depends(read_form(ModelForm))]
+    policy_id: uuid.UUID,
+    session: SessionDep,
+    actor: Trainer,
+    form: Annotated[ChooseModelForm, Depends(read_form(ChooseModelForm))],
 ) -> Response:
-    policy = policies.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
-    start_test(session, actor, policy)
-    return see_other(f"/policies/{policy_id}", f"{policy.name} asks {form.model} from now on.")
+    policy = service.choose_model(session, actor, queries.get_policy(session, policy_id), form.model)
+    start_connection_test(session, actor, policy)
+    return see_other(f"/policies/{policy_id}", f"{policy.name} now uses {form.model}.")
 
 
 def topics_of(session: SessionDep, _: Viewer, policy_id: uuid.UUID) -> tuple[str, ...]:
     """The topic of the newest test, found before the stream begins, which itself holds no transaction."""
-    test = newest_test(session, queries.get_policy(session, policy_id))
+    test = latest_connection_test(session, queries.get_policy(session, policy_id))
     return (job_topic(test.id),) if test else ()
 
 
@@ -181,8 +195,8 @@ async def policy_events(
 
     def render(session: Session) -> dict[str, str]:
         policy = queries.get_policy(session, policy_id)
-        test = newest_test(session, policy)
-        context = ConnectionBlock(policy, test, _models(policy, test), policies.can_change(policy))
+        test = latest_connection_test(session, policy)
+        context = ConnectionBlock(policy, test, _models(policy, test), service.can_change(policy))
         blocks = {"connection": render_block(request, DETAIL, "connection", context)}
         is_settled = context.test is None or context.test.report is not None
         return blocks | ({END: ""} if is_settled else {})
@@ -193,10 +207,8 @@ async def policy_events(
 
 @router.post("/policies/{policy_id}/delete", response_class=HTMLResponse)
 def delete_policy(policy_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    policy = queries.get_policy(session, policy_id)
-    name = policy.name
-    policies.delete_policy(session, actor, policy)
-    return see_other("/policies", f"The policy {name} was deleted.")
+    name = service.delete_policy(session, actor, queries.get_policy(session, policy_id))
+    return see_other("/policies", f"{name} was deleted. Its runs stay.")
 
 
 def _models(policy: Policy, test: ConnectionTest | None) -> list[tuple[str, str]]:

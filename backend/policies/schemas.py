@@ -1,15 +1,23 @@
-"""What is asked of a policy: the form and the JSON body by which one is added or changed."""
+"""What operations and forms of policies take and return; presets of endpoints."""
 
 import json
+import uuid
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
+from backend.domain.policies.connections import Finding
 from backend.domain.policies.prices import Dollars, Limits, Price
+from backend.domain.vocabulary import CheckStatus, PolicyKind
+from backend.operations.schemas import Cli, Progress, Request, Response
+
+NAME = r"^[^\x00-\x1f]+$"
+PresetName = Literal["vllm", "hugging_face", "openai", "llama_cpp", "ollama"]
 
 MAX_EXTRA_CHARACTERS = 10_000
 OURS = frozenset({"messages", "model", "stream", "tools", "n"})
-"""Fields of a request's body that Proctor itself writes, or that would change what an answer is."""
+"""Fields of a request that Proctor writes itself, or that would change the shape of the reply."""
 
 
 def _object(value: object) -> object:
@@ -22,60 +30,73 @@ def _object(value: object) -> object:
         raise ValueError(f"This is not JSON: {error}") from error
 
 
-def _extra(value: dict[str, Any]) -> dict[str, Any]:
+def _extra(value: dict[str, Any] | None) -> dict[str, Any] | None:
+    if value is None:
+        return None
     if taken := sorted(OURS & value.keys()):
-        raise ValueError(f"Proctor writes {', '.join(taken)} itself; leave that out")
+        raise ValueError(f"Proctor writes {', '.join(taken)} itself. Remove it")
     if len(json.dumps(value)) > MAX_EXTRA_CHARACTERS:
         raise ValueError(f"At most {MAX_EXTRA_CHARACTERS:,} characters")
     return value
 
 
-class PolicyRequest(BaseModel):
-    """A policy to add, or what one shall be from now on."""
+class PolicySettings(Request):
+    """How a policy acts. Fields of the other kind of policy are ignored."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    kind: Literal["openai_api", "scripted"]
-    name: str = Field(min_length=1, max_length=80, pattern=r"^[^\x00-\x1f]+$")
-    description: str = Field(default="", max_length=2000)
-    base_url: Annotated[str | None, Field(max_length=500)] = None
-    """openai_api: up to and without `/chat/completions`, e.g. `http://127.0.0.1:11434/v1`."""
-    model: Annotated[str | None, Field(max_length=200)] = None
-    """openai_api: the model's name at that endpoint."""
-    secret: SecretStr = SecretStr("")
-    """openai_api: the endpoint's key. Stored encrypted, bound to the base URL, never shown. Empty in a change: the
-    stored one stays, unless the base URL changes."""
-    forget_secret: bool = False
-    """In a change: the stored key is forgotten."""
-    text_calls: bool = False
-    """openai_api: the endpoint has no tool calls; the tools stand in the system prompt, and a call is text."""
-    no_seed: bool = False
-    """openai_api: do not send `seed`, which some endpoints refuse."""
-    logprobs: bool = False
-    """openai_api: ask for the log-probabilities of the tokens, and store them."""
-    token_ids: bool = False
-    """openai_api: ask for the ids of the tokens too, as vLLM gives them."""
-    sends_reasoning: bool = False
-    """openai_api: send what the policy thought in earlier turns back to it."""
-    price_input: Dollars | None = None
-    """US dollars per million tokens read. With `price_output` it makes every rollout's cost known."""
-    price_output: Dollars | None = None
-    price_cached_input: Dollars | None = None
-    """Of prompt tokens that the endpoint had in its cache; left out: like all input."""
-    concurrency: Annotated[int | None, Field(ge=1, le=1024)] = None
-    """Requests at a time that the endpoint bears, over all runs of a worker."""
-    requests_per_minute: Annotated[int | None, Field(ge=1, le=10_000_000)] = None
-    tokens_per_minute: Annotated[int | None, Field(ge=1, le=10_000_000_000)] = None
-    timeout_seconds: Annotated[float | None, Field(gt=0, le=3600, allow_inf_nan=False)] = None
-    """Of one try; left out: a minute."""
-    attempts: Annotated[int | None, Field(ge=1, le=20)] = None
-    """Tries of one request while the endpoint is busy; left out: 5."""
-    extra: Annotated[dict[str, Any], BeforeValidator(_object), AfterValidator(_extra)] = Field(default_factory=dict)
-    """Further fields of the request's body, e.g. `{"reasoning_effort": "low"}`."""
-    script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = None
-    """scripted: `gold`, `random`, `constant`, … or the name of a script that environments offer."""
-    constant: Annotated[str | None, Field(max_length=10_000)] = None
-    """scripted `constant`: the reply; left out: the first legal action."""
+    description: str | None = Field(None, max_length=2000, description="Notes for your team.")
+    preset: PresetName | None = Field(None, description="Known kind of endpoint: sets the base URL.")
+    base_url: str | None = Field(
+        None, max_length=500, description="OpenAI-compatible endpoint, without /chat/completions."
+    )
+    model: str | None = Field(None, max_length=200, description="Name of the model at the endpoint.")
+    secret: Annotated[
+        SecretStr,
+        Field(description="API key of the endpoint. Stored encrypted, bound to the base URL, never shown."),
+        Cli(option="--key", envvar="PROCTOR_POLICY_KEY"),
+    ] = SecretStr("")
+    text_calls: Annotated[
+        bool | None,
+        Field(description="Write tools into the system prompt and read calls from text, without the endpoint's own."),
+        Cli(option="--text-calls/--tool-calls"),
+    ] = None
+    no_seed: Annotated[
+        bool | None,
+        Field(description="Do not send `seed`, which some endpoints refuse."),
+        Cli(option="--no-seed/--seed"),
+    ] = None
+    logprobs: bool | None = Field(None, description="Request and store log-probabilities of tokens.")
+    token_ids: bool | None = Field(None, description="Request token ids too, as vLLM returns them.")
+    sends_reasoning: bool | None = Field(None, description="Send the model's earlier reasoning back in later turns.")
+    price_input: Dollars | None = Field(None, description="US dollars per million input tokens.")
+    price_output: Dollars | None = Field(None, description="US dollars per million output tokens.")
+    price_cached_input: Dollars | None = Field(
+        None, description="US dollars per million cached input tokens. Default: the input price."
+    )
+    concurrency: int | None = Field(
+        None, ge=1, le=1024, description="Maximum number of concurrent requests, shared by all runs on a worker."
+    )
+    requests_per_minute: int | None = Field(None, ge=1, le=10_000_000, description="Maximum requests per minute.")
+    tokens_per_minute: int | None = Field(None, ge=1, le=10_000_000_000, description="Maximum tokens per minute.")
+    timeout_seconds: Annotated[
+        float | None,
+        Field(gt=0, le=3600, allow_inf_nan=False, description="Time limit of one attempt in seconds. Default: 60."),
+        Cli(option="--timeout"),
+    ] = None
+    attempts: int | None = Field(
+        None, ge=1, le=20, description="Attempts per request while the endpoint is busy. Default: 5."
+    )
+    extra: Annotated[
+        dict[str, Any] | None,
+        BeforeValidator(_object),
+        AfterValidator(_extra),
+        Field(description='Further fields of every request as JSON, such as {"reasoning_effort": "low"}.'),
+    ] = None
+    script: Annotated[str | None, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")] = Field(
+        None, description="Scripted policy: gold, random, constant, … or a script of an environment."
+    )
+    constant: str | None = Field(
+        None, max_length=10_000, description="Reply of the script `constant`. Default: the first legal action."
+    )
 
     @property
     def price(self) -> Price | None:
@@ -92,8 +113,57 @@ class PolicyRequest(BaseModel):
         )
 
 
-class Preset(BaseModel):
-    """A kind of endpoint, as the form proposes it."""
+class CreatePolicy(PolicySettings):
+    name: Annotated[str, Field(description="Display name. Names are unique."), Cli(argument=True)] = Field(
+        min_length=1, max_length=80, pattern=NAME
+    )
+    kind: Literal["openai_api", "scripted"] | None = Field(
+        None, description="Default: scripted if `script` is given, else openai_api."
+    )
+
+
+class UpdatePolicy(PolicySettings):
+    """Only what is given changes. Another base URL removes the stored key, unless a new one is given."""
+
+    name: str | None = Field(None, min_length=1, max_length=80, pattern=NAME, description="New name.")
+    forget_secret: Annotated[bool, Field(description="Remove the stored key."), Cli(option="--forget-key")] = False
+
+
+class ChooseModel(Request):
+    model: Annotated[str, Field(min_length=1, max_length=200), Cli(argument=True)]
+
+
+class PolicyResponse(Response):
+    """A policy. Its key is never shown."""
+
+    columns = ("name", "kind", "id", "description")
+
+    id: uuid.UUID
+    name: str
+    kind: PolicyKind
+    description: str
+    configuration: dict[str, Any]
+    has_secret: bool
+    created_at: datetime
+
+
+class ConnectionTestResponse(Progress):
+    """What a worker found when it tried the endpoint."""
+
+    id: uuid.UUID
+    requested_at: datetime
+    is_stale: bool
+    """The policy was changed since."""
+    status: CheckStatus | None
+    """The worst finding; null until the test has finished."""
+    findings: list[Finding]
+    models: list[str]
+    """Models that the endpoint lists."""
+    seconds: float | None
+
+
+class EndpointPreset(BaseModel):
+    """A known kind of endpoint."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -101,55 +171,55 @@ class Preset(BaseModel):
     label: str
     base_url: str
     model: str
-    """An example of how models are called there."""
+    """Example of a model name there."""
     note: str
     needs_key: bool = True
 
 
 PRESETS = (
-    Preset(
+    EndpointPreset(
         key="vllm",
         label="vLLM",
         base_url="http://127.0.0.1:8000/v1",
         model="Qwen/Qwen3-4B",
-        note="`vllm serve MODEL`. Takes seeds and gives log-probabilities.",
+        note="`vllm serve MODEL`. Supports seeds and log-probabilities.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="hugging_face",
         label="Hugging Face router",
         base_url="https://router.huggingface.co/v1",
         model="Qwen/Qwen3-4B:cheapest",
-        note="The key is a Hub token that may call inference providers; `:provider` behind the model chooses one.",
+        note="The key is a Hub token with access to inference providers. `:provider` after the model selects one.",
     ),
-    Preset(
+    EndpointPreset(
         key="openai",
         label="OpenAI",
         base_url="https://api.openai.com/v1",
         model="gpt-4.1-mini",
         note="Reasoning models refuse a temperature other than 1.",
     ),
-    Preset(
+    EndpointPreset(
         key="llama_cpp",
         label="llama.cpp",
         base_url="http://127.0.0.1:8080/v1",
         model="default",
-        note="`llama-server -m FILE.gguf --jinja`; --jinja gives it tool calls.",
+        note="`llama-server -m FILE.gguf --jinja`. `--jinja` enables tool calls.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="ollama",
         label="Ollama",
         base_url="http://127.0.0.1:11434/v1",
         model="qwen3:8b",
-        note="`ollama serve`; the model is pulled there first.",
+        note="`ollama serve`. Pull the model first.",
         needs_key=False,
     ),
-    Preset(
+    EndpointPreset(
         key="other",
         label="Other",
         base_url="",
         model="",
-        note="Anything that speaks the OpenAI chat completions API, `proctor serve CHECKPOINT` too.",
+        note="Any OpenAI-compatible chat completions endpoint, including `proctor serve CHECKPOINT`.",
     ),
 )

@@ -16,6 +16,7 @@ from backend.results.comparability import Remark
 from backend.results.comparison import MOST_SIDES, TIE, Comparison, Pairing, Side, TaskPair, compare, task_pairs
 from backend.results.requests import CompareQuery, sides_of
 from backend.rollouts import queries as rollout_queries
+from backend.rollouts.listing import columns_of
 from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
 from backend.runs import queries
@@ -185,4 +186,4 @@ def _played(session: Session, rollout_id: uuid.UUID) -> Played:
     rollout = rollout_queries.get_rollout(session, rollout_id)
     weights = rollout_queries.weights_of(rollout)
     entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
-    return Played(rollout, entries, rollout_queries.columns_of(rollout.run, rollout))
+    return Played(rollout, entries, columns_of(rollout.run, rollout))

@@ -26,12 +26,13 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import Conflict, InvalidInput, NotAllowed, NotFound
 from backend.review.tables import Fixture, VerdictRecord
 from backend.rollouts.tables import Group, Rollout, Task
+from backend.team.tables import Person
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
     from backend.web.identity import Actor
 
-MOST_BY_VERDICT = 200
+MAX_BY_VERDICT = 200
 """Fixtures of an environment that verdicts make by themselves: each certificate replays them all. More by hand."""
 
 
@@ -56,7 +57,7 @@ class BoundIsForAuthors(NotAllowed):
 
 
 @dataclass(frozen=True)
-class Judged:
+class JudgedRollout:
     """A rollout as a fixture sees it."""
 
     rollout: Rollout
@@ -89,19 +90,17 @@ class Judged:
         return None if self.rollout.reward is None else least_kept(self.rollout.reward)
 
 
-def fixture_of_verdict(
-    session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict
-) -> Fixture | None:
+def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
     """What a new verdict makes of the rollout's fixture: a hack gets one, another verdict takes it back unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
     if verdict is Verdict.UNSURE:
         return None
     judged = judged_rollout(session, rollout_id)
-    _withdraw_others(session, actor, judged, _because(verdict))
-    return _made_of_hack(session, actor, judged)
+    _withdraw_others(session, actor, judged, _reason(verdict))
+    return _add_hack(session, actor, judged)
 
 
-def fixture_without_verdict(
+def restore_fixtures(
     session: Session, actor: Actor, rollout_id: uuid.UUID, verdict: Verdict, given_at: datetime
 ) -> None:
     """What is left of the rollout's fixture once this verdict was taken back: what it took back is in force again."""
@@ -109,17 +108,19 @@ def fixture_without_verdict(
         return
     judged = judged_rollout(session, rollout_id)
     _withdraw_others(session, actor, judged, "the verdict was taken back")
-    lost = _of_deed(judged).where(Fixture.withdrawn_because == _because(verdict), Fixture.withdrawn_at >= given_at)
+    lost = _with_same_actions(judged).where(
+        Fixture.withdrawn_because == _reason(verdict), Fixture.withdrawn_at >= given_at
+    )
     for fixture in session.scalars(lost.order_by(Fixture.id.desc())).all():
         is_said = fixture.verdict is judged.verdict or _is_judged_elsewhere(session, judged, fixture.verdict)
         if is_said and not find_fixture(session, judged, fixture.verdict):
-            _added(session, actor, _copy(fixture, fixture.bound, actor))
-    _made_of_hack(session, actor, judged)
+            _add(session, actor, _copy(fixture, fixture.bound, actor))
+    _add_hack(session, actor, judged)
 
 
-def _withdraw_others(session: Session, actor: Actor | None, judged: Judged, because: str) -> None:
+def _withdraw_others(session: Session, actor: Actor | None, judged: JudgedRollout, because: str) -> None:
     """Fixtures of these actions that say something else than the verdict on this rollout."""
-    for fixture in session.scalars(_of_deed(judged).where(Fixture.withdrawn_at.is_(None))).all():
+    for fixture in session.scalars(_with_same_actions(judged).where(Fixture.withdrawn_at.is_(None))).all():
         if fixture.verdict is judged.verdict:
             continue
         is_refuted = fixture.is_positive and judged.verdict is Verdict.HACK
@@ -127,7 +128,7 @@ def _withdraw_others(session: Session, actor: Actor | None, judged: Judged, beca
             withdraw(session, actor, fixture, because)
 
 
-def _made_of_hack(session: Session, actor: Actor | None, judged: Judged) -> Fixture | None:
+def _add_hack(session: Session, actor: Actor | None, judged: JudgedRollout) -> Fixture | None:
     if judged.verdict is not Verdict.HACK or judged.is_bulk:
         return None
     if present := find_fixture(session, judged, Verdict.HACK):
@@ -167,7 +168,7 @@ def change_bound(session: Session, actor: Actor, fixture: Fixture, bound: float)
     if fixture.bound == bound:
         return fixture
     withdraw(session, actor, fixture, f"the bound became {bound:.4g}")
-    return _added(session, actor, _copy(fixture, bound, actor))
+    return _add(session, actor, _copy(fixture, bound, actor))
 
 
 def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: str = "") -> None:
@@ -180,10 +181,10 @@ def withdraw(session: Session, actor: Actor | None, fixture: Fixture, because: s
     audit(session, actor, "fixture.withdraw", "fixture", fixture.id, because=because)
 
 
-def find_fixture(session: Session, judged: Judged, verdict: Verdict) -> Fixture | None:
+def find_fixture(session: Session, judged: JudgedRollout, verdict: Verdict) -> Fixture | None:
     """In force for what the rollout did, of the kind that this verdict makes, whichever rollout it came from."""
     bound = Fixture.lowest if verdict is Verdict.HONEST else Fixture.highest
-    statement = _of_deed(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
+    statement = _with_same_actions(judged).where(Fixture.withdrawn_at.is_(None), bound.is_not(None))
     return session.scalars(statement.order_by(Fixture.id.desc()).limit(1)).first()
 
 
@@ -226,7 +227,7 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
     ]
 
 
-def judged_rollout(session: Session, rollout_id: uuid.UUID) -> Judged:
+def judged_rollout(session: Session, rollout_id: uuid.UUID) -> JudgedRollout:
     statement = (
         select(Rollout)
         .join(Rollout.group)
@@ -253,14 +254,14 @@ def judged_rollout(session: Session, rollout_id: uuid.UUID) -> Judged:
         .limit(1)
     )
     verdict, is_bulk = session.execute(newest).one_or_none() or (None, False)
-    return Judged(rollout, rollout.group.task.version, verdict, is_bulk)
+    return JudgedRollout(rollout, rollout.group.task.version, verdict, is_bulk)
 
 
 def environment_of(session: Session, fixture: Fixture) -> Environment:
     return session.get_one(Environment, fixture.environment_id)
 
 
-def _store(session: Session, actor: Actor | None, judged: Judged, bound: float) -> Fixture:
+def _store(session: Session, actor: Actor | None, judged: JudgedRollout, bound: float) -> Fixture:
     is_positive = judged.verdict is Verdict.HONEST
     fixture = Fixture(
         environment_id=judged.version.environment_id,
@@ -271,7 +272,7 @@ def _store(session: Session, actor: Actor | None, judged: Judged, bound: float) 
         highest=None if is_positive else bound,
         created_by=actor.person_id if actor else None,
     )
-    return _added(session, actor, fixture)
+    return _add(session, actor, fixture)
 
 
 def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
@@ -287,14 +288,14 @@ def _copy(fixture: Fixture, bound: float | None, actor: Actor) -> Fixture:
     )
 
 
-def _added(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
+def _add(session: Session, actor: Actor | None, fixture: Fixture) -> Fixture:
     session.add(fixture)
     session.flush()
     audit(session, actor, "fixture.keep", "fixture", fixture.id, lowest=fixture.lowest, highest=fixture.highest)
     return fixture
 
 
-def _of_deed(judged: Judged) -> Select[Fixture]:
+def _with_same_actions(judged: JudgedRollout) -> Select[Fixture]:
     """Fixtures of the same replies to the same task, withdrawn ones too: they are one, whichever rollout they came
     from."""
     return select(Fixture).where(
@@ -304,7 +305,7 @@ def _of_deed(judged: Judged) -> Select[Fixture]:
     )
 
 
-def _is_judged_elsewhere(session: Session, judged: Judged, verdict: Verdict) -> bool:
+def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdict) -> bool:
     """Is another rollout with the same actions, that somebody looked at, judged so?"""
     task = judged.rollout.group.task
     newest = (
@@ -338,18 +339,81 @@ def _replies(rollout: Rollout) -> list[dict[str, Any]]:
     return [{"reply": str(step["reply"])} for step in rollout.steps]
 
 
-def _because(verdict: Verdict) -> str:
+def _reason(verdict: Verdict) -> str:
     return f"judged {verdict.replace('_', ' ')}"
 
 
-def has_room(session: Session, judged: Judged) -> bool:
+def has_room(session: Session, judged: JudgedRollout) -> bool:
     """For one more that a verdict makes by itself."""
     statement = select(func.count()).where(
         Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
     )
-    return (session.scalar(statement) or 0) < MOST_BY_VERDICT
+    return (session.scalar(statement) or 0) < MAX_BY_VERDICT
 
 
 def _refuse_withdrawn(fixture: Fixture) -> None:
     if fixture.withdrawn_at is not None:
         raise IsWithdrawn
+
+
+MOST_NAMED = 3
+"""People who may go on, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictEffects:
+    """Of the verdict that counts on a rollout."""
+
+    rollout_id: uuid.UUID
+    environment: str
+    verdict: Verdict
+    fixture: Fixture | None
+    """In force; it may have come from another rollout with the same actions."""
+    gap: str
+    """Of a hack that is no fixture: why."""
+    can_be_kept: bool
+    default_bound: float | None
+    authors: Sequence[str]
+    """Some of those who may repair a reward and set a bound."""
+
+    @property
+    def calls_for_more(self) -> bool:
+        """Is something left to do that only a person can?"""
+        return self.verdict is Verdict.BROKEN_REWARD or bool(self.gap)
+
+
+def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None:
+    """None while no verdict on it says anything."""
+    judged = judged_rollout(session, rollout_id)
+    if judged.verdict is None:
+        return None
+    fixture = find_fixture(session, judged, judged.verdict)
+    gap = _gap(session, judged) if judged.verdict is Verdict.HACK and fixture is None else ""
+    return VerdictEffects(
+        rollout_id=rollout_id,
+        environment=judged.version.environment.name,
+        verdict=judged.verdict,
+        fixture=fixture,
+        gap=gap,
+        can_be_kept=judged.can_be_replayed,
+        default_bound=judged.default_bound,
+        authors=_authors(session) if gap or judged.verdict is Verdict.BROKEN_REWARD else (),
+    )
+
+
+def _gap(session: Session, judged: JudgedRollout) -> str:
+    if not judged.can_be_replayed:
+        return "the episode did not come to its end, so there is nothing to play again"
+    if judged.default_bound is None:
+        return "its version declares no floor, so an author has to say what it may earn"
+    if judged.is_bulk:
+        return "it was judged with its cluster, and nobody looked at it"
+    if not has_room(session, judged):
+        return f"verdicts have put {MAX_BY_VERDICT} episodes of the environment there by themselves"
+    return "its fixture was taken back"
+
+
+def _authors(session: Session) -> Sequence[str]:
+    may = [role for role in Role if role.includes(Role.AUTHOR)]
+    statement = select(Person.name).where(Person.role.in_(may), Person.disabled_at.is_(None))
+    return session.scalars(statement.order_by(Person.name, Person.id).limit(MOST_NAMED)).all()

@@ -1,201 +1,217 @@
-"""JSON of the review: what comes next, verdicts, the share of each person, figures of the work."""
+"""What reviewers, scripts and agents do: read the queue, give verdicts, share the work, keep fixtures."""
 
 import uuid
-from datetime import datetime
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from fastapi import APIRouter, Depends
-from pydantic import BaseModel, ConfigDict
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.domain.vocabulary import Verdict
+from backend.detectors.tables import Flag
+from backend.domain.vocabulary import Role
+from backend.environments.queries import get_environment
 from backend.errors import NotFound
-from backend.review import queries, screens, service
-from backend.review.queue_filters import choices
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import find_by_end, parse_id
+from backend.review import fixtures, queries, screens, service, verdicts
+from backend.review.safeguards import Safeguards, safeguards_of
 from backend.review.schemas import (
-    AssignForm,
-    ClusterForm,
-    ItemAssignForm,
+    AssignedItems,
+    AssignItem,
+    AssignReviewItems,
+    ChangeBound,
+    ClusterReviewed,
+    ClusterVerdict,
+    FlagResponse,
+    ItemFlag,
+    JudgedFixtureResponse,
+    KeepFixture,
+    ListFlags,
+    ListReviewItems,
+    QueueRequest,
+    ReadReviewItem,
     ReviewFilter,
-    TargetForm,
-    UndoForm,
-    read_review_filter,
+    ReviewItemDetail,
+    ReviewItemResponse,
+    ReviewItemVerdict,
+    ReviewStats,
+    ReviewTargetRequest,
+    UndoVerdict,
+    VerdictRequest,
+    VerdictResponse,
 )
-from backend.review.tables import ReviewItem
-from backend.review.verdict_schemas import VerdictForm, VerdictOut
-from backend.web.dependencies import Reviewer, SessionDep, Viewer
+from backend.review.tables import Fixture, ReviewItem
+from backend.review.team_report import TeamReview, team_review
+from backend.review.verdicts import VerdictSubject
+from backend.runs.references import find_run
+from backend.runs.tables import Run
+from backend.team.queries import find_member
+from backend.team.tables import Person
 from backend.web.identity import Actor
-from backend.web.paging import LIMIT, After, Limit, Page
+from backend.web.paging import Key, Page, slice_of
 
-router = APIRouter(prefix="/api/v1/review", tags=["review"])
-Chosen = Annotated[ReviewFilter, Depends(read_review_filter)]
+_NEWEST = (Key(Flag.created_at), Key(Flag.id))
 
 
 class NothingWaits(NotFound):
     """Nothing waits for review."""
 
 
-class FlagTold(BaseModel):
-    """Why an item is here."""
+@dataclass(frozen=True, slots=True)
+class NamedItem:
+    """An item under review, and whether a flag on it was named: then its evidence was seen."""
 
-    model_config = ConfigDict(from_attributes=True)
-
-    id: uuid.UUID
-    detector: str
-    severity: str
-    score: float
-    sentence: str
-    cluster: str | None
-    evidence: dict[str, Any]
+    item: ReviewItem
+    by_flag: bool
 
 
-class ItemOut(BaseModel):
-    id: uuid.UUID
-    """The rollout's; of a flag about a run, the flag's."""
-    run_id: uuid.UUID
-    run: str
-    environment: str
-    version: int
-    rollout_id: uuid.UUID | None
-    training_step: int | None
-    reward: float | None
-    columns: dict[str, float]
-    waits: bool
-    """Nobody has judged it."""
-    assigned_to: list[uuid.UUID]
-    verdict: Verdict | None = None
-    """The newest; null while it is kept from you, as are flags and cluster."""
-    flags: list[FlagTold] | None = None
-    """null: judge the transcript alone, or ask with evidence=true. Empty: it is in the blind sample."""
-    cluster: str | None = None
-    created_at: datetime
-    """When the rollout was stored; of a flag about a run, when that was flagged."""
+@reference(NamedItem, "Id of an item or a flag, or the last characters of it.")
+def find_item(session: Session, text: str) -> NamedItem:
+    item_id = (
+        parse_id(text)
+        or find_by_end(session, select(ReviewItem.id).order_by(ReviewItem.id.desc()), ReviewItem.id, text)
+        or find_by_end(session, select(Flag.id).order_by(Flag.id.desc()), Flag.id, text)
+    )
+    if item_id is None:
+        raise NotFound("There is no such item under review.")
+    return NamedItem(*queries.get_item(session, item_id))
 
 
-class ItemWhole(ItemOut):
-    messages: list[dict[str, Any]]
-    siblings: list[uuid.UUID]
-    """Other rollouts of its group."""
-    base: list[uuid.UUID]
-    """The same task, played before training."""
+@reference(Flag, "Id of a flag.")
+def find_flag(session: Session, text: str) -> Flag:
+    if (flag_id := parse_id(text)) is None:
+        raise NotFound("There is no such flag.")
+    return queries.get_flag(session, flag_id)
 
 
-class StatsOut(BaseModel):
-    matching: int
-    """Items in the list that the filters give; all else here is the same by any filter but `shown` and `mine`."""
-    by_detector: dict[str, int]
-    """Items of the part that is shown (`shown`, `mine`). One that several detectors flagged counts for each."""
-    by_environment: dict[str, int]
-    waiting: int
-    """Nobody judged them, whoever they are assigned to."""
-    mine: int
-    today: int
-    per_day: int
-    judged_twice: int
-    """Rollouts that a second person judged without knowing what the first had said."""
-    agreeing: int
-    kappa: float | None
-    """Cohen's."""
+@reference(Fixture, "Id of a fixture.")
+def find_fixture(session: Session, text: str) -> Fixture:
+    if (fixture_id := parse_id(text)) is None:
+        raise NotFound("There is no such fixture.")
+    return fixtures.get_fixture(session, fixture_id)
 
 
-class Assigned(BaseModel):
-    items: list[uuid.UUID]
+@operation("GET /review/items", role=Role.VIEWER, tool=True)
+def list_items(session: Session, actor: Actor, request: ListReviewItems) -> Page[ReviewItemResponse]:
+    """List the review queue in its order."""
+    chosen = _filter(session, request)
+    items, following = queries.queue(session, chosen, actor.person_id, after=request.after, limit=request.limit)
+    visible = {item.id for item in items if screens.may_see(actor, item, chosen)}
+    flags = queries.flags_of_items(session, visible)
+    assigned = queries.assignees(session, [item.id for item in items])
+    return Page(
+        items=[
+            _response(item, assigned.get(item.id, ()), flags.get(item.id, []) if item.id in visible else None)
+            for item in items
+        ],
+        next=following,
+    )
 
 
-class ClusterJudged(BaseModel):
-    count: int
-
-
-@router.get("/items")
-def list_items(
-    session: SessionDep, actor: Viewer, chosen: Chosen, after: After = None, limit: Limit = LIMIT
-) -> Page[ItemOut]:
-    """The queue in its order."""
-    items, following = queries.queue(session, chosen, actor.person_id, after=after, limit=limit)
-    return Page(items=_items(session, actor, chosen, items), next=following)
-
-
-@router.get("/next")
-def next_item(session: SessionDep, actor: Viewer, chosen: Chosen, evidence: bool = False) -> ItemWhole:
-    """What to judge now, with its conversation; 404 where nothing waits."""
-    item_id = queries.next_id(session, chosen, actor.person_id)
+@operation("GET /review/next", role=Role.VIEWER, tool=True)
+def next_item(session: Session, actor: Actor, request: ReadReviewItem) -> ReviewItemDetail:
+    """Show the next item to review with its conversation."""
+    item_id = queries.next_id(session, _filter(session, request), actor.person_id)
     if item_id is None:
         raise NothingWaits
-    return _whole(session, actor, chosen, queries.get_item(session, item_id)[0], evidence)
+    return show_item(session, actor, NamedItem(*queries.get_item(session, item_id)), request)
 
 
-@router.get("/items/{item_id}")
-def show_item(
-    session: SessionDep, actor: Viewer, item_id: uuid.UUID, chosen: Chosen, evidence: bool = False
-) -> ItemWhole:
-    item, by_flag = queries.get_item(session, item_id)
-    return _whole(session, actor, chosen, item, evidence or by_flag)
+@operation("GET /review/items/{item}", role=Role.VIEWER, tool=True)
+def show_item(session: Session, actor: Actor, item: NamedItem, request: ReadReviewItem) -> ReviewItemDetail:
+    """Show an item with its conversation. Flags and verdicts are hidden until you have reviewed it."""
+    row, rollout = item.item, item.item.rollout
+    is_open = request.evidence or item.by_flag or screens.may_have_seen(session, actor, row, _filter(session, request))
+    assigned = queries.assignees(session, [row.id]).get(row.id, ())
+    flags = queries.flags_of_items(session, [row.id])[row.id] if is_open else None
+    return ReviewItemDetail(
+        **dict(_response(row, assigned, flags)),
+        messages=rollout.messages if rollout else [],
+        siblings=[each.id for each in queries.siblings(session, rollout)] if rollout else [],
+        base=[each.id for each in queries.rollouts_of_base(session, row.run, rollout)] if rollout else [],
+    )
 
 
-@router.get("/items/{item_id}/verdicts")
-def verdicts(session: SessionDep, actor: Viewer, item_id: uuid.UUID) -> Page[VerdictOut]:
-    """Who said what, when and why, the newest first."""
-    item, _ = queries.get_item(session, item_id)
-    return Page(items=[VerdictOut.model_validate(record) for record in queries.verdicts_on(session, item)])
+@operation("GET /review/items/{item}/verdicts", role=Role.VIEWER)
+def list_verdicts(session: Session, actor: Actor, item: NamedItem) -> Page[VerdictResponse]:
+    """List the verdicts on an item, newest first."""
+    return Page(items=[VerdictResponse.of(record) for record in queries.verdicts_on(session, item.item)])
 
 
-@router.post("/items/{item_id}/verdicts", status_code=201)
-def judge(
-    session: SessionDep,
-    actor: Reviewer,
-    item_id: uuid.UUID,
-    form: VerdictForm,
-    chosen: Chosen,
-    evidence: bool = False,
-) -> Page[VerdictOut]:
-    """`evidence` says that you had it before you judged. One record for every flag on the rollout."""
-    item, by_flag = queries.get_item(session, item_id)
-    is_blind = not (evidence or by_flag or screens.is_told(session, actor, item, chosen))
-    made = service.judge(session, actor, item, form, is_blind=is_blind)
-    return Page(items=[VerdictOut.model_validate(record) for record in made])
+@operation(
+    "POST /review/items/{item}/verdicts",
+    role=Role.REVIEWER,
+    command="review verdict",
+    status=201,
+    tool=True,
+    audited=False,
+)
+def give_verdict(session: Session, actor: Actor, item: NamedItem, request: ReviewItemVerdict) -> Page[VerdictResponse]:
+    """Give a verdict. The newest one counts and none is overwritten; `proctor review undo` takes it back.
+
+    One record is stored per flag on the rollout.
+    """
+    has_seen = screens.may_have_seen(session, actor, item.item, ReviewFilter())
+    subject = VerdictSubject.of_item(session, item.item)
+    is_blind = not (request.evidence or item.by_flag or has_seen)
+    records = verdicts.give_verdict(session, actor, subject, request, is_blind=is_blind)
+    return Page(items=[VerdictResponse.of(record) for record in records])
 
 
-@router.post("/undo")
-def undo(session: SessionDep, actor: Reviewer, form: UndoForm) -> Page[VerdictOut]:
-    """Take back your last verdict that stands, or the one that is named; again, the one before. Each stays in the
-    history, and what it caused is withdrawn."""
-    return Page(items=[VerdictOut.model_validate(each) for each in service.undo(session, actor, form.verdict)])
+@operation("POST /review/undo", role=Role.REVIEWER, command="review undo", audited=False)
+def undo_verdict(session: Session, actor: Actor, request: UndoVerdict) -> Page[VerdictResponse]:
+    """Take back your latest verdict in force; again, the one before. Its consequences are withdrawn.
+
+    The verdict stays in the history.
+    """
+    return Page(items=[VerdictResponse.of(each) for each in verdicts.undo(session, actor, request.verdict)])
 
 
-@router.post("/items/{item_id}/cluster", status_code=201)
-def judge_cluster(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, form: ClusterForm) -> ClusterJudged:
-    """The waiting rest of the item's cluster, once three were judged alike; `unsure` takes it back."""
-    item, _ = queries.get_item(session, item_id)
-    return ClusterJudged(count=service.judge_cluster(session, actor, item, form.verdict))
+@operation("POST /review/items/{item}/cluster", role=Role.REVIEWER, status=201, audited=False)
+def judge_cluster(session: Session, actor: Actor, item: NamedItem, request: ClusterVerdict) -> ClusterReviewed:
+    """Give all unreviewed items of a cluster the verdict that three reviewed ones share; `unsure` takes it back."""
+    return ClusterReviewed(count=verdicts.judge_cluster(session, actor, item.item, request.verdict))
 
 
-@router.post("/assignments", status_code=201)
-def assign_waiting(session: SessionDep, actor: Reviewer, chosen: Chosen, form: AssignForm) -> Assigned:
-    """The first of the queue that are nobody's."""
-    return Assigned(items=list(service.assign_waiting(session, actor, chosen, form.person, form.count)))
+@operation("POST /review/assignments", role=Role.REVIEWER, command="review assign", status=201, audited=False)
+def assign_items(session: Session, actor: Actor, request: AssignReviewItems) -> AssignedItems:
+    """Assign a reviewer to an item, or to the first unassigned items of the queue.
+
+    Several people may be assigned to the same item.
+    """
+    is_me = request.person == "me"
+    person_id = actor.person_id if is_me else find_member(session, request.person).id
+    if not request.item:
+        ids = service.assign_next(session, actor, _filter(session, request), person_id, request.count)
+        return AssignedItems(items=list(ids))
+    item = find_item(session, request.item).item
+    service.assign(session, actor, [item.id], person_id)
+    return AssignedItems(items=[item.id])
 
 
-@router.post("/items/{item_id}/assignments", status_code=201)
-def assign(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, form: ItemAssignForm) -> Assigned:
-    item, _ = queries.get_item(session, item_id)
-    service.assign(session, actor, item, form.person)
-    return Assigned(items=[item.id])
+@operation("POST /review/items/{item}/assignments", role=Role.REVIEWER, status=201, audited=False)
+def assign_item(session: Session, actor: Actor, item: NamedItem, request: AssignItem) -> AssignedItems:
+    """Assign a reviewer to an item."""
+    service.assign(session, actor, [item.item.id], request.person)
+    return AssignedItems(items=[item.item.id])
 
 
-@router.delete("/items/{item_id}/assignments/{person_id}", status_code=204)
-def release(session: SessionDep, actor: Reviewer, item_id: uuid.UUID, person_id: uuid.UUID) -> None:
-    service.release(session, actor, queries.get_item(session, item_id)[0], person_id)
+@operation("DELETE /review/items/{item}/assignments/{person_id}", role=Role.REVIEWER, audited=False)
+def unassign_item(session: Session, actor: Actor, item: NamedItem, person_id: uuid.UUID) -> None:
+    """Remove a reviewer from an item."""
+    service.unassign(session, actor, item.item, person_id)
 
 
-@router.get("/stats")
-def stats(session: SessionDep, actor: Viewer, chosen: Chosen) -> StatsOut:
-    """What the list holds, what waits, what is yours, today against your target, and how far people agree."""
-    offered = choices(session, chosen, actor.person_id)
+@operation("GET /review/stats", role=Role.VIEWER)
+def get_stats(session: Session, actor: Actor, request: QueueRequest) -> ReviewStats:
+    """Count what waits, what is assigned to you and what you reviewed today, and measure agreement."""
+    chosen = _filter(session, request)
+    choices = screens.choices(session, chosen, actor.person_id)
     counts, agreement = queries.counts(session, actor.person_id), queries.agreement_of_people(session)
-    return StatsOut(
+    return ReviewStats(
         matching=queries.count_matching(session, chosen, actor.person_id),
-        by_detector={each.name: each.count for each in offered.detectors},
-        by_environment={each.name: each.count for each in offered.environments},
+        by_detector={each.name: each.count for each in choices.detectors},
+        by_environment={each.name: each.count for each in choices.environments},
         waiting=counts.waiting,
         mine=counts.mine,
         today=counts.today,
@@ -206,61 +222,130 @@ def stats(session: SessionDep, actor: Viewer, chosen: Chosen) -> StatsOut:
     )
 
 
-@router.put("/target")
-def set_target(session: SessionDep, actor: Reviewer, form: TargetForm) -> StatsOut:
-    """How many you mean to judge a day."""
-    service.set_target(session, actor, form.per_day)
-    return stats(session, actor, ReviewFilter())
+@operation("PUT /review/target", role=Role.REVIEWER, audited=False)
+def set_target(session: Session, actor: Actor, request: ReviewTargetRequest) -> ReviewStats:
+    """Set how many items you intend to review per day."""
+    service.set_target(session, actor, request.per_day)
+    return get_stats(session, actor, QueueRequest())
 
 
-def _items(session: Session, actor: Actor, chosen: ReviewFilter, items: list[ReviewItem]) -> list[ItemOut]:
-    open_ids = {item.id for item in items if screens.may_see(actor, item, chosen)}
-    flags = queries.flags_of_items(session, open_ids)
-    assigned = queries.assignees(session, [item.id for item in items])
-    return [
-        ItemOut(
-            **_plain(item),
-            assigned_to=[person.id for person in assigned.get(item.id, ())],
-            **(_told(item, flags.get(item.id, [])) if item.id in open_ids else {}),
-        )
-        for item in items
-    ]
+@operation("GET /flags", role=Role.VIEWER, noun="flags", tool=True)
+def list_flags(session: Session, actor: Actor, request: ListFlags) -> Page[FlagResponse]:
+    """List flags, newest first."""
+    run_id = find_run(session, request.run).id if request.run else None
+    matching = queries.flags_matching(request, run_id)
+    found = slice_of(session, matching, _NEWEST, after=request.after, limit=request.limit)
+    given = queries.newest_verdicts(session, [flag.id for flag in found.items])
+    items = [FlagResponse.of(flag).model_copy(update={"verdict": given.get(flag.id)}) for flag in found.items]
+    return Page(items=items, next=found.next)
 
 
-def _whole(session: Session, actor: Actor, chosen: ReviewFilter, item: ReviewItem, evidence: bool) -> ItemWhole:
-    is_open = evidence or screens.is_told(session, actor, item, chosen)
-    told = _told(item, queries.flags_of_items(session, [item.id])[item.id]) if is_open else {}
-    rollout = item.rollout
-    return ItemWhole(
-        **_plain(item),
-        assigned_to=[person.id for person in queries.assignees(session, [item.id]).get(item.id, ())],
-        **told,
-        messages=rollout.messages if rollout else [],
-        siblings=[each.id for each in queries.siblings(session, rollout)] if rollout else [],
-        base=[each.id for each in queries.rollouts_of_base(session, item.run, rollout)] if rollout else [],
-    )
+@operation("GET /flags/{flag}", role=Role.VIEWER, noun="flags")
+def get_flag(session: Session, actor: Actor, flag: Flag) -> FlagResponse:
+    """Show a flag with its evidence."""
+    verdict = queries.newest_verdicts(session, [flag.id]).get(flag.id)
+    return FlagResponse.of(flag).model_copy(update={"verdict": verdict})
 
 
-def _plain(item: ReviewItem) -> dict[str, Any]:
+@operation("GET /flags/{flag}/verdicts", role=Role.VIEWER, noun="flags")
+def list_flag_verdicts(session: Session, actor: Actor, flag: Flag) -> Page[VerdictResponse]:
+    """List the verdicts on a flag and its rollout, newest first."""
+    return Page(items=[VerdictResponse.of(record) for record in queries.verdicts_on_flag(session, flag)])
+
+
+@operation("POST /flags/{flag}/verdicts", role=Role.REVIEWER, noun="flags", status=201, audited=False)
+def give_flag_verdict(session: Session, actor: Actor, flag: Flag, request: VerdictRequest) -> Page[VerdictResponse]:
+    """Give a verdict on what was flagged. It counts for every flag on the same rollout."""
+    records = verdicts.give_verdict(session, actor, VerdictSubject.of_flag(session, flag), request)
+    return Page(items=[VerdictResponse.of(record) for record in records])
+
+
+@operation("POST /rollouts/{rollout_id}/verdicts", role=Role.REVIEWER, status=201, audited=False)
+def give_rollout_verdict(
+    session: Session, actor: Actor, rollout_id: uuid.UUID, request: VerdictRequest
+) -> Page[VerdictResponse]:
+    """Give a verdict on a rollout, flagged or not."""
+    subject = VerdictSubject.of_rollout(session, queries.get_rollout(session, rollout_id))
+    records = verdicts.give_verdict(session, actor, subject, request)
+    return Page(items=[VerdictResponse.of(record) for record in records])
+
+
+@operation("GET /environments/{name}/judged-fixtures", role=Role.VIEWER, noun="fixtures", command="env judged")
+def list_fixtures(session: Session, actor: Actor, name: str) -> Page[JudgedFixtureResponse]:
+    """List the reviewed episodes that certificates replay, then withdrawn ones."""
+    found = fixtures.fixtures_of(session, get_environment(session, name).id)
+    return Page(items=[JudgedFixtureResponse.of(fixture) for fixture in found])
+
+
+@operation(
+    "POST /rollouts/{rollout}/fixture",
+    role=Role.REVIEWER,
+    noun="fixtures",
+    command="review keep",
+    status=201,
+    audited=False,
+)
+def keep_fixture(session: Session, actor: Actor, rollout: uuid.UUID, request: KeepFixture) -> JudgedFixtureResponse:
+    """Have all future certificates replay a rollout that was judged a hack or honest."""
+    return JudgedFixtureResponse.of(fixtures.keep(session, actor, rollout, request.bound))
+
+
+@operation("PATCH /fixtures/{fixture}", role=Role.AUTHOR, noun="fixtures", audited=False)
+def update_fixture(session: Session, actor: Actor, fixture: Fixture, request: ChangeBound) -> JudgedFixtureResponse:
+    """Change the bound of a fixture. The old bound stays in the history as a withdrawn fixture."""
+    return JudgedFixtureResponse.of(fixtures.change_bound(session, actor, fixture, request.bound))
+
+
+@operation(
+    "DELETE /fixtures/{fixture}",
+    role=Role.AUTHOR,
+    noun="fixtures",
+    command="review take-back",
+    status=200,
+    notice="taken back",
+    audited=False,
+)
+def withdraw_fixture(session: Session, actor: Actor, fixture: Fixture) -> JudgedFixtureResponse:
+    """Withdraw a fixture: certificates no longer replay it. It stays in the history."""
+    fixtures.withdraw(session, actor, fixture)
+    return JudgedFixtureResponse.of(fixture)
+
+
+@operation("GET /runs/{run}/safeguards", role=Role.VIEWER, command="run safeguards", tool=True)
+def get_safeguards(session: Session, actor: Actor, run: Run) -> Safeguards:
+    """Report the safeguards of a run's reward: certificate, detectors, verdicts, audit sample, fixtures."""
+    return safeguards_of(session, run.id)
+
+
+@operation("GET /team/review", role=Role.VIEWER, noun="team")
+def get_team_review(session: Session, actor: Actor) -> TeamReview:
+    """Report what waits for review and since when, who reviews how much, and how far reviewers agree."""
+    return team_review(session)
+
+
+def _filter(session: Session, request: QueueRequest) -> ReviewFilter:
+    named = request.model_dump(include={"shown", "mine", "detector", "environment", "order"})
+    return ReviewFilter(**named, run=find_run(session, request.run).id if request.run else None)
+
+
+def _response(item: ReviewItem, assigned: Sequence[Person], flags: Sequence[Flag] | None) -> ReviewItemResponse:
+    """Without flags the verdict and the cluster are hidden too."""
     rollout, run = item.rollout, item.run
-    return {
-        "id": item.id,
-        "run_id": item.run_id,
-        "run": run.name,
-        "environment": run.version.environment.name,
-        "version": run.version.number,
-        "rollout_id": item.rollout_id,
-        "training_step": rollout.training_step if rollout else None,
-        "reward": rollout.reward if rollout else None,
-        "columns": dict(zip(run.columns, rollout.columns, strict=False)) if rollout and rollout.columns else {},
-        "waits": item.verdict is None,
-        "created_at": item.created_at,
-    }
-
-
-def _told(item: ReviewItem, flags: list[Any]) -> dict[str, Any]:
-    return {
-        "verdict": item.verdict,
-        "cluster": item.cluster,
-        "flags": [FlagTold.model_validate(flag) for flag in flags],
-    }
+    columns = dict(zip(run.columns, rollout.columns, strict=False)) if rollout and rollout.columns else {}
+    return ReviewItemResponse(
+        id=item.id,
+        run_id=item.run_id,
+        run=run.name,
+        environment=run.version.environment.name,
+        version=run.version.number,
+        rollout_id=item.rollout_id,
+        training_step=rollout.training_step if rollout else None,
+        reward=rollout.reward if rollout else None,
+        reward_columns=columns,
+        waits=item.verdict is None,
+        assigned_to=[person.id for person in assigned],
+        verdict=None if flags is None else item.verdict,
+        flags=None if flags is None else [ItemFlag.of(flag) for flag in flags],
+        cluster=None if flags is None else item.cluster,
+        created_at=item.created_at,
+    )

@@ -1,31 +1,39 @@
-"""The pages of the review."""
+"""Pages of review: the queue, an item, fixtures, safeguards of a run, and the work of the team."""
 
 import uuid
-from collections.abc import AsyncIterable
-from typing import Annotated
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW
 from backend.domain.vocabulary import Verdict
-from backend.review import queries, screens, service
+from backend.environments.queries import get_environment
+from backend.environments.tables import Environment
+from backend.review import fixtures, judged_curves, queries, screens, service, verdicts
+from backend.review.fixtures import effects_of
+from backend.review.safeguards import Safeguards, safeguards_of
 from backend.review.schemas import (
     AssignForm,
-    ClusterForm,
+    ChangeBound,
+    ClusterVerdict,
     ItemAssignForm,
+    KeepFixture,
     ReviewFilter,
-    TargetForm,
-    UndoForm,
+    ReviewTargetRequest,
+    UndoVerdict,
+    VerdictRequest,
+    WithdrawForm,
     read_review_filter,
 )
 from backend.review.screens import address, item_page, queue_page
-from backend.review.tables import ReviewItem
-from backend.review.verdict_effects import aftermath_of
-from backend.review.verdict_schemas import VerdictForm
-from backend.web.dependencies import Reviewer, SessionDep, Viewer
+from backend.review.tables import Fixture, ReviewItem
+from backend.review.team_report import TeamReview, team_review
+from backend.web.dependencies import Author, Reviewer, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.identity import Actor
 from backend.web.page import page, render_block, see_other
@@ -60,34 +68,34 @@ async def follow_queue(request: Request, actor: Viewer, chosen: Chosen) -> Async
 
 @router.post("/review/target")
 def set_target(
-    session: SessionDep, actor: Reviewer, form: Annotated[TargetForm, Depends(read_form(TargetForm))]
+    session: SessionDep, actor: Reviewer, form: Annotated[ReviewTargetRequest, Depends(read_form(ReviewTargetRequest))]
 ) -> Response:
     service.set_target(session, actor, form.per_day)
-    return see_other("/review", notice=f"Your target is {form.per_day} a day.")
+    return see_other("/review", notice=f"Your target is {form.per_day} items per day.")
 
 
 @router.post("/review/assign")
 def assign_waiting(
     session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[AssignForm, Depends(read_form(AssignForm))]
 ) -> Response:
-    ids = service.assign_waiting(session, actor, chosen, form.person, form.count)
+    ids = service.assign_next(session, actor, chosen, form.person, form.count)
     return see_other(address("/review", chosen), notice=f"{len(ids)} assigned.")
 
 
 @router.post("/review/undo")
 def undo(
-    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[UndoForm, Depends(read_form(UndoForm))]
+    session: SessionDep, actor: Reviewer, chosen: Chosen, form: Annotated[UndoVerdict, Depends(read_form(UndoVerdict))]
 ) -> Response:
-    """Take back one's last verdict and show what it was about; `u` there goes on to the one before."""
-    decision = service.undo(session, actor, form.verdict)
+    """Take back your latest verdict and show its item, where `u` takes back the verdict before."""
+    decision = verdicts.undo(session, actor, form.verdict)
     record = decision[0]
-    told = f"{_words(record.verdict).capitalize()} is taken back"
+    done = f"Verdict taken back: {_words(record.verdict)}"
     if record.is_bulk:
-        return see_other(address("/review", chosen), f"{told}, for {len(decision)} of the cluster.")
+        return see_other(address("/review", chosen), f"{done}, for {len(decision)} of the cluster.")
     item = session.get(ReviewItem, record.rollout_id or record.flag_id)
     if item is None:
-        return see_other(f"/rollouts/{record.rollout_id}", f"{told}.")
-    return see_other(address(f"/review/{item.id}", chosen), f"{told}. Judge it again, or go on.")
+        return see_other(f"/rollouts/{record.rollout_id}", f"{done}.")
+    return see_other(address(f"/review/{item.id}", chosen), f"{done}. Review it again or continue.")
 
 
 @router.get("/review/{item_id}")
@@ -101,7 +109,7 @@ def show_item(
     judged: uuid.UUID | None = None,
     beside: uuid.UUID | None = None,
 ) -> Response:
-    """By the item's id; by a flag's, its evidence is shown at once."""
+    """By the id of the item, or of a flag: then its evidence is shown at once."""
     item, by_flag = queries.get_item(session, item_id)
     context = item_page(session, actor, item, chosen, evidence=evidence or by_flag, judged=judged, beside=beside)
     return page(request, "review/item.html", context, block="beside" if beside else None)
@@ -113,14 +121,17 @@ def judge(
     actor: Reviewer,
     item_id: uuid.UUID,
     chosen: Chosen,
-    form: Annotated[VerdictForm, Depends(read_form(VerdictForm))],
+    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
     evidence: bool = False,
 ) -> Response:
-    """Store the verdict and go on to the next item; `u` there takes it back."""
+    """Store the verdict and show the next item, where `u` takes the verdict back."""
     item, by_flag = queries.get_item(session, item_id)
-    is_blind = not (evidence or by_flag or screens.is_told(session, actor, item, chosen))
-    service.judge(session, actor, item, form, is_blind=is_blind)
-    return _go_on(session, actor, item, chosen, _told(session, item, form.verdict))
+    is_blind = not (evidence or by_flag or screens.may_have_seen(session, actor, item, chosen))
+    subject = verdicts.VerdictSubject.of_item(session, item)
+    stored = verdicts.give_verdict(session, actor, subject, form, is_blind=is_blind)[0].verdict
+    effects = effects_of(session, item.rollout_id) if stored is Verdict.HACK and item.rollout_id else None
+    gap = f", but no certificate replays it: {effects.gap}" if effects and effects.gap else ""
+    return _show_next(session, actor, item, chosen, f"Verdict: {_words(stored)}{gap}")
 
 
 @router.post("/review/{item_id}/cluster")
@@ -129,25 +140,19 @@ def judge_cluster(
     actor: Reviewer,
     item_id: uuid.UUID,
     chosen: Chosen,
-    form: Annotated[ClusterForm, Depends(read_form(ClusterForm))],
+    form: Annotated[ClusterVerdict, Depends(read_form(ClusterVerdict))],
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
-    count = service.judge_cluster(session, actor, item, form.verdict)
-    told = "taken back" if form.verdict is Verdict.UNSURE else f"judged {_words(form.verdict)}"
-    return _go_on(session, actor, item, chosen, f"{count} of its cluster {told}")
+    count = verdicts.judge_cluster(session, actor, item, form.verdict)
+    done = "taken back" if form.verdict is Verdict.UNSURE else f"marked as {_words(form.verdict)}"
+    return _show_next(session, actor, item, chosen, f"{count} of the cluster {done}")
 
 
-def _told(session: Session, item: ReviewItem, verdict: Verdict) -> str:
-    done = f"Judged {_words(verdict)}"
-    after = aftermath_of(session, item.rollout_id) if verdict is Verdict.HACK and item.rollout_id else None
-    return f"{done}, but no certificate replays it: {after.lack}" if after and after.lack else done
-
-
-def _go_on(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter, done: str) -> Response:
+def _show_next(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter, done: str) -> Response:
     following = queries.next_id(session, chosen, actor.person_id, item)
     if following is None:
-        return see_other(address("/review", chosen, judged=item.id), f"{done}. Nothing waits for review any more.")
-    return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}; here is the next.")
+        return see_other(address("/review", chosen, judged=item.id), f"{done}. Nothing is left to review.")
+    return see_other(address(f"/review/{following}", chosen, judged=item.id), f"{done}. This is the next item.")
 
 
 def _words(verdict: Verdict) -> str:
@@ -163,7 +168,7 @@ def assign(
     form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
-    service.assign(session, actor, item, form.person)
+    service.assign(session, actor, [item.id], form.person)
     return see_other(address(f"/review/{item.id}", chosen), "Assigned.")
 
 
@@ -176,5 +181,90 @@ def release(
     form: Annotated[ItemAssignForm, Depends(read_form(ItemAssignForm))],
 ) -> Response:
     item, _ = queries.get_item(session, item_id)
-    service.release(session, actor, item, form.person)
-    return see_other(address(f"/review/{item.id}", chosen), "Not assigned any more.")
+    service.unassign(session, actor, item, form.person)
+    return see_other(address(f"/review/{item.id}", chosen), "Unassigned.")
+
+
+@dataclass(frozen=True, slots=True)
+class FixturesPage:
+    environment: Environment
+    active: Sequence[Fixture]
+    withdrawn: Sequence[Fixture]
+    most_by_verdict: int
+
+
+@router.get("/environments/{name}/judged", response_class=HTMLResponse)
+def show_fixtures(request: Request, session: SessionDep, _: Viewer, name: str) -> HTMLResponse:
+    environment = get_environment(session, name)
+    found = fixtures.fixtures_of(session, environment.id)
+    context = FixturesPage(
+        environment,
+        active=[fixture for fixture in found if fixture.withdrawn_at is None],
+        withdrawn=[fixture for fixture in found if fixture.withdrawn_at is not None],
+        most_by_verdict=fixtures.MAX_BY_VERDICT,
+    )
+    return page(request, "review/fixtures.html", context)
+
+
+@router.post("/rollouts/{rollout_id}/fixture")
+def keep_rollout(
+    session: SessionDep,
+    actor: Reviewer,
+    rollout_id: uuid.UUID,
+    form: Annotated[KeepFixture, Depends(read_form(KeepFixture))],
+) -> Response:
+    fixture = fixtures.keep(session, actor, rollout_id, form.bound)
+    return _to_list(session, fixture, f"{fixture.name} is replayed by every certificate from now on.")
+
+
+@router.post("/fixtures/{fixture_id}/bound")
+def change_bound(
+    session: SessionDep,
+    actor: Author,
+    fixture_id: uuid.UUID,
+    form: Annotated[ChangeBound, Depends(read_form(ChangeBound))],
+) -> Response:
+    fixture = fixtures.change_bound(session, actor, fixtures.get_fixture(session, fixture_id), form.bound)
+    return _to_list(session, fixture, "The bound is changed; the old one stays in the history.")
+
+
+@router.post("/fixtures/{fixture_id}/withdraw")
+def withdraw(
+    session: SessionDep,
+    actor: Author,
+    fixture_id: uuid.UUID,
+    form: Annotated[WithdrawForm, Depends(read_form(WithdrawForm))],
+) -> Response:
+    fixture = fixtures.get_fixture(session, fixture_id)
+    fixtures.withdraw(session, actor, fixture, form.because)
+    return _to_list(session, fixture, f"{fixture.name} is taken back.")
+
+
+@router.get("/runs/{run_id}/judged.json")
+def judged_points(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> dict[str, Any]:
+    """Points of the reward as trained and as judged."""
+    return judged_curves.chart_of(session, judged_curves.get_run(session, run_id))
+
+
+def _to_list(session: SessionDep, fixture: Fixture, notice: str) -> Response:
+    return see_other(f"/environments/{fixtures.environment_of(session, fixture).name}/judged", notice=notice)
+
+
+@dataclass(frozen=True, slots=True)
+class SafeguardsPage:
+    report: Safeguards
+
+
+@dataclass(frozen=True, slots=True)
+class TeamPage:
+    review: TeamReview
+
+
+@router.get("/runs/{run_id}/safeguards", response_class=HTMLResponse)
+def show_safeguards(request: Request, session: SessionDep, _: Viewer, run_id: uuid.UUID) -> HTMLResponse:
+    return page(request, "review/safeguards.html", SafeguardsPage(safeguards_of(session, run_id)))
+
+
+@router.get("/team/review", response_class=HTMLResponse)
+def show_team_review(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
+    return page(request, "review/team.html", TeamPage(team_review(session)))

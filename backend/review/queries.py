@@ -1,22 +1,23 @@
-"""What is asked of the review's list."""
+"""Queries for the review queue, flags and verdicts."""
 
 import uuid
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, any_, func, literal, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, and_, any_, case, exists, func, literal, or_, select, tuple_
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.orm import InstrumentedAttribute, Session, joinedload, undefer
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors.tables import Flag
-from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
+from backend.domain.vocabulary import Phase, Role, RunKind, Severity, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.review.agreement import cohens_kappa
-from backend.review.schemas import Order, Part, ReviewFilter
+from backend.review.schemas import FlagPart, ListFlags, Order, Part, ReviewFilter
 from backend.review.tables import ReviewAssignment, ReviewItem, ReviewTarget, VerdictRecord
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
@@ -389,3 +390,61 @@ def agreement_of_people(session: Session) -> PeoplesAgreement:
     judged_twice = (list(each.values())[:2] for each in said.values() if len(each) > 1)
     pairs = [(first[0], second[0]) for first, second in judged_twice if second[1]]
     return PeoplesAgreement(len(pairs), sum(first == second for first, second in pairs), cohens_kappa(pairs))
+
+
+_SEVERITY = case({str(severity): rank for rank, severity in enumerate(Severity)}, value=Flag.severity)
+
+
+def flags_matching(request: ListFlags, run_id: uuid.UUID | None) -> Select[Flag]:
+    statement = select(Flag)
+    if request.shown is not FlagPart.ALL:
+        is_reviewed = exists().where(VerdictRecord.flag_id == Flag.id, VerdictRecord.taken_back_at.is_(None))
+        statement = statement.where(is_reviewed if request.shown is FlagPart.REVIEWED else ~is_reviewed)
+    if request.detector:
+        statement = statement.where(Flag.detector == request.detector)
+    if run_id:
+        statement = statement.where(Flag.run_id == run_id)
+    if request.environment:
+        statement = statement.join(Flag.run).join(Run.version).join(EnvironmentVersion.environment)
+        statement = statement.where(Environment.name == request.environment)
+    return statement
+
+
+def newest_verdicts(session: Session, flag_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, Verdict]:
+    """The verdict in force, by flag."""
+    statement = (
+        select(VerdictRecord.flag_id, VerdictRecord.verdict)
+        .where(VerdictRecord.flag_id.in_(list(flag_ids)), VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.flag_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.flag_id))
+    )
+    return {flag_id: verdict for flag_id, verdict in session.execute(statement) if flag_id is not None}
+
+
+def get_flag(session: Session, flag_id: uuid.UUID) -> Flag:
+    flag = session.get(Flag, flag_id)
+    if flag is None:
+        raise NotFound("There is no such flag.")
+    return flag
+
+
+def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
+    """The most severe first."""
+    statement = select(Flag).where(Flag.rollout_id == rollout_id)
+    return session.scalars(statement.order_by(_SEVERITY.desc(), Flag.score.desc(), Flag.id)).all()
+
+
+def verdicts_on_flag(session: Session, flag: Flag) -> Sequence[VerdictRecord]:
+    """The history of a flag, and of its rollout where a verdict was given without a flag. Newest first."""
+    about = VerdictRecord.flag_id == flag.id
+    if flag.rollout_id:
+        about = or_(about, and_(VerdictRecord.rollout_id == flag.rollout_id, VerdictRecord.flag_id.is_(None)))
+    statement = select(VerdictRecord).options(joinedload(VerdictRecord.person)).where(about)
+    return session.scalars(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc())).all()
+
+
+def get_rollout(session: Session, rollout_id: uuid.UUID) -> Rollout:
+    rollout = session.get(Rollout, rollout_id)
+    if rollout is None:
+        raise NotFound("There is no such rollout.")
+    return rollout

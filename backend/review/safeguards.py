@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint
 from backend.detectors import queries
-from backend.detectors.grader_detectors import asked_detectors, is_asked
+from backend.detectors.grader_detectors import grader_detectors, is_grader_detector
 from backend.detectors.queries import Scope
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
@@ -22,8 +22,7 @@ from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, Run
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.queries import count_completed
-from backend.review.judged_curves import curve_of, has_verdicts
-from backend.review.judged_episodes import judgements_of
+from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import Fixture, VerdictRecord
 from backend.runs.tables import Run
 from backend.studies.effort import queries as effort_queries
@@ -256,7 +255,7 @@ def _detectors(session: Session, run_id: uuid.UUID, audit: Audit) -> list[Detect
     by_any = queries.hacks_found(session, scope).total()
     told = []
     known = queries.records(session, scope)
-    asked = asked_detectors(session, known) if any(map(is_asked, known)) else {}
+    asked = grader_detectors(session, known) if any(map(is_grader_detector, known)) else {}
     specs = {**SPECS, **{name: each.spec for name, each in asked.items()}}
     for detector, by_environment in known.items():
         (record,) = by_environment.values()

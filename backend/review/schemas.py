@@ -1,21 +1,23 @@
-"""What the review takes in."""
+"""What review operations and pages take and return: the queue, verdicts, flags, assignments, fixtures."""
 
 import uuid
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
 from fastapi import Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StringConstraints
 
-from backend.domain.vocabulary import Verdict
+from backend.domain.vocabulary import Severity, Verdict
+from backend.operations.schemas import Cli, ListRequest, Request, Response
 
 
 class Part(StrEnum):
-    """Which part of the review's list is shown."""
+    """Which part of the review queue is listed."""
 
     UNREVIEWED = "unreviewed"
     SECOND = "second"
-    """Judged by one other person: a second verdict tells how far people agree."""
+    """Reviewed by one other person: a second verdict measures agreement."""
     REVIEWED = "reviewed"
     ALL = "all"
 
@@ -27,18 +29,18 @@ class Order(StrEnum):
 
 
 class ReviewFilter(BaseModel):
-    """What the queue is narrowed to; every field is optional."""
+    """A filter and order of the review queue; every field is optional."""
 
     shown: Part = Part.UNREVIEWED
     mine: bool = False
-    """Assigned to whoever asks, and not judged by them."""
+    """Assigned to the person who asks, and not reviewed by them."""
     detector: str = ""
     environment: str = ""
     run: uuid.UUID | None = None
     order: Order = Order.SUSPICION
 
     def query(self) -> dict[str, str]:
-        """As URL parameters, without what is the default."""
+        """As URL parameters, without defaults."""
         values = self.model_dump(mode="json", exclude_defaults=True)
         return {name: str(value).lower() if value is True else str(value) for name, value in values.items() if value}
 
@@ -51,7 +53,7 @@ def read_review_filter(
     run: str = "",
     order: Order = Order.SUSPICION,
 ) -> ReviewFilter:
-    """From the address; an empty or damaged run id narrows nothing."""
+    """The filter in a page's address. An empty or malformed run id is ignored."""
     try:
         run_id = uuid.UUID(run) if run else None
     except ValueError:
@@ -59,28 +61,219 @@ def read_review_filter(
     return ReviewFilter(shown=shown, mine=mine, detector=detector, environment=environment, run=run_id, order=order)
 
 
-class UndoForm(BaseModel):
-    """Which of one's own verdicts is taken back."""
+class QueueRequest(Request):
+    """Narrows the review queue."""
 
-    verdict: uuid.UUID | None = None
-    """Left out: the last one that stands."""
-
-
-class ClusterForm(BaseModel):
-    """A verdict on all of a cluster that nobody judged by itself."""
-
-    verdict: Verdict
+    shown: Part = Field(Part.UNREVIEWED, description="Part of the queue to list.")
+    mine: bool = Field(False, description="Items assigned to you only.")
+    detector: str = Field("", max_length=60, description="Items that this detector flagged. The review is not blind.")
+    environment: str = Field("", max_length=40, description="Items of this environment only.")
+    run: str = Field("", max_length=200, description="Items of this run only: its id, the end of it, or `last`.")
+    order: Order = Field(Order.SUSPICION, description="Order of the queue.")
 
 
-class AssignForm(BaseModel):
-    person: uuid.UUID
-    count: int = Field(default=1, ge=1, le=500)
-    """So many of the first that wait and are nobody's."""
+class ListReviewItems(QueueRequest, ListRequest):
+    """A page of the review queue."""
+
+
+class ReadReviewItem(QueueRequest):
+    evidence: bool = Field(False, description="Include flags and other verdicts. The review is not blind.")
+
+
+class VerdictRequest(Request):
+    verdict: Annotated[Verdict, Cli(argument=True)]
+    comment: Annotated[str, StringConstraints(strip_whitespace=True, max_length=4000)] = Field(
+        "", description="Reason for the verdict."
+    )
+
+
+class ReviewItemVerdict(VerdictRequest):
+    evidence: bool = Field(False, description="You saw the evidence before you decided.")
+
+
+class UndoVerdict(Request):
+    verdict: uuid.UUID | None = Field(None, description="Id of your verdict. Default: your latest one in force.")
+
+
+class ClusterVerdict(Request):
+    """A verdict on all unreviewed items of a cluster."""
+
+    verdict: Verdict = Field(description="The verdict that reviewers agreed on, or `unsure` to take it back.")
+
+
+class AssignReviewItems(QueueRequest):
+    person: Annotated[str, Cli(argument=True)] = Field(
+        max_length=320, description="`me`, or the email address or id of a member."
+    )
+    item: Annotated[str, Cli(argument=True)] = Field(
+        "", max_length=200, description="An item. Default: the first unassigned items of the queue."
+    )
+    count: int = Field(20, ge=1, le=500, description="Number of unassigned items to take.")
 
 
 class ItemAssignForm(BaseModel):
     person: uuid.UUID
 
 
-class TargetForm(BaseModel):
-    per_day: int = Field(ge=1, le=1000)
+class AssignForm(ItemAssignForm):
+    count: int = Field(default=1, ge=1, le=500)
+
+
+class AssignItem(Request):
+    person: uuid.UUID = Field(description="Id of the reviewer.")
+
+
+class ReviewTargetRequest(Request):
+    per_day: int = Field(ge=1, le=1000, description="Number of items that you intend to review per day.")
+
+
+class ItemFlag(Response):
+    """A flag on an item under review."""
+
+    id: uuid.UUID
+    detector: str
+    severity: str
+    score: float
+    sentence: str
+    cluster: str | None
+    evidence: dict[str, object]
+
+
+class ReviewItemResponse(Response):
+    id: uuid.UUID
+    """Id of the rollout, or of the flag if the flag is about a run."""
+    run_id: uuid.UUID
+    run: str
+    environment: str
+    version: int
+    rollout_id: uuid.UUID | None
+    training_step: int | None
+    reward: float | None
+    reward_columns: dict[str, float] = Field(serialization_alias="columns")
+    waits: bool
+    """The item has no verdict."""
+    assigned_to: list[uuid.UUID]
+    verdict: Verdict | None = None
+    """The newest verdict. Null while it is hidden from you, as are flags and cluster."""
+    flags: list[ItemFlag] | None = None
+    """Null while they are hidden from you (see `evidence`). Empty: the item belongs to the audit sample."""
+    cluster: str | None = None
+    created_at: datetime
+    """When the rollout was stored, or when the run was flagged."""
+
+
+class ReviewItemDetail(ReviewItemResponse):
+    messages: list[dict[str, object]]
+    siblings: list[uuid.UUID]
+    """Other rollouts of its group."""
+    base: list[uuid.UUID]
+    """Rollouts of the same task before training."""
+
+
+class ReviewStats(Response):
+    matching: int
+    """Items that match the filter. All other figures depend only on `shown` and `mine`."""
+    by_detector: dict[str, int]
+    """Items by detector. An item with flags of several detectors counts for each."""
+    by_environment: dict[str, int]
+    waiting: int
+    """Items without a verdict."""
+    mine: int
+    """Items assigned to you."""
+    today: int
+    per_day: int
+    judged_twice: int
+    """Rollouts that a second person reviewed without knowing the first verdict."""
+    agreeing: int
+    kappa: float | None
+    """Cohen's kappa of both verdicts."""
+
+
+class AssignedItems(Response):
+    items: list[uuid.UUID]
+
+
+class ClusterReviewed(Response):
+    count: int
+
+
+class VerdictResponse(Response):
+    id: uuid.UUID
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID | None
+    flag_id: uuid.UUID | None
+    verdict: Verdict
+    comment: str
+    person_id: uuid.UUID | None
+    created_at: datetime
+    taken_back_at: datetime | None
+    """Set once the reviewer took the verdict back: it has no effect any more."""
+
+
+class FlagPart(StrEnum):
+    """Which flags are listed."""
+
+    UNREVIEWED = "unreviewed"
+    REVIEWED = "reviewed"
+    ALL = "all"
+
+
+class ListFlags(ListRequest):
+    shown: FlagPart = Field(FlagPart.UNREVIEWED, description="Flags to list.")
+    detector: str = Field("", max_length=60, description="Flags of this detector only.")
+    environment: str = Field("", max_length=40, description="Flags of this environment only.")
+    run: str = Field("", max_length=200, description="Flags of this run only: its id, the end of it, or `last`.")
+
+
+class FlagResponse(Response):
+    id: uuid.UUID
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID | None
+    """Null: the flag is about the run."""
+    detector: str
+    severity: Severity
+    score: float
+    sentence: str
+    evidence: dict[str, object]
+    cluster: str | None
+    """Rollouts that show the same pattern have the same cluster."""
+    training_step: int | None
+    created_at: datetime
+    verdict: Verdict | None = None
+    """The newest verdict; null until the flag is reviewed."""
+
+
+Bound = Annotated[float, Field(ge=-1e6, le=1e6, allow_inf_nan=False)]
+
+
+class KeepFixture(Request):
+    bound: Bound | None = Field(
+        None,
+        description="Highest reward of a hack, or lowest of an honest episode; authors only. Default: floor or reward.",
+    )
+
+
+class ChangeBound(Request):
+    bound: Bound = Field(description="Highest reward of a hack, or lowest of an honest episode.")
+
+
+class WithdrawForm(BaseModel):
+    because: Annotated[str, Field(max_length=500)] = ""
+
+
+class JudgedFixtureResponse(Response):
+    """A reviewed episode that every certificate replays."""
+
+    id: uuid.UUID
+    name: str
+    environment_id: uuid.UUID
+    rollout_id: uuid.UUID | None
+    lowest: float | None
+    """An honest episode must earn at least this."""
+    highest: float | None
+    """A hack must earn at most this."""
+    created_by: uuid.UUID | None
+    created_at: datetime
+    withdrawn_by: uuid.UUID | None
+    withdrawn_at: datetime | None
+    withdrawn_because: str

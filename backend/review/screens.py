@@ -1,27 +1,98 @@
-"""What the pages of the review show: the queue, and one item with everything that its verdict needs."""
+"""Data of the review pages: the queue with its filters, and one item with everything that its verdict needs."""
 
 import uuid
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, Verdict
+from backend.environments.tables import Environment
 from backend.review import queries
 from backend.review.evidence import Evidence, read_evidence
+from backend.review.fixtures import VerdictEffects, effects_of
 from backend.review.queries import Cluster, Counts, PeoplesAgreement
-from backend.review.queue_filters import Choices, choices
 from backend.review.schemas import Part, ReviewFilter
 from backend.review.tables import ReviewItem, VerdictRecord
-from backend.review.verdict_effects import Aftermath, aftermath_of
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.team.tables import Person
+from backend.web.formats import short
 from backend.web.identity import Actor
 from backend.web.paging import LIMIT
 from backend.web.transcripts import Entry, Span, bounded, transcript_of
+
+MOST_RUNS = 200
+"""The newest, and the chosen one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value of a filter."""
+
+    value: str
+    name: str
+    count: int
+    """Items of the part that is shown, whatever else narrows it: beside a run's own count, those of the detectors would
+    say how much of the run was flagged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Those that the part that is shown has items of, and what is chosen already."""
+
+    detectors: list[Choice]
+    environments: list[Choice]
+    runs: list[Choice]
+    """The newest first; of the environment, where one is chosen."""
+
+
+def choices(session: Session, chosen: ReviewFilter, person_id: uuid.UUID) -> Choices:
+    part = queries.part_of(chosen, person_id)
+    detector = func.unnest(ReviewItem.detectors).label("detector")
+    flagged = session.execute(select(detector, func.count().label("items")).where(*part).group_by(detector))
+    detectors = {row.detector: row.items for row in flagged}
+    place = (ReviewItem.environment_id, ReviewItem.run_id)
+    places = session.execute(select(*place, func.count()).where(*part).group_by(*place)).all()
+    of_environment: Counter[uuid.UUID] = Counter()
+    of_run: Counter[uuid.UUID] = Counter()
+    for environment_id, run_id, count in places:
+        of_environment[environment_id] += count
+        of_run[run_id] += count
+    environments = _environments(session, of_environment, chosen)
+    wanted = {id for id, name in environments.items() if name == chosen.environment}
+    offered = {row.run_id for row in places if not wanted or row.environment_id in wanted}
+    if chosen.detector:
+        detectors.setdefault(chosen.detector, 0)
+    return Choices(
+        detectors=[Choice(name, name, count) for name, count in sorted(detectors.items())],
+        environments=[Choice(name, name, of_environment[id]) for id, name in environments.items()],
+        runs=_runs(session, offered, of_run, chosen.run),
+    )
+
+
+def _environments(session: Session, ids: Collection[uuid.UUID], chosen: ReviewFilter) -> dict[uuid.UUID, str]:
+    is_meant = or_(Environment.id.in_(ids), Environment.name == chosen.environment)
+    statement = select(Environment.id, Environment.name).where(is_meant).order_by(Environment.name)
+    return {row.id: row.name for row in session.execute(statement)}
+
+
+def _runs(
+    session: Session, offered: Collection[uuid.UUID], counts: Counter[uuid.UUID], chosen: uuid.UUID | None
+) -> list[Choice]:
+    """Runs of one name are told apart by the ends of their ids."""
+    statement = select(Run.id, Run.name).where(Run.id.in_(offered)).order_by(Run.created_at.desc(), Run.id.desc())
+    found = {row.id: row.name for row in session.execute(statement.limit(MOST_RUNS))}
+    if chosen and chosen not in found:
+        found[chosen] = session.scalar(select(Run.name).where(Run.id == chosen)) or "a run that is gone"
+    times = Counter(found.values())
+    names = {id: f"{name} · {short(id)}" if times[name] > 1 else name for id, name in found.items()}
+    return [Choice(str(id), name, counts[id]) for id, name in names.items()]
+
 
 EXAMPLES = 3
 """Rollouts shown with a flag about a run."""
@@ -34,7 +105,7 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class QueueRow:
     """One line of the queue."""
 
     item: ReviewItem
@@ -51,7 +122,7 @@ class Offer:
     item_id: uuid.UUID
     cluster: Cluster | None
     """May be judged at once, or taken back."""
-    after: Aftermath | None
+    after: VerdictEffects | None
     """A reward to repair, or a hack that is no fixture."""
 
 
@@ -67,7 +138,7 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class QueuePage:
-    rows: list[Row]
+    rows: list[QueueRow]
     matching: int
     """Items in the whole list that the filters give."""
     counts: Counts
@@ -84,7 +155,7 @@ class QueuePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ExplainedFlag:
     """A flag as it is explained."""
 
     flag: Flag
@@ -92,7 +163,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class TranscriptView:
     """A rollout with its transcript."""
 
     rollout: Rollout
@@ -104,21 +175,21 @@ class Shown:
 @dataclass(frozen=True, slots=True)
 class ItemPage:
     item: ReviewItem
-    told: list[Told]
+    told: list[ExplainedFlag]
     """Why it is here. Empty while it is judged blind, and for the blind sample."""
     is_open: bool
     """Evidence and other people's verdicts are shown."""
     history: list[VerdictRecord]
-    shown: list[Shown]
+    shown: list[TranscriptView]
     """The rollout, or examples of what is said of the run."""
     siblings: Sequence[Rollout]
     base: Sequence[Rollout]
-    beside: Shown | None
+    beside: TranscriptView | None
     """A sibling, or the base's rollout, that was asked for."""
     next_sibling: uuid.UUID | None
     cluster: Cluster | None
     offer: Offer | None
-    after: Aftermath | None
+    after: VerdictEffects | None
     """Of the verdict that counts, once it may be seen."""
     assignees: Sequence[Person]
     people: Sequence[Person]
@@ -160,14 +231,14 @@ def queue_page(
     )
 
 
-def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[Row]:
+def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequence[ReviewItem]) -> list[QueueRow]:
     ids = [item.id for item in items]
     told = [item.id for item in items if may_see(actor, item, chosen) or chosen.shown is Part.REVIEWED]
     flags = queries.flags_of_items(session, told)
     assigned = queries.assignees(session, ids)
     asked = "1" if chosen.shown is Part.REVIEWED else ""
     return [
-        Row(
+        QueueRow(
             item=item,
             flags=flags.get(item.id, ()),
             assignees=assigned.get(item.id, ()),
@@ -184,7 +255,7 @@ def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
     return is_done or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
 
 
-def is_told(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
+def may_have_seen(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
     """May the person have seen everything before? Then a verdict is not blind."""
     return may_see(actor, item, chosen) or queries.took_back(session, item, actor.person_id)
 
@@ -200,9 +271,9 @@ def item_page(
     beside: uuid.UUID | None = None,
 ) -> ItemPage:
     """`judged`: the item that was judged last."""
-    is_open = evidence or is_told(session, actor, item, chosen)
+    is_open = evidence or may_have_seen(session, actor, item, chosen)
     flags = queries.flags_of_items(session, [item.id])[item.id] if is_open else []
-    told = [Told(flag, read_evidence(flag.evidence)) for flag in flags]
+    told = [ExplainedFlag(flag, read_evidence(flag.evidence)) for flag in flags]
     siblings = queries.siblings(session, item.rollout) if item.rollout else []
     base = queries.rollouts_of_base(session, item.run, item.rollout) if item.rollout else []
     following = queries.next_id(session, chosen, actor.person_id, item)
@@ -220,7 +291,7 @@ def item_page(
         next_sibling=_after(beside, siblings),
         cluster=queries.cluster_of(session, item) if is_open else None,
         offer=_offer(session, actor, judged) if judged != item.id else None,
-        after=aftermath_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
+        after=effects_of(session, item.rollout_id) if is_open and item.rollout_id and item.verdict else None,
         assignees=queries.assignees(session, [item.id]).get(item.id, ()),
         people=queries.people_who_judge(session),
         verdicts=[(verdict, str(number + 1), MEANINGS[verdict]) for number, verdict in enumerate(Verdict)],
@@ -232,7 +303,7 @@ def item_page(
     )
 
 
-def _shown(session: Session, item: ReviewItem, told: Sequence[Told]) -> list[Shown]:
+def _shown(session: Session, item: ReviewItem, told: Sequence[ExplainedFlag]) -> list[TranscriptView]:
     if item.rollout:
         rollouts = [item.rollout]
     else:
@@ -243,13 +314,13 @@ def _shown(session: Session, item: ReviewItem, told: Sequence[Told]) -> list[Sho
     return [_transcript(rollout, item.run, spans, quotes) for rollout in rollouts]
 
 
-def _transcript(rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()) -> Shown:
+def _transcript(rollout: Rollout, run: Run, spans: Sequence[Span] = (), quotes: Sequence[str] = ()) -> TranscriptView:
     marks = {"weights": run.weights, "spans": spans, "quotes": quotes}
     entries, left_out = bounded(transcript_of(rollout.messages, rollout.steps, run.columns, **marks))  # type: ignore[arg-type]
-    return Shown(rollout, entries, left_out)
+    return TranscriptView(rollout, entries, left_out)
 
 
-def _beside(session: Session, wanted: uuid.UUID | None, offered: Sequence[Rollout]) -> Shown | None:
+def _beside(session: Session, wanted: uuid.UUID | None, offered: Sequence[Rollout]) -> TranscriptView | None:
     """Only what this page offers: an address cannot bring other rollouts in."""
     if wanted not in {rollout.id for rollout in offered} or wanted is None:
         return None
@@ -274,7 +345,7 @@ def _offer(session: Session, actor: Actor, judged: uuid.UUID | None) -> Offer | 
     cluster = queries.cluster_of(session, item)
     if cluster and not ((cluster.agreed and cluster.waiting) or cluster.at_once):
         cluster = None
-    after = aftermath_of(session, item.rollout_id) if item.rollout_id else None
+    after = effects_of(session, item.rollout_id) if item.rollout_id else None
     if after and not after.calls_for_more:
         after = None
     return Offer(judged, cluster, after) if cluster or after else None

@@ -1,115 +1,198 @@
-"""Verdicts: each is a new record, the newest that stands counts, nothing is overwritten. Whoever gave one may take it
-back; it stays in the history."""
+"""Verdicts: each is a new record, the newest one in force counts, and none is overwritten.
+
+Reviewers can take back their own verdict. The record stays in the history and its consequences are withdrawn.
+"""
 
 import uuid
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, announce, run_topic
+from backend.core.queue import FOLLOW_JOB, enqueue
+from backend.core.tables import Job
 from backend.detectors.tables import Flag
-from backend.review import flag_queries, queue
-from backend.review.consequences import follow_undo, follow_verdict, weigh_again
-from backend.review.tables import VerdictRecord
-from backend.review.verdict_schemas import VerdictForm
+from backend.domain.vocabulary import JobStatus, Queue, RunKind, Verdict
+from backend.errors import Conflict
+from backend.review import queries, queue
+from backend.review.fixtures import restore_fixtures, update_fixtures
+from backend.review.schemas import VerdictRequest
+from backend.review.tables import ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
 RESENT_WITHIN = timedelta(seconds=10)
-"""The same verdict by the same person within this time is a form sent twice."""
+"""The same verdict by the same person within this time is a form that was sent twice."""
 
 
-def judge_flag(session: Session, actor: Actor, flag: Flag, form: VerdictForm) -> list[VerdictRecord]:
-    """A decision on what was flagged: it counts for every flag on the same rollout."""
-    flags = flag_queries.flags_of_subject(session, flag)
-    return _record(session, actor, form, flag.run_id, flag.rollout_id, [each.id for each in flags])
+class NothingToTakeBack(Conflict):
+    """You gave no verdict in the last 12 hours that can be taken back."""
 
 
-def judge_rollout(
-    session: Session, actor: Actor, rollout: Rollout, form: VerdictForm, *, is_blind: bool = False
+class ClusterIsNotAgreed(Conflict):
+    """A cluster can be judged at once after reviewers gave three of its rollouts the same verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictSubject:
+    """What a verdict is about: a rollout with all of its flags, or one flag about a run."""
+
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID | None
+    flag_ids: Sequence[uuid.UUID | None]
+    """One record is stored per flag; [None] for a rollout without flags."""
+
+    @classmethod
+    def of_rollout(cls, session: Session, rollout: Rollout) -> "VerdictSubject":
+        flags = queries.flags_of_rollout(session, rollout.id)
+        return cls(rollout.run_id, rollout.id, [flag.id for flag in flags] or [None])
+
+    @classmethod
+    def of_flag(cls, session: Session, flag: Flag) -> "VerdictSubject":
+        """All flags on the same rollout; a flag about a run only itself, because each says something else."""
+        flags = queries.flags_of_rollout(session, flag.rollout_id) if flag.rollout_id else [flag]
+        return cls(flag.run_id, flag.rollout_id, [each.id for each in flags])
+
+    @classmethod
+    def of_item(cls, session: Session, item: ReviewItem) -> "VerdictSubject":
+        if item.rollout is None:
+            return cls(item.run_id, None, [item.id])
+        return cls.of_rollout(session, item.rollout)
+
+
+def give_verdict(
+    session: Session, actor: Actor, subject: VerdictSubject, request: VerdictRequest, *, is_blind: bool = False
 ) -> list[VerdictRecord]:
-    """A decision on a rollout, flagged or not; blind where the transcript alone was shown."""
-    flags = flag_queries.flags_of_rollout(session, rollout.id)
-    flag_ids: list[uuid.UUID | None] = [each.id for each in flags]
-    return _record(session, actor, form, rollout.run_id, rollout.id, flag_ids or [None], is_blind=is_blind)
+    """Store a verdict and apply its consequences: the fixture at once, the best checkpoint by a job.
 
-
-def _record(
-    session: Session,
-    actor: Actor,
-    form: VerdictForm,
-    run_id: uuid.UUID,
-    rollout_id: uuid.UUID | None,
-    flag_ids: Sequence[uuid.UUID | None],
-    *,
-    is_blind: bool = False,
-) -> list[VerdictRecord]:
-    records = [_find_resent(session, actor, form, run_id, rollout_id, flag_id) for flag_id in flag_ids]
-    if known := [record for record in records if record]:
+    `is_blind`: the reviewer saw the transcript only.
+    """
+    run_id, rollout_id, flag_ids = subject.run_id, subject.rollout_id, subject.flag_ids
+    since = datetime.now(UTC) - RESENT_WITHIN
+    resent = select(VerdictRecord).where(
+        VerdictRecord.run_id == run_id,
+        VerdictRecord.rollout_id == rollout_id,
+        VerdictRecord.taken_back_at.is_(None),
+        VerdictRecord.created_at > since,
+    )
+    newest = {
+        record.flag_id: record
+        for record in session.scalars(resent.order_by(VerdictRecord.created_at, VerdictRecord.id))
+        if record.flag_id in flag_ids
+    }
+    sent = (actor.person_id, request.verdict, request.comment)
+    if known := [each for each in newest.values() if (each.person_id, each.verdict, each.comment) == sent]:
         return known
-    made = [
+    records = [
         VerdictRecord(
             run_id=run_id,
             rollout_id=rollout_id,
             flag_id=flag_id,
-            verdict=form.verdict,
-            comment=form.comment,
+            verdict=request.verdict,
+            comment=request.comment,
             is_blind=is_blind,
             person_id=actor.person_id,
         )
         for flag_id in flag_ids
     ]
-    session.add_all(made)
+    session.add_all(records)
     session.flush()
+    if rollout_id:
+        reselect_best_checkpoints(session, {run_id})
     queue.mark(session, {rollout_id} if rollout_id else {flag_id for flag_id in flag_ids if flag_id})
     if rollout_id:
-        follow_verdict(session, actor, run_id, rollout_id, form.verdict)
-    subject = ("rollout", rollout_id) if rollout_id else ("run", run_id)
-    audit(session, actor, "verdict.give", *subject, verdict=str(form.verdict), flags=len(flag_ids))
+        update_fixtures(session, actor, rollout_id, request.verdict)
+    subject_kind, subject_id = ("rollout", rollout_id) if rollout_id else ("run", run_id)
+    detail = {"verdict": str(request.verdict), "flags": len(flag_ids)}
+    audit(session, actor, "verdict.give", subject_kind, subject_id, **detail)
     announce(session, REVIEW, run_topic(run_id))
-    return made
+    return records
 
 
-def take_back(session: Session, actor: Actor, records: Collection[VerdictRecord]) -> None:
-    """One decision, stored for each flag and each rollout that it was about: what it caused is withdrawn."""
+def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Verdict) -> int:
+    """Give the agreed verdict to all unreviewed items of the item's cluster; `unsure` takes that back.
+
+    Nobody has seen these rollouts, so they become no fixtures and count in no statistics. Returns their number.
+    """
+    cluster = queries.cluster_of(session, item)
+    is_taken_back = verdict is Verdict.UNSURE
+    if cluster is None or (not is_taken_back and cluster.agreed is not verdict):
+        raise ClusterIsNotAgreed
+    members = queries.members_without_a_look(session, item, judged=is_taken_back)
+    if is_taken_back:
+        _take_back(session, actor, queries.verdicts_given_at_once(session, [member.id for member in members]))
+        return len(members)
+    flags = queries.flags_of_items(session, [member.id for member in members])
+    comment = f"same as {sum(cluster.counts.values())} others of {cluster.name}"
+    session.add_all(
+        VerdictRecord(
+            run_id=member.run_id,
+            rollout_id=member.rollout_id,
+            flag_id=flag.id,
+            verdict=verdict,
+            comment=comment,
+            is_bulk=True,
+            person_id=actor.person_id,
+        )
+        for member in members
+        for flag in flags[member.id]
+    )
+    queue.mark(session, [member.id for member in members])
+    reselect_best_checkpoints(session, {member.run_id for member in members})
+    audit(session, actor, "verdict.cluster", "run", item.run_id, verdict=str(verdict), count=len(members))
+    announce(session, REVIEW, *{run_topic(member.run_id) for member in members})
+    return len(members)
+
+
+def undo(session: Session, actor: Actor, record_id: uuid.UUID | None = None) -> Sequence[VerdictRecord]:
+    """Take back your latest verdict in force, or the given one; doing it twice changes nothing.
+
+    Returns all records of the verdict. Calling it again takes back the verdict before.
+    """
+    if record_id is None:
+        record = queries.last_given(session, actor.person_id)
+    else:
+        record = queries.given_lately(session, actor.person_id, record_id)
+    if record is None:
+        raise NothingToTakeBack
+    if record.taken_back_at is not None:
+        return [record]
+    decision = queries.decision_of(session, record)
+    _take_back(session, actor, decision)
+    return decision or [record]
+
+
+def _take_back(session: Session, actor: Actor, records: Collection[VerdictRecord]) -> None:
+    """Withdraw the records of one decision and its consequences."""
     now = datetime.now(UTC)
     for record in records:
         record.taken_back_at = now
     session.flush()
+    reselect_best_checkpoints(session, {record.run_id for record in records if record.rollout_id})
     queue.mark(session, {id for record in records if (id := record.rollout_id or record.flag_id)})
-    looks = {(each.run_id, each.rollout_id): each for each in records if each.rollout_id and not each.is_bulk}
-    for (run_id, rollout_id), record in looks.items():
+    reviewed = {each.rollout_id: each for each in records if each.rollout_id and not each.is_bulk}
+    for rollout_id, record in reviewed.items():
         if rollout_id:
-            follow_undo(session, actor, run_id, rollout_id, record.verdict, record.created_at)
-    weigh_again(session, {record.run_id for record in records if record.is_bulk})
-    for record in list(looks.values()) or list(records)[:1]:
+            restore_fixtures(session, actor, rollout_id, record.verdict, record.created_at)
+    for record in list(reviewed.values()) or list(records)[:1]:
         subject = ("rollout", record.rollout_id) if record.rollout_id and not record.is_bulk else ("run", record.run_id)
         audit(session, actor, "verdict.take_back", *subject, verdict=str(record.verdict), count=len(records))
     announce(session, REVIEW, *{run_topic(record.run_id) for record in records})
 
 
-def _find_resent(
-    session: Session,
-    actor: Actor,
-    form: VerdictForm,
-    run_id: uuid.UUID,
-    rollout_id: uuid.UUID | None,
-    flag_id: uuid.UUID | None,
-) -> VerdictRecord | None:
-    statement = select(VerdictRecord).where(
-        VerdictRecord.run_id == run_id,
-        VerdictRecord.rollout_id == rollout_id,
-        VerdictRecord.flag_id == flag_id,
-        VerdictRecord.taken_back_at.is_(None),
+def reselect_best_checkpoints(session: Session, run_ids: Collection[uuid.UUID]) -> None:
+    """Queue a job per training run that picks the best checkpoint again, by the verdicts in force.
+
+    A queued job is enough for any number of verdicts; a job at work may have read too early.
+    """
+    is_queued = (
+        select(Job.id).where(Job.run_id == Run.id, Job.name == FOLLOW_JOB, Job.status == JobStatus.QUEUED).exists()
     )
-    newest = session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
-    is_same = (
-        newest is not None
-        and newest.person_id == actor.person_id
-        and (newest.verdict, newest.comment) == (form.verdict, form.comment)
-        and datetime.now(UTC) - newest.created_at < RESENT_WITHIN
-    )
-    return newest if is_same else None
+    waiting = select(Run.id).where(Run.id.in_(run_ids), Run.kind == RunKind.TRAINING, ~is_queued)
+    for run_id in session.scalars(waiting).all():
+        enqueue(session, FOLLOW_JOB, queue=Queue.CPU, run_id=run_id)

@@ -1,9 +1,9 @@
-"""Lists of a run that has ended, whole and in memory: their pages are cut, not searched for.
+"""Lists of a finished run from memory: pages are cut out of an index instead of searched for.
 
-Postgres finds any page of 100,000 rollouts in a tenth of a second or more, because most orders and filters have to read
-the whole run. Which rollouts pass a filter and how they stand in an order is therefore read once each, as their numbers
-(`seq`), four bytes a rollout; filters and orders are then combined here. What people, detectors, judges
-and those who answer questions add later is part of the key under which a list is kept.
+Postgres takes a tenth of a second or more for a page of 100,000 rollouts, because most filters and orders have to read
+the whole run. Which rollouts pass a filter and how an order sorts them is therefore read once each, as their `seq` four
+bytes each; filters and orders are then combined here. Flags, verdicts and scores that are added later are part of
+the key of a cached list.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Integer, LargeBinary, Select, Text, cast, func, select
@@ -18,29 +19,26 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.settings import QUESTION_PREFIX
-from backend.domain.rollouts.filter_tree import Node, leaves_of
+from backend.domain.rollouts.fields import FIELDS, Family, Field
 from backend.domain.vocabulary import RunKind
 from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
-from backend.rollouts.filter_fields import FilterScope, is_said_later
-from backend.rollouts.filter_sql import condition_of
-from backend.rollouts.ordering import Order
+from backend.rollouts.filters import Selection
 from backend.rollouts.tables import Rollout
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MOST_BYTES = 64 << 20
-"""Kept in this process; what was not used for longest goes first."""
+MAX_BYTES = 64 << 20
+"""Cached in this process; the least recently used arrays go first."""
 
 
-class KeptArrays:
-    """Arrays by what they depend on, as many as fit."""
+class ArrayCache:
+    """Arrays by their key, up to a total size."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self._most, self._bytes = most_bytes, 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max, self._bytes = max_bytes, 0
         self._arrays: OrderedDict[Hashable, NDArray[Any]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -54,138 +52,130 @@ class KeptArrays:
             if key not in self._arrays:
                 self._arrays[key] = found
                 self._bytes += found.nbytes
-            while self._bytes > self._most and len(self._arrays) > 1:
+            while self._bytes > self._max and len(self._arrays) > 1:
                 self._bytes -= self._arrays.popitem(last=False)[1].nbytes
         return found
 
 
-_kept = KeptArrays(MOST_BYTES)
+_cache = ArrayCache(MAX_BYTES)
 
 
-class Standing:
-    """The lists of one run as it is now."""
+def index_of(session: Session, selection: Selection) -> FinishedRunIndex | None:
+    """The index of a selection; None where searching is better.
 
-    def __init__(self, session: Session, scope: FilterScope, tree: Node | None, expression: str) -> None:
-        self._session, self._scope = session, scope
-        self._tree, self._expression = tree, expression.strip()
-        newest = session.scalar(select(func.max(Rollout.seq)).where(Rollout.run_id == scope.run.id)) or 0
-        self._run = (scope.run.id, scope.run.ended_at, newest)
-        self._length = newest + 1
+    That is: in a run that still grows or is played by hand, by marks that are set in the rollouts themselves, and for
+    text in the order of `seq`, where a page is full before the run is read.
+    """
+    run, fields = selection.scope.run, selection.fields
+    if run.ended_at is None or run.kind is RunKind.PLAY or FIELDS["demonstration"] in {*fields, selection.sort_field}:
+        return None
+    if selection.sort_field.name == "seq" and (selection.tree is None or FIELDS["text"] in fields):
+        return None
+    return FinishedRunIndex(session, selection)
 
-    def passing(self) -> NDArray[np.bool_]:
-        """By number: does the rollout of this number pass the filter?"""
-        names = frozenset(leaf.field.name for leaf in leaves_of(self._tree))
-        key = (*self._run, "passing", self._expression, self._said(names))
-        return _kept.get(key, self._read_passing)
+
+class FinishedRunIndex:
+    """The rollouts of one selection as their `seq`, in order."""
+
+    def __init__(self, session: Session, selection: Selection) -> None:
+        self._session, self._selection = session, selection
+        run = selection.scope.run
+        last = session.scalar(select(func.max(Rollout.seq)).where(Rollout.run_id == run.id)) or 0
+        self._run = (run.id, run.ended_at, last)
+        self._length = last + 1
 
     def count(self) -> int:
-        """How many rollouts pass the filter."""
-        return int(self.passing().sum())
+        """Number of rollouts that pass the filter."""
+        return int(self._passing().sum())
 
-    def in_order(self, order: Order, sort: str) -> NDArray[np.int32]:
-        """Numbers of the rollouts that pass the filter, as they stand in the order."""
-        whole = self._whole(order, sort)
-        return whole[self.passing()[whole]] if self._tree else whole
-
-    def _whole(self, order: Order, sort: str) -> NDArray[np.int32]:
-        key = (*self._run, "order", sort, self._said({sort.removeprefix("-")}))
-        return _kept.get(key, lambda: self._read_order(order))
-
-    def part(self, order: Order, sort: str, length: int, cursor: int | None, *, backwards: bool) -> list[int] | None:
-        """Numbers behind the rollout `cursor`, or from the list's beginning; backwards: from there or from the end
-        towards the beginning. None where the cursor is not in the list."""
-        numbers, place = self.in_order(order, sort), None
-        if cursor is not None and (place := _place(numbers, cursor)) is None:
-            return None
-        if not backwards:
-            first = 0 if place is None else place + 1
-            return list(map(int, numbers[first : first + length]))
-        end = len(numbers) if place is None else place
-        return list(map(int, numbers[max(0, end - length) : end][::-1]))
-
-    def neighbours(self, order: Order, sort: str, number: int) -> tuple[int | None, int | None]:
-        """The numbers before and after this one; of one that does not pass the filter those round its place."""
+    def page(self, limit: int) -> list[int] | None:
+        """At most `limit` numbers from the selection's start on. None where the start is not in the list."""
         import numpy as np
 
-        whole = self._whole(order, sort)
-        place = _place(whole, number)
-        if place is None:
+        numbers = self._sorted()
+        if self._selection.tree:
+            numbers = numbers[self._passing()[numbers]]
+        place = None
+        if self._selection.start is not None:
+            places = np.flatnonzero(numbers == self._selection.start[1])
+            if not len(places):
+                return None
+            place = int(places[0])
+        if not self._selection.backwards:
+            first = 0 if place is None else place + 1
+            return list(map(int, numbers[first : first + limit]))
+        end = len(numbers) if place is None else place
+        return list(map(int, numbers[max(0, end - limit) : end][::-1]))
+
+    def neighbors(self, seq: int) -> tuple[int | None, int | None]:
+        """The numbers before and after this one; of one that does not pass the filter, those around its place."""
+        import numpy as np
+
+        numbers = self._sorted()
+        places = np.flatnonzero(numbers == seq)
+        if not len(places):
             return None, None
-        passes = np.flatnonzero(self.passing()[whole])
-        before, after = np.searchsorted(passes, place), np.searchsorted(passes, place, side="right")
+        passing = np.flatnonzero(self._passing()[numbers])
+        before, after = (np.searchsorted(passing, places[0], side=side) for side in ("left", "right"))
         return (
-            int(whole[passes[before - 1]]) if before > 0 else None,
-            int(whole[passes[after]]) if after < len(passes) else None,
+            int(numbers[passing[before - 1]]) if before > 0 else None,
+            int(numbers[passing[after]]) if after < len(passing) else None,
         )
 
-    def _read_passing(self) -> NDArray[np.bool_]:
+    def _passing(self) -> NDArray[np.bool_]:
+        """By `seq`: whether the rollout passes the filter."""
         import numpy as np
 
-        asked = [condition_of(self._tree, self._scope)] if self._tree else []
-        passes = np.zeros(self._length, dtype=np.bool_)
-        passes[self._numbers(select(_numbers()).where(*asked))] = True
-        return passes
+        selection = self._selection
 
-    def _read_order(self, order: Order) -> NDArray[np.int32]:
-        return self._numbers(order.joined(select(_numbers(*order.by(order.key, Rollout.seq.expression)))))
+        def read() -> NDArray[np.bool_]:
+            passing = np.zeros(self._length, dtype=np.bool_)
+            own = select(Rollout.seq).where(Rollout.run_id == selection.scope.run.id, *selection.conditions)
+            passing[self._read_numbers(own)] = True
+            return passing
 
-    def _numbers(self, statement: Select[Any]) -> NDArray[np.int32]:
+        return _cache.get((*self._run, "filter", selection.expression, self._revision(selection.fields)), read)
+
+    def _sorted(self) -> NDArray[np.int32]:
+        """All rollouts of the run in the selection's order."""
+        selection = self._selection
+        forwards = replace(selection, backwards=False)
+        key = (*self._run, "order", selection.sort, self._revision([selection.sort_field]))
+        return _cache.get(key, lambda: self._read_numbers(forwards.rows, *forwards.by()))
+
+    def _read_numbers(self, statement: Select[Any], *order: Any) -> NDArray[np.int32]:
+        """All `seq` of a statement as one value: an array of the driver costs more than finding the rollouts."""
         import numpy as np
 
-        packed = self._session.scalar(statement.where(Rollout.run_id == self._scope.run.id))
-        return np.frombuffer(packed or b"", dtype=">i4").astype(np.int32)
+        separator: Any = cast(b"", LargeBinary)
+        number = func.int4send(cast(Rollout.seq, Integer), type_=LargeBinary)
+        packed = func.string_agg(number, aggregate_order_by(separator, *order) if order else separator)
+        value = self._session.scalar(statement.with_only_columns(packed, maintain_column_froms=True))
+        return np.frombuffer(value or b"", dtype=">i4").astype(np.int32)
 
-    def _said(self, names: Iterable[str]) -> tuple[Any, ...]:
-        """What changes when something is said of a rollout that these fields can see."""
-        marks = [mark for name in sorted(names) if is_said_later(name) for mark in self._marks(name)]
+    def _revision(self, fields: Iterable[Field]) -> tuple[Any, ...]:
+        """Values that change whenever a flag, verdict or score that these fields read is added, changed or removed."""
+        scope, marks = self._selection.scope, list[Select[Any]]()
+        values: list[ColumnElement[Any]]
+        own: list[ColumnElement[bool]]
+        for field in sorted((field for field in fields if field.changes_later), key=lambda field: field.name):
+            match field.name if field.family is Family.ROLLOUT else field.family:
+                case "flag":
+                    values = [func.count(), func.max(cast(Flag.id, Text)), func.sum(Flag.score)]
+                    own = [Flag.run_id == scope.run.id]
+                case "verdict":
+                    latest = func.max(cast(VerdictRecord.id, Text))
+                    values = [func.count(), latest, func.count(VerdictRecord.taken_back_at)]
+                    own = [VerdictRecord.run_id == scope.run.id]
+                case Family.JUDGE:
+                    values = [func.count(), func.sum(Grade.score)]
+                    own = [Grade.run_id == scope.run.id, Grade.grader_id == scope.judges[field.key]]
+                case Family.QUESTION:
+                    latest = func.max(cast(Grade.id, Text))
+                    values = [func.count(Grade.answer), latest, func.sum(Grade.score)]
+                    of_question = Grade.grader_id == scope.questions[field.key][0]
+                    own = [Grade.run_id == scope.run.id, of_question]
+                case _:
+                    raise ValueError(f"nothing marks a change of {field.name}")
+            marks += [select(value).where(*own) for value in values]
         return tuple(self._session.execute(select(*(mark.scalar_subquery() for mark in marks))).one()) if marks else ()
-
-    def _marks(self, name: str) -> list[Select[Any]]:
-        run_id = self._scope.run.id
-        if name == "flag":
-            of_run = Flag.run_id == run_id
-            return [select(value).where(of_run) for value in (func.count(), _newest(Flag.id), func.sum(Flag.score))]
-        if name == "verdict":
-            of_run = VerdictRecord.run_id == run_id
-            said = (func.count(), _newest(VerdictRecord.id), func.count(VerdictRecord.taken_back_at))
-            return [select(value).where(of_run) for value in said]
-        if name.startswith("judge."):
-            judge_id = self._scope.judges[name.removeprefix("judge.")]
-            own = (Grade.run_id == run_id, Grade.grader_id == judge_id)
-            return [select(value).where(*own) for value in (func.count(), func.sum(Grade.score))]
-        if name.startswith(QUESTION_PREFIX):
-            question_id = self._scope.questions[name.removeprefix(QUESTION_PREFIX)].id
-            own = (Grade.run_id == run_id, Grade.grader_id == question_id)
-            marks = (func.count(Grade.answer), _newest(Grade.id), func.sum(Grade.score))
-            return [select(value).where(*own) for value in marks]
-        raise ValueError(f"{name} is said later, and nothing marks that it was")
-
-
-def standing_of(session: Session, scope: FilterScope, tree: Node | None, expression: str, sort: str) -> Standing | None:
-    """None where searching is better: in a run that still grows or is played by hand, by marks that are set in the
-    rollouts themselves, and for a text in the order of the numbers, where a page is full before the run is read."""
-    run, name = scope.run, sort.removeprefix("-")
-    names = {name, *(leaf.field.name for leaf in leaves_of(tree))}
-    if run.ended_at is None or run.kind is RunKind.PLAY or "demonstration" in names:
-        return None
-    if name == "seq" and ("text" in names or tree is None):
-        return None
-    return Standing(session, scope, tree, expression)
-
-
-def _place(numbers: NDArray[np.int32], number: int) -> int | None:
-    import numpy as np
-
-    found = np.flatnonzero(numbers == number)
-    return int(found[0]) if len(found) else None
-
-
-def _numbers(*order: ColumnElement[Any]) -> ColumnElement[bytes]:
-    """All numbers of rollouts as one value: an array of a driver costs more than to find what is in it."""
-    separator: Any = cast(b"", LargeBinary)
-    number = func.int4send(cast(Rollout.seq, Integer), type_=LargeBinary)
-    return func.string_agg(number, aggregate_order_by(separator, *order) if order else separator, type_=LargeBinary)
-
-
-def _newest(id: Any) -> ColumnElement[str]:
-    return func.max(cast(id, Text))

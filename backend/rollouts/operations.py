@@ -1,161 +1,90 @@
-"""The JSON API of rollouts and of saved views."""
+"""What members do with rollouts and saved views."""
 
 import uuid
-from datetime import datetime
-from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel
+from sqlalchemy.orm import Session
 
-from backend.domain.rollouts.filter_tree import OPERATORS
-from backend.domain.vocabulary import Verdict
-from backend.rollouts import queries as rollout_queries
-from backend.rollouts import saved_views
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.ordering import sortable
-from backend.rollouts.table_columns import shown_columns, value_of
-from backend.runs import queries
-from backend.runs.requests import RolloutFilter
-from backend.runs.responses import RolloutAnswer, RolloutDetailAnswer
-from backend.web.dependencies import SessionDep, Viewer
+from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation
+from backend.rollouts import references, saved_views
+from backend.rollouts.filters import select_rollouts
+from backend.rollouts.listing import count_rollouts as count_selected
+from backend.rollouts.listing import list_rollouts as list_selected
+from backend.rollouts.schemas import (
+    FieldResponse,
+    FilterFields,
+    ListedRolloutResponse,
+    RolloutCount,
+    SaveView,
+    SelectRollouts,
+    UpdateView,
+    View,
+    WholeRolloutResponse,
+)
+from backend.rollouts.scope import scope_of
+from backend.rollouts.tables import Rollout
+from backend.runs.references import find_run
+from backend.runs.tables import Run
+from backend.web.identity import Actor
 from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1")
+__all__ = ["references"]
 
 
-class RolloutQuery(RolloutFilter):
-    """Rollouts of one run."""
+@operation("GET /rollouts", role=Role.VIEWER, tool=True)
+def list_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> Page[ListedRolloutResponse]:
+    """List a run's rollouts. `where` filters (`has flag and win = 0`), `sort` orders, `columns` picks.
 
-    run_id: uuid.UUID
-
-
-class ListedRolloutAnswer(RolloutAnswer):
-    """A rollout in a list, with what was said of it."""
-
-    flags: list[str]
-    """Detectors that flagged it."""
-    verdict: Verdict | None
-    """The newest."""
-    judges: dict[str, float | None]
-    """Scores by judge."""
-    questions: dict[str, str | None]
-    """Answers by question."""
-    values: dict[str, Any] | None = None
-    """What stands in the columns that were asked for."""
-
-
-class CountAnswer(BaseModel):
-    """How many rollouts of a run pass a filter."""
-
-    matching: int
-    total: int
-
-
-class FieldAnswer(BaseModel):
-    """Something that a filter may ask about."""
-
-    name: str
-    kind: str
-    help: str
-    choices: list[str]
-    operators: list[str]
-
-
-class FilterWordsAnswer(BaseModel):
-    """What filters and orders of one run may say."""
-
-    fields: list[FieldAnswer]
-    sorts: list[str]
-
-
-@router.get("/rollouts", tags=["rollouts"])
-def list_rollouts(
-    session: SessionDep, _: Viewer, wanted: Annotated[RolloutQuery, Query()]
-) -> Page[ListedRolloutAnswer]:
-    """A run's rollouts: `where` filters (`has flag and win = 0 and tokens > 200`), `sort` orders, `columns` picks."""
-    run = queries.get_run(session, wanted.run_id)
+    `GET /runs/{run}/filter-words` lists the fields that they can use.
+    """
+    run = find_run(session, request.run_id)
     scope = scope_of(session, run)
-    found = rollout_queries.rollouts(session, run, wanted, scope)
-    columns = shown_columns(scope, wanted.columns) if wanted.columns else None
-    items = []
-    for item in found.items:
-        values = {column.key: value_of(item, column.key) for column in columns} if columns else None
-        said = {"flags": list(item.flags), "verdict": item.verdict, "judges": item.scores, "questions": item.answers}
-        answer = RolloutAnswer.of(run, item.rollout).model_dump()
-        items.append(ListedRolloutAnswer(**answer, **said, values=values))
+    found = list_selected(session, run, request, scope)
+    columns = scope.shown_columns(request.columns) if request.columns else None
+    items = [ListedRolloutResponse.of(item, run, columns) for item in found.items]
     return Page(items=items, next=found.next, previous=found.previous)
 
 
-@router.get("/rollouts/count", tags=["rollouts"])
-def count_rollouts(session: SessionDep, _: Viewer, wanted: Annotated[RolloutQuery, Query()]) -> CountAnswer:
-    """How many rollouts of a run pass the filter, and how many there are."""
-    run = queries.get_run(session, wanted.run_id)
-    found = rollout_queries.count(session, run, wanted.expression)
-    return CountAnswer(matching=found, total=rollout_queries.count(session, run))
+@operation("GET /rollouts/count", role=Role.VIEWER, tool=True)
+def count_rollouts(session: Session, actor: Actor, request: SelectRollouts) -> RolloutCount:
+    """Count a run's rollouts that pass a filter, and all of them."""
+    scope = scope_of(session, find_run(session, request.run_id))
+    matching, total = (count_selected(session, select_rollouts(scope, where)) for where in (request.expression, ""))
+    return RolloutCount(matching=matching, total=total)
 
 
-@router.get("/runs/{run_id}/filter-words", tags=["rollouts"])
-def get_filter_words(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> FilterWordsAnswer:
-    """The fields by which this run's rollouts can be filtered and sorted."""
-    scope = scope_of(session, queries.get_run(session, run_id))
-    fields = [
-        FieldAnswer(
-            name=field.name,
-            kind=field.kind,
-            help=field.help,
-            choices=list(field.choices),
-            operators=list(OPERATORS[field.kind]),
-        )
-        for field in scope.fields.values()
-    ]
-    return FilterWordsAnswer(fields=fields, sorts=sortable(scope))
+@operation("GET /runs/{run}/filter-words", role=Role.VIEWER, tool=True)
+def list_filter_fields(session: Session, actor: Actor, run: Run) -> FilterFields:
+    """List the fields that filters and sort orders of a run's rollouts can use."""
+    scope = scope_of(session, run)
+    return FilterFields(fields=[FieldResponse.of_field(field) for field in scope.fields.values()], sorts=scope.sortable)
 
 
-@router.get("/rollouts/{rollout_id}", tags=["rollouts"])
-def get_rollout(rollout_id: uuid.UUID, session: SessionDep, _: Viewer) -> RolloutDetailAnswer:
-    """One rollout whole: steps, messages, tokens."""
-    rollout = rollout_queries.get_rollout(session, rollout_id)
-    return RolloutDetailAnswer.of(rollout.run, rollout)
+@operation("GET /rollouts/{rollout}", role=Role.VIEWER, tool=True)
+def get_rollout(session: Session, actor: Actor, rollout: Rollout) -> WholeRolloutResponse:
+    """Read one rollout with its steps, messages and tokens."""
+    return WholeRolloutResponse.of(rollout)
 
 
-class ViewAnswer(BaseModel):
-    """A saved view."""
-
-    id: uuid.UUID
-    name: str
-    filter: str
-    sort: str
-    is_shared: bool
-    is_own: bool
-    owner: str
-    created_at: datetime
+@operation("GET /views", role=Role.VIEWER, noun="views")
+def list_views(session: Session, actor: Actor) -> Page[View]:
+    """List your saved views, then those that others share."""
+    return Page(items=[View.of(listed) for listed in saved_views.views_for(session, actor)])
 
 
-@router.get("/views", tags=["rollouts"])
-def list_views(session: SessionDep, actor: Viewer) -> list[ViewAnswer]:
-    """One's own saved views, then those that others share."""
-    return [_view(listed) for listed in saved_views.views_for(session, actor)]
+@operation("POST /views", role=Role.VIEWER, noun="views", status=201, audited=False)
+def save_view(session: Session, actor: Actor, request: SaveView) -> View:
+    """Save a filter and a sort order under a name. It replaces your view of the same name."""
+    return View.of(saved_views.save_view(session, actor, request))
 
 
-@router.post("/views", status_code=201, tags=["rollouts"])
-def save_view(session: SessionDep, actor: Viewer, form: saved_views.ViewForm) -> ViewAnswer:
-    """Keep a filter and an order under a name; a second one of the same name replaces the first."""
-    return _view(saved_views.ListedView(saved_views.save_view(session, actor, form), actor.name, is_own=True))
+@operation("PATCH /views/{view}", role=Role.VIEWER, noun="views", audited=False)
+def update_view(session: Session, actor: Actor, view: uuid.UUID, request: UpdateView) -> View:
+    """Rename a view, or share it or stop sharing it."""
+    return View.of(saved_views.update_view(session, actor, view, request))
 
 
-@router.patch("/views/{view_id}", tags=["rollouts"])
-def change_view(view_id: uuid.UUID, session: SessionDep, actor: Viewer, change: saved_views.ViewChange) -> ViewAnswer:
-    """Rename a view, share it or keep it to oneself."""
-    view = saved_views.change_view(session, actor, view_id, change)
-    return _view(saved_views.ListedView(view, actor.name, is_own=view.person_id == actor.person_id))
-
-
-@router.delete("/views/{view_id}", status_code=204, tags=["rollouts"])
-def delete_view(view_id: uuid.UUID, session: SessionDep, actor: Viewer) -> None:
-    """Delete a view. What it showed stays."""
-    saved_views.delete_view(session, actor, view_id)
-
-
-def _view(listed: saved_views.ListedView) -> ViewAnswer:
-    same = {name: getattr(listed.view, name) for name in ("id", "name", "filter", "sort", "is_shared", "created_at")}
-    return ViewAnswer(**same, is_own=listed.is_own, owner=listed.owner)
+@operation("DELETE /views/{view}", role=Role.VIEWER, noun="views", audited=False)
+def delete_view(session: Session, actor: Actor, view: uuid.UUID) -> None:
+    """Delete a view. Its rollouts stay."""
+    saved_views.delete_view(session, actor, view)

@@ -17,14 +17,14 @@ from backend.errors import InvalidInput, NotFound
 from backend.graders.queries import grades_of_rollout
 from backend.graders.tables import Grade
 from backend.review.evidence import read_evidence
-from backend.review.picking import PICKED, pick, take_back
+from backend.review.fixtures import VerdictEffects, effects_of
+from backend.review.schemas import VerdictRequest
+from backend.review.service import PICKED, pick, unpick
 from backend.review.tables import VerdictRecord
-from backend.review.verdict_effects import Aftermath, aftermath_of
-from backend.review.verdict_schemas import VerdictForm
-from backend.review.verdicts import judge_rollout
+from backend.review.verdicts import VerdictSubject, give_verdict
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.queries import Neighbours
+from backend.rollouts.listing import Neighbors, columns_of, neighbors
+from backend.rollouts.scope import scope_of
 from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
 from backend.rollouts.token_text import TokenView, token_view
@@ -57,11 +57,11 @@ class RolloutPage:
     """Of the columns of its environment."""
     siblings: Sequence[Rollout]
     sibling_count: int
-    around: Neighbours
+    around: Neighbors
     wanted: RolloutFilter
     flags: Sequence[Flag]
     verdicts: Sequence[VerdictRecord]
-    after: Aftermath | None
+    after: VerdictEffects | None
     """Of the verdict that counts."""
     grades: Sequence[Grade]
     tokens: TokenView | None
@@ -114,7 +114,7 @@ def show_rollout(
         entries=shown,
         left_out=left_out,
         is_whole=whole,
-        columns=rollout_queries.columns_of(rollout.run, rollout),
+        columns=columns_of(rollout.run, rollout),
         weights=rollout_queries.weights_of(rollout),
         siblings=siblings[:MOST_SIBLINGS],
         sibling_count=len(siblings),
@@ -122,7 +122,7 @@ def show_rollout(
         wanted=wanted,
         flags=flags,
         verdicts=verdicts,
-        after=aftermath_of(session, rollout.id) if verdicts else None,
+        after=effects_of(session, rollout.id) if verdicts else None,
         grades=grades,
         tokens=token_view(session, rollout),
         raw=raw[:MOST_RAW],
@@ -159,8 +159,8 @@ def show_beside(
         entries=(entries[0], entries[1]),
         parting=parting,
         columns=(
-            rollout_queries.columns_of(first.run, first),
-            rollout_queries.columns_of(second.run, second),
+            columns_of(first.run, first),
+            columns_of(second.run, second),
         ),
         siblings=rollout_queries.siblings(session, first)[:MOST_SIBLINGS],
     )
@@ -172,9 +172,10 @@ def judge(
     rollout_id: uuid.UUID,
     session: SessionDep,
     actor: Reviewer,
-    form: Annotated[VerdictForm, Depends(read_form(VerdictForm))],
+    form: Annotated[VerdictRequest, Depends(read_form(VerdictRequest))],
 ) -> Response:
-    judge_rollout(session, actor, rollout_queries.get_rollout(session, rollout_id), form)
+    subject = VerdictSubject.of_rollout(session, rollout_queries.get_rollout(session, rollout_id))
+    give_verdict(session, actor, subject, form)
     return see_other(f"/rollouts/{rollout_id}", "Your verdict is stored.")
 
 
@@ -186,7 +187,7 @@ def add_to_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -
 
 @router.post("/rollouts/{rollout_id}/review/undo", response_class=HTMLResponse)
 def take_out_of_review(rollout_id: uuid.UUID, session: SessionDep, actor: Reviewer) -> Response:
-    take_back(session, actor, rollout_queries.get_rollout(session, rollout_id))
+    unpick(session, actor, rollout_queries.get_rollout(session, rollout_id))
     return see_other(f"/rollouts/{rollout_id}", "It is out of the review queue again.")
 
 
@@ -196,17 +197,17 @@ def _carried(wanted: RolloutFilter) -> str:
     return "?" + wanted.query(columns=None, limit=None, sort=wanted.sort)
 
 
-def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbours:
+def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighbors:
     """None where the filter cannot be understood or takes too long: the rollout itself is shown all the same."""
     try:
         with session.begin_nested():
-            return rollout_queries.neighbours(session, rollout, wanted, scope_of(session, rollout.run))
+            return neighbors(session, rollout, wanted, scope_of(session, rollout.run))
     except InvalidInput:
-        return Neighbours(None, None)
+        return Neighbors()
     except OperationalError as error:
         if not is_timeout(error):
             raise
-        return Neighbours(None, None)
+        return Neighbors()
 
 
 def _entries(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade] = ()) -> list[Entry]:

@@ -1,9 +1,9 @@
 """/runs/{id}/rollouts: the table of a run's rollouts with its filter, its columns and the views that people keep."""
 
 import uuid
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse, Response
@@ -12,21 +12,19 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.domain.rollouts.filter_tokens import with_clause
-from backend.domain.rollouts.filter_tree import OPERATORS
+from backend.domain.rollouts.fields import Field
+from backend.domain.rollouts.filters import with_clause
 from backend.errors import InvalidInput
-from backend.rollouts import queries as rollout_queries
 from backend.rollouts import saved_views as views
-from backend.rollouts.counts import Matching
-from backend.rollouts.filter_fields import FilterScope, scope_of
-from backend.rollouts.filter_shortcuts import Shortcut, shortcuts
-from backend.rollouts.queries import Listed, WrongFilter
-from backend.rollouts.table_columns import Column, all_columns, shown_columns, value_of
+from backend.rollouts.filters import WrongFilter, select_rollouts
+from backend.rollouts.listing import MatchCount, RolloutList, list_rollouts, total_of
+from backend.rollouts.schemas import FieldResponse, SaveView, UpdateView
+from backend.rollouts.scope import scope_of
+from backend.rollouts.shortcuts import Shortcut, shortcuts
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
-from backend.web.cursors import Slice
 from backend.web.dependencies import SessionDep, Viewer
 from backend.web.error_pages import TookTooLong, is_timeout
 from backend.web.form_data import read_form
@@ -39,13 +37,13 @@ TEMPLATE = "rollouts/list.html"
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
-    """What is wrong with the filter, cut at the place."""
+class FilterMistake:
+    """What is wrong with a filter, and the expression cut at the place."""
 
     message: str
     before: str = ""
     at: str = ""
-    behind: str = ""
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,37 +52,49 @@ class RolloutsPage:
 
     head: RunHeader
     run: Run
-    found: Slice[Listed]
-    wanted: RolloutFilter
-    """Everything that is asked for stands in `where`."""
-    columns: Sequence[Column]
-    all_columns: Sequence[Column]
+    found: RolloutList
+    filter: RolloutFilter
+    """All of its filter is in `where`."""
+    columns: Sequence[Field]
+    all_columns: Sequence[Field]
     shortcuts: Sequence[Shortcut]
-    words: Sequence[dict[str, Any]]
-    """Fields for the completion."""
+    fields: Sequence[FieldResponse]
+    """For completion in the filter box."""
     views: Sequence[views.ListedView]
-    matching: Matching
+    matching: MatchCount
     total: int
-    wrong: Wrong | None
+    mistake: FilterMistake | None
     seen: int
-    """Number of the run's newest rollout when the page was drawn."""
-    value_of: Callable[[Listed, str], Any] = value_of
+    """`seq` of the run's last rollout when the page was rendered."""
 
 
 @router.get("/runs/{run_id}/rollouts", response_class=HTMLResponse)
-def list_rollouts(
-    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, wanted: Annotated[RolloutFilter, Query()]
+def show_rollouts(
+    request: Request, run_id: uuid.UUID, session: SessionDep, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
 ) -> Response:
-    if chosen := _choices(request, wanted):
-        return see_other(f"{request.url.path}?{chosen.query()}")
-    context = _context(session, actor, queries.get_run(session, run_id), wanted.as_expression())
-    status = 422 if context.wrong else 200
+    context = _context(session, actor, queries.get_run(session, run_id), filter.as_expression())
+    status = 422 if context.mistake else 200
     return page(request, TEMPLATE, context, block="rollout_table", status=status)
+
+
+@router.get("/runs/{run_id}/rollouts/choose", response_class=HTMLResponse)
+def choose_rollouts(
+    request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()]
+) -> Response:
+    """Show the table with a shortcut or a choice of columns: `set=status:status = failed`, `show=task&show=reward`."""
+    expression = filter.expression
+    for choice in request.query_params.getlist("set"):
+        field, _, clause = choice.partition(":")
+        expression = with_clause(expression, field, clause)
+    columns = ",".join(request.query_params.getlist("show")) or filter.columns
+    changes = {"where": expression or None, "columns": columns, "after": None, "before": None}
+    chosen = filter.as_expression().model_copy(update=changes)
+    return see_other(f"/runs/{run_id}/rollouts?{chosen.query()}")
 
 
 @router.get("/runs/{run_id}/rollouts/events", response_class=EventSourceResponse)
 async def rollout_events(
-    request: Request, run_id: uuid.UUID, actor: Viewer, wanted: Annotated[RolloutFilter, Query()], seen: int = 0
+    request: Request, run_id: uuid.UUID, actor: Viewer, filter: Annotated[RolloutFilter, Query()], seen: int = 0
 ) -> AsyncIterable[ServerSentEvent]:
     """The head, and how many rollouts came; where the newest are shown without a filter, the table itself."""
 
@@ -92,12 +102,12 @@ async def rollout_events(
         run = queries.get_run(session, run_id)
         head = run_header(session, run)
         blocks = head_blocks(request, head)
-        if wanted == RolloutFilter(columns=wanted.columns):
+        if filter == RolloutFilter(columns=filter.columns):
             blocks["rollout_table"] = render_block(
-                request, TEMPLATE, "rollout_table", _context(session, actor, run, wanted)
+                request, TEMPLATE, "rollout_table", _context(session, actor, run, filter)
             )
         else:
-            news = {"run": run, "wanted": wanted.as_expression(), "seen": seen}
+            news = {"run": run, "filter": filter.as_expression(), "seen": seen}
             blocks["rollout_news"] = render_block(request, TEMPLATE, "rollout_news", news)
         return blocks | ({END: ""} if head.is_settled else {})
 
@@ -110,12 +120,12 @@ def save_view(
     run_id: uuid.UUID,
     session: SessionDep,
     actor: Viewer,
-    form: Annotated[views.ViewForm, Depends(read_form(views.ViewForm))],
+    form: Annotated[SaveView, Depends(read_form(SaveView))],
 ) -> Response:
     run = queries.get_run(session, run_id)
-    rollout_queries.condition(scope_of(session, run), form.filter)
+    select_rollouts(scope_of(session, run), form.filter)
     view = views.save_view(session, actor, form)
-    return _back(run_id, views.ListedView(view, actor.name, is_own=True).query, f"The view {view.name} is kept.")
+    return _back(run_id, view.query, f"Saved the view {view.name}.")
 
 
 @router.post("/runs/{run_id}/rollouts/views/{view_id}", response_class=HTMLResponse)
@@ -124,11 +134,11 @@ def change_view(
     view_id: uuid.UUID,
     session: SessionDep,
     actor: Viewer,
-    change: Annotated[views.ViewChange, Depends(read_form(views.ViewChange))],
+    change: Annotated[UpdateView, Depends(read_form(UpdateView))],
     query: Annotated[str, Form()] = "",
 ) -> Response:
-    view = views.change_view(session, actor, view_id, change)
-    return _back(run_id, query, f"The view is named {view.name}{' and shared' if view.is_shared else ''} now.")
+    view = views.update_view(session, actor, view_id, change)
+    return _back(run_id, query, f"Updated the view {view.name}.")
 
 
 @router.post("/runs/{run_id}/rollouts/views/{view_id}/delete", response_class=HTMLResponse)
@@ -136,76 +146,42 @@ def delete_view(
     run_id: uuid.UUID, view_id: uuid.UUID, session: SessionDep, actor: Viewer, query: Annotated[str, Form()] = ""
 ) -> Response:
     view = views.delete_view(session, actor, view_id)
-    return _back(run_id, query, f"The view {view.name} is deleted. What it showed was: {view.filter or 'everything'}")
+    return _back(run_id, query, f"Deleted the view {view.name}. Its filter was: {view.filter or 'all rollouts'}")
 
 
 def _back(run_id: uuid.UUID, query: str, notice: str) -> Response:
     return see_other(f"/runs/{run_id}/rollouts" + (f"?{query}" if query else ""), notice)
 
 
-def _choices(request: Request, wanted: RolloutFilter) -> RolloutFilter | None:
-    """What a shortcut or the choice of columns changed: `set=status:status = failed`, `show=task&show=reward`."""
-    clauses, shown = request.query_params.getlist("set"), request.query_params.getlist("show")
-    if not clauses and not shown:
-        return None
-    expression = wanted.expression
-    for choice in clauses:
-        field, _, clause = choice.partition(":")
-        expression = with_clause(expression, field, clause)
-    columns = ",".join(shown) or wanted.columns
-    return wanted.as_expression().model_copy(
-        update={"where": expression or None, "columns": columns, "after": None, "before": None}
-    )
-
-
-def _context(session: Session, actor: Actor, run: Run, wanted: RolloutFilter) -> RolloutsPage:
+def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) -> RolloutsPage:
+    """Mistakes in the filter are shown next to it, and so is a filter that takes too long."""
     scope = scope_of(session, run)
-    found, matching, wrong = _found(session, scope, wanted)
-    total = rollout_queries.total_of(session, scope)
+    found, mistake = RolloutList([], None), None
+    try:
+        with session.begin_nested():
+            found = list_rollouts(session, run, filter, scope, counts=True)
+    except WrongFilter as error:
+        where, start, end = filter.expression, error.place.start, error.place.stop
+        mistake = FilterMistake(error.message, where[:start], where[start:end] or " ", where[end:])
+    except InvalidInput as error:
+        mistake = FilterMistake(" ".join(error.fields.values()) or error.message)
+    except OperationalError as error:
+        if not is_timeout(error):
+            raise
+        mistake = FilterMistake(TookTooLong().message)
+    total = total_of(session, scope)
     return RolloutsPage(
         head=run_header(session, run),
         run=run,
         found=found,
-        wanted=wanted,
-        columns=shown_columns(scope, wanted.columns),
-        all_columns=all_columns(scope),
-        shortcuts=shortcuts(scope, wanted.expression),
-        words=_words(scope),
+        filter=filter,
+        columns=scope.shown_columns(filter.columns),
+        all_columns=scope.columns,
+        shortcuts=shortcuts(scope, filter.expression),
+        fields=[FieldResponse.of_field(field) for field in scope.fields.values()],
         views=views.views_for(session, actor),
-        matching=matching or Matching(total),
+        matching=found.matching or MatchCount(total),
         total=total,
-        wrong=wrong,
+        mistake=mistake,
         seen=run.next_seq - 1,
     )
-
-
-def _found(
-    session: Session, scope: FilterScope, wanted: RolloutFilter
-) -> tuple[Slice[Listed], Matching | None, Wrong | None]:
-    """The page and how many pass the filter. What is wrong with it is shown beside it, and so is that it takes long."""
-    try:
-        with session.begin_nested():
-            return *rollout_queries.counted_rollouts(session, scope.run, wanted, scope), None
-    except WrongFilter as error:
-        place = error.expression[error.start : error.end]
-        cut = (error.expression[: error.start], place or " ", error.expression[error.end :])
-        return Slice([], None), None, Wrong(error.message, *cut)
-    except InvalidInput as error:
-        return Slice([], None), None, Wrong(" ".join(error.fields.values()) or error.message)
-    except OperationalError as error:
-        if not is_timeout(error):
-            raise
-        return Slice([], None), None, Wrong(TookTooLong().message)
-
-
-def _words(scope: FilterScope) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": field.name,
-            "kind": str(field.kind),
-            "help": field.help,
-            "choices": list(field.choices),
-            "operators": list(OPERATORS[field.kind]),
-        }
-        for field in scope.fields.values()
-    ]

@@ -18,6 +18,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import RunKind, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.graders.tables import Grader
+from backend.policies.queries import evaluable_policies
 from backend.policies.tables import Policy
 from backend.runs import queries
 from backend.runs.estimates import Assurance, Outlook, assurance, outlook
@@ -140,7 +141,7 @@ def _form(session: Session, wanted: Prefill) -> NewEvaluationPage:
     is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
     return NewEvaluationPage(
         versions=queries.versions(session),
-        policies=queries.evaluable_policies(session),
+        policies=evaluable_policies(session),
         checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
         judges=session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
         plan=plan,

@@ -18,12 +18,13 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.events import run_topic
 from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.review.judged_curve import JudgedPoint
+from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind
 from backend.results.group_queries import TaskEnd, task_ends
 from backend.results.run_figures import FiguresChoice, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
-from backend.rollouts.filter_fields import is_reserved
+from backend.rollouts.listing import ListedRollout
 from backend.runs import metric_points as points
 from backend.runs import queries, service
 from backend.runs.branch_curves import points_beside_source
@@ -79,7 +80,7 @@ class RolloutLinks:
 
 def _field(column: str) -> str:
     """How a filter calls a reward column whose name every run's rollouts have a field of."""
-    return f"column.{column}" if column != REWARD and is_reserved(column) else column
+    return column if column == REWARD else column_field_name(column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class OverviewPage:
     """To rollouts of the scope."""
     hardest: Sequence[TaskEnd]
     easiest: Sequence[TaskEnd]
-    newest: Sequence[rollout_queries.Listed]
+    newest: Sequence[ListedRollout]
     checkpoints: Sequence[Checkpoint]
     charts: Sequence[Chart]
     more_charts: Sequence[Chart]

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, contains_eager, defaultload, defer, joinedload
 
 from backend.checkpoints.tables import Checkpoint
@@ -13,11 +13,10 @@ from backend.core.tables import Job
 from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import Action
 from backend.domain.training.alarms import CLEARED
-from backend.domain.vocabulary import JobStatus, PolicyKind
+from backend.domain.vocabulary import JobStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.graders.tables import GraderRun
-from backend.policies.tables import Policy
 from backend.review.tables import VerdictRecord
 from backend.runs.requests import RunFilter
 from backend.runs.tables import Run, RunLogLine
@@ -71,32 +70,6 @@ def get_run(session: Session, run_id: uuid.UUID) -> Run:
 
 def environment_names(session: Session) -> Sequence[str]:
     return session.scalars(select(Environment.name).order_by(Environment.name)).all()
-
-
-def policies(session: Session, *, after: str | None = None, limit: int = 100) -> Slice[Policy]:
-    """All that were not deleted, by name."""
-    statement = select(Policy).where(Policy.deleted_at.is_(None))
-    return slice_of(session, statement, (Key(Policy.name, descending=False),), after=after, limit=limit)
-
-
-def evaluable_policies(session: Session) -> Sequence[Policy]:
-    """What an evaluation may use: local ones need a checkpoint."""
-    of_policy = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id)
-    has_weights = of_policy.where(Checkpoint.pruned_at.is_(None)).exists()
-    statement = (
-        select(Policy)
-        .where(Policy.deleted_at.is_(None), Policy.kind.not_in((PolicyKind.HUMAN, PolicyKind.EXTERNAL)))
-        .where(or_(Policy.kind != PolicyKind.LOCAL, has_weights))
-        .order_by(Policy.kind, Policy.created_at.desc(), Policy.name)
-    )
-    return session.scalars(statement).all()
-
-
-def get_policy(session: Session, policy_id: uuid.UUID) -> Policy:
-    policy = session.get(Policy, policy_id)
-    if policy is None:
-        raise NotFound("There is no such policy.")
-    return policy
 
 
 def run_counts(session: Session, policy_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, int]:

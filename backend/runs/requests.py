@@ -7,8 +7,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from backend.domain.environments.manifest import ContextSpec
-from backend.domain.rollouts.filter_tokens import OR, field_name, quoted
-from backend.domain.rollouts.filters import MAX_LENGTH
+from backend.domain.rollouts.filters import MAX_LENGTH, OR, field_name, quoted
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 
 

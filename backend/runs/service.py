@@ -9,13 +9,12 @@ from sqlalchemy.orm import Session
 from backend.core.events import RUNS, announce, run_topic
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.tables import Job
-from backend.detectors.scans import follow_run
+from backend.detectors.scans import scan_finished_run
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
 from backend.graders.service import start_named
-from backend.policies.service import add_policy, delete_policy, ensure_scripted_policies
 from backend.runs.endings import tell_of_ending
 from backend.runs.notes import Asker, note
 from backend.runs.starting import enqueue_shares, start_evaluation
@@ -28,10 +27,7 @@ PAUSE_REQUESTED = "pause_requested"
 
 __all__ = [
     "PAUSE_REQUESTED",
-    "add_policy",
     "begin_run",
-    "delete_policy",
-    "ensure_scripted_policies",
     "finish_run",
     "request_stop",
     "resume_run",
@@ -81,7 +77,7 @@ def finish_run(
     if run.kind is RunKind.EVALUATION:
         SEARCHES.follow_evaluation(session, run.id)
         SCORES.follow_evaluation(session, run.id)
-    follow_run(session, run)
+    scan_finished_run(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         start_named(session, run, run.configuration.get("judge_ids", ()))
 

@@ -18,7 +18,8 @@ from backend.domain.runs.plans import EvaluationPlan, Sampling
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.policies.service import NEEDS_NO_SCRIPT, PolicyIsDeleted
+from backend.policies.queries import BASELINES
+from backend.policies.service import PolicyIsDeleted
 from backend.policies.tables import Policy
 from backend.runs.notes import Asker, note
 from backend.runs.requests import EvaluationRequest
@@ -110,7 +111,7 @@ def _checkpoint(session: Session, policy: Policy, checkpoint_id: uuid.UUID | Non
 
 def _check_script(policy: Policy, manifest: Manifest) -> None:
     script = policy.configuration.get("script")
-    if policy.kind is not PolicyKind.SCRIPTED or script in NEEDS_NO_SCRIPT or script in manifest.proctor.scripts:
+    if policy.kind is not PolicyKind.SCRIPTED or script in BASELINES or script in manifest.proctor.scripts:
         return
     offered = ", ".join(manifest.proctor.scripts) or "none"
     raise InvalidInput(

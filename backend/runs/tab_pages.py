@@ -12,14 +12,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy.orm import Session
 
 from backend.core.events import run_topic
-from backend.detectors.scans import (
-    MOST_ALTERED,
-    Detection,
-    DetectionRequest,
-    can_be_looked_at,
-    newest_detection,
-    start_detection,
-)
+from backend.detectors.scans import can_be_scanned, newest_scan, start_scan
+from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.results import group_queries
@@ -63,10 +57,10 @@ class FlagsPage:
     flags: Sequence[Flag]
     next: str | None
     is_newest: bool
-    detection: Detection | None
+    detection: DetectorScan | None
     """The last look that somebody asked for."""
     can_detect: bool
-    most_altered: int = MOST_ALTERED
+    most_altered: int = MAX_ALTERED
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +124,9 @@ def start_detecting(
     run_id: uuid.UUID,
     session: SessionDep,
     actor: Author,
-    form: Annotated[DetectionRequest, Depends(read_form(DetectionRequest))],
+    form: Annotated[StartScan, Depends(read_form(StartScan))],
 ) -> Response:
-    start_detection(session, actor, queries.get_run(session, run_id), form)
+    start_scan(session, actor, queries.get_run(session, run_id), form)
     return see_other(f"/runs/{run_id}/flags", "The detectors look at all stored rollouts.")
 
 
@@ -155,8 +149,8 @@ def _flags(session: Session, run_id: uuid.UUID, after: str | None) -> FlagsPage:
         found.items,
         found.next,
         is_newest=after is None,
-        detection=newest_detection(session, run_id),
-        can_detect=can_be_looked_at(run),
+        detection=newest_scan(session, run_id),
+        can_detect=can_be_scanned(run),
     )
 
 

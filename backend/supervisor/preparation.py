@@ -80,7 +80,7 @@ def explain_unknown_revision(revision: str) -> str:
         return (
             f"this database was written by Proctor 0.1 (schema revision {revision}), and {this} cannot open it before "
             "it is converted. Nothing was changed. Run `proctor migrate-data` with the same --data and settings: it "
-            "makes a backup, then converts the database. See docs/operate/upgrade.md"
+            "makes a backup, then converts the database. See docs/upgrade.md"
         )
     return (
         f"this database has schema revision {revision}, which {this} does not know: it was written by a newer "
@@ -108,7 +108,7 @@ def furnish(*, is_local: bool) -> dict[str, str | None]:
     """Everything that the services want to be there; each is idempotent."""
     from backend.core.session import transaction
     from backend.environments.service import import_builtins
-    from backend.runs.service import ensure_scripted_policies
+    from backend.policies.service import ensure_scripted_policies
     from backend.team.service import first_admin_link, issue_local_token
 
     with transaction() as session:

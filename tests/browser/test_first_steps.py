@@ -84,7 +84,7 @@ def test_a_held_key_judges_one_item(page: Page, waiting: list[Flag], key: str) -
         page.locator('button[name=verdict][value="hack"]').focus()
 
     page.keyboard.down(key)
-    expect(page.get_by_text("Judged hack")).to_be_visible()
+    expect(page.get_by_text("Verdict: hack")).to_be_visible()
     for _ in range(5):
         page.keyboard.down(key)  # the keyboard repeats it
         page.wait_for_timeout(100)
@@ -104,7 +104,7 @@ def test_the_list_of_keys_names_each_action_in_full(page: Page, waiting: list[Fl
     page.locator("#field-comment").fill("private")
     page.locator("#field-comment").blur()
     page.keyboard.press("2")
-    expect(page.get_by_text("Judged hack")).to_be_visible()
+    expect(page.get_by_text("Verdict: hack")).to_be_visible()
 
     page.keyboard.press("?")
     of_review = page.locator("#shortcuts dt").all_inner_texts()

@@ -38,4 +38,4 @@ def test_a_phone_shows_all_of_it(page: Page, address: str) -> None:
     page.goto(f"/runs/{run.id}/alarms")
     expect(page.get_by_text("6 of 64 rollouts.")).to_be_visible()
     page.goto(f"/runs/{run.id}/flags")
-    expect(page.get_by_role("button", name="Look again")).to_be_visible()
+    expect(page.get_by_role("button", name="Start scan")).to_be_visible()

@@ -61,15 +61,15 @@ def test_the_queue_is_worked_off_by_keys(page: Page, flags: list[Flag]) -> None:
     page.keyboard.type("2 clicks? no, keys")
     page.keyboard.press("Escape")
     page.keyboard.press("2")
-    expect(page.get_by_text("Judged hack")).to_be_visible()
+    expect(page.get_by_text("Verdict: hack")).to_be_visible()
     expect(page.get_by_text("Odd 0.")).not_to_be_visible()
     page.keyboard.press("u")
     expect(page.get_by_text("Odd 1.")).to_be_visible()
     expect(page.get_by_text("2 clicks? no, keys")).to_be_visible()
     page.keyboard.press("1")
-    expect(page.get_by_text("Judged honest; here is the next.")).to_be_visible()
+    expect(page.get_by_text("Verdict: honest. This is the next item.")).to_be_visible()
     page.keyboard.press("4")
-    expect(page.get_by_text("Nothing waits for review any more")).to_be_visible()
+    expect(page.get_by_text("Nothing is left to review")).to_be_visible()
     assert _verdicts() == [("hack", "2 clicks? no, keys"), ("honest", ""), ("unsure", "")]
 
 
@@ -85,13 +85,13 @@ def test_a_phone_shows_what_is_left_to_do_and_takes_a_verdict_back(page: Page, f
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto(f"/review/{flags[0].rollout_id}")
     page.get_by_role("button", name="hack").click()
-    expect(page.get_by_text("Judged hack, but no certificate replays it")).to_be_visible()
+    expect(page.get_by_text("Verdict: hack, but no certificate replays it")).to_be_visible()
     expect(page.get_by_label("What it may earn at most")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     undo = page.get_by_role("button", name="Undo “hack”")
     expect(undo).to_be_in_viewport()
     undo.click()
-    expect(page.get_by_text("Hack is taken back.")).to_be_visible()
+    expect(page.get_by_text("Verdict taken back: hack.")).to_be_visible()
     expect(page).to_have_url(re.compile(str(flags[0].rollout_id)))
 
 
@@ -145,5 +145,5 @@ def test_without_script_the_same_forms_work(page: Page, flags: list[Flag], addre
     plain = context.new_page()
     plain.goto(f"/review/{flags[1].id}")
     plain.get_by_role("button", name="honest").click()
-    expect(plain.get_by_text("Judged honest")).to_be_visible()
+    expect(plain.get_by_text("Verdict: honest")).to_be_visible()
     context.close()

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, Verdict
-from backend.review.consequences import follow_verdict
+from backend.review.fixtures import update_fixtures
 from backend.review.tables import AuditDraw, AuditSample, Fixture, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -36,7 +36,7 @@ def run(address: str) -> Iterator[Run]:
                 verdict = Verdict.HACK if is_hack else Verdict.HONEST
                 session.add(VerdictRecord(run_id=run.id, rollout_id=each.id, verdict=verdict))
                 session.flush()
-                follow_verdict(session, None, run.id, each.id, verdict)
+                update_fixtures(session, None, each.id, verdict)
     yield run
     with transaction() as session:
         for table in (Fixture, VerdictRecord, Flag, ReviewItem, AuditSample):

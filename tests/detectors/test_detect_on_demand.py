@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.detectors.scans import newest_detection
+from backend.detectors.scans import newest_scan
 from backend.detectors.tables import Flag
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, Queue, RunKind
@@ -50,16 +50,16 @@ def carried_out(run_id: uuid.UUID, *thresholds: str) -> Job:
 def test_it_says_how_many_flags_are_new_and_none_the_second_time(stored: uuid.UUID) -> None:
     carried_out(stored)
     with transaction() as session:
-        first = newest_detection(session, stored)
+        first = newest_scan(session, stored)
         flagged = session.scalars(select(Flag.detector).where(Flag.run_id == stored)).all()
     assert first is not None
-    assert first.is_over
+    assert first.is_finished
     assert (first.done, first.total) == (23, 23)
     assert first.by_detector["repeated_text"] == flagged.count("repeated_text") == 3
     assert first.new_flags == len(flagged)
     carried_out(stored)
     with transaction() as session:
-        again = newest_detection(session, stored)
+        again = newest_scan(session, stored)
     assert again is not None
     assert (again.new_flags, again.done) == (0, 23)
 
@@ -69,7 +69,7 @@ def test_what_an_attempt_before_had_flagged_is_counted(stored: uuid.UUID) -> Non
         job = enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=stored, arguments={})
     look(JobContext(job.id, stored, {"progress": {"flags": {"tampering": 2}}}, 2))
     with transaction() as session:
-        found = newest_detection(session, stored)
+        found = newest_scan(session, stored)
     assert found is not None
     assert found.by_detector["tampering"] == 2
 
@@ -79,7 +79,7 @@ def test_a_replay_is_looked_at_by_its_own_rewards(stored: uuid.UUID) -> None:
         session.get_one(Run, stored).kind = RunKind.REPLAY
     carried_out(stored)
     with transaction() as session:
-        found = newest_detection(session, stored)
+        found = newest_scan(session, stored)
     assert found is not None
     assert (found.done, found.by_detector["repeated_text"]) == (23, 3)
 
@@ -93,7 +93,7 @@ def flagged(run_id: uuid.UUID) -> int:
 def test_a_look_may_have_thresholds_of_its_own(stored: uuid.UUID) -> None:
     carried_out(stored, "repeated_text.repeated_share=1", "repeated_text.zlib_ratio=0")
     with transaction() as session:
-        found = newest_detection(session, stored)
+        found = newest_scan(session, stored)
     assert found is not None
     assert found.thresholds == ["repeated_text.repeated_share=1", "repeated_text.zlib_ratio=0"]
     assert flagged(stored) == 0

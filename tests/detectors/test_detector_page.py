@@ -114,7 +114,7 @@ def test_the_suggested_cut_off_is_applied_to_an_environment_and_taken_back(
     )
     assert 'action="/detectors/tampering/suspicion"' in everywhere
     assert "Apply to guess" in here
-    assert ">Tell all again</button>" not in here
+    assert ">Raise all flags</button>" not in here
     assert "Apply to guess" not in viewer.get("/detectors/tampering?environment=guess").text
     data = {"environment": "guess", "suspicion": "0.9"}
     assert f'name="suspicion" value="{data["suspicion"]}"' in here
@@ -127,7 +127,7 @@ def test_the_suggested_cut_off_is_applied_to_an_environment_and_taken_back(
     wanted = {"enabled": True, "thresholds": {"fewest": 2.0, "suspicion": 0.9}, "action": "pause"}
     assert viewer.get(settings).json()["settings"] == {"guess": wanted}, "nothing else that was set has changed"
     here = author.get("/detectors/tampering?environment=guess").text
-    assert ">Tell all again</button>" in here
+    assert ">Raise all flags</button>" in here
     assert 'min="0" max="1" required value="0.9"' in here, "the form begins with what is set"
     assert author.post(post, data={"environment": "guess", "suspicion": ""}).status_code == 303
     assert viewer.get(settings).json()["settings"]["guess"]["thresholds"] == {"fewest": 2.0, "suspicion": 0.0}
@@ -205,10 +205,10 @@ def test_a_page_of_what_is_asked(viewer: TestClient, author: TestClient, asked: 
     assert (found["cut_offs"], found["suggested"], found["settings"]) == ([], None, {})
     page = viewer.get("/detectors/question:gave_up").text
     assert "67 %" in page
-    assert "Another cut-off" not in page
+    assert 'id="cut-off"' not in page
     assert viewer.get("/api/v1/detectors/reasoning_monitor").json()["suggested"]["score"] == pytest.approx(0.9)
     text = author.get("/detectors/reasoning_monitor").text
-    assert ("Another cut-off" in text, "/suspicion" in text) == (True, False)
+    assert ('id="cut-off"' in text, "/suspicion" in text) == (True, False)
     assert found["by_environment"]["guess"]["recall_at_least"] == found["recall_at_least"]
     assert author.patch("/api/v1/detectors/reasoning_monitor/settings/guess", json={}).status_code == 409
     refused = author.put("/api/v1/detectors/reasoning_monitor/settings/guess", json={"action": "screen"})

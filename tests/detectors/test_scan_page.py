@@ -17,11 +17,11 @@ def test_it_is_asked_for_by_page_and_json_and_one_look_at_a_time(session: Sessio
     run = evaluation(session)
     client = client_for(Role.AUTHOR)
     assert client.get(f"/api/v1/runs/{run.id}/detection").json() is None
-    assert "Nobody asked for a look yet" in client.get(f"/runs/{run.id}/flags").text
+    assert "No scan yet" in client.get(f"/runs/{run.id}/flags").text
     answer = client.post(f"/runs/{run.id}/detection", data={"altered": "5"})
     assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, f"/runs/{run.id}/flags")
     first = client.get(f"/api/v1/runs/{run.id}/detection").json()
-    assert (first["status"], first["altered"], first["new_flags"], first["is_over"]) == ("queued", 5, None, False)
+    assert (first["status"], first["altered"], first["new_flags"], first["is_finished"]) == ("queued", 5, None, False)
     assert "waiting for a worker" in client.get(f"/runs/{run.id}/flags").text
     second = client.post(f"/api/v1/runs/{run.id}/detection", json={})
     assert (second.status_code, second.json()["id"]) == (202, first["id"])
@@ -52,7 +52,7 @@ def test_who_may_and_what_is_refused(session: Session, client_for: ClientFor) ->
     empty = make_run(session, run.version, kind=RunKind.TRAINING)
     make_rollouts(session, empty, [[0.0, 1.0, 0.0]], phase=Phase.WARM_UP)
     played = make_run(session, run.version, kind=RunKind.PLAY)
-    for each, why in ((check, "cheat on purpose"), (played, "hand play"), (empty, "this run has none")):
+    for each, why in ((check, "cheat on purpose"), (played, "Hand plays"), (empty, "no completed rollouts")):
         answer = author.post(f"/api/v1/runs/{each.id}/detection", json={})
         assert answer.status_code == 409
         assert why in answer.text

@@ -167,7 +167,16 @@ def test_files_are_added_renamed_and_deleted(session: Session, author: TestClien
 
 
 def test_only_authors_change_a_draft(viewer: TestClient, guess: Environment):
-    for path in ("edit", "edit/validate", "files", "files/rename", "files/delete", "archive", "restore", "checks"):
+    for path in (
+        "edit",
+        "edit/validate",
+        "files",
+        "files/rename",
+        "files/delete",
+        "archive",
+        "restore",
+        "versions/1/checks",
+    ):
         assert viewer.post(f"/environments/guess/{path}", data=form("x")).status_code == 403
 
 

@@ -38,12 +38,12 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_an_administrator_grants_and_withdraws(session: Session, admin: TestClient, talker: EnvironmentVersion):
     assert "Grant the network" in admin.get(PAGE).text
-    assert admin.post(f"{PAGE}/network").status_code == 303
+    assert admin.post(f"{PAGE}/network/edit").status_code == 303
     assert session.get(NetworkGrant, talker.content_hash)
     text = admin.get(PAGE).text
     assert "Withdraw" in text
     assert "Grant the network" not in text
-    assert admin.post(f"{PAGE}/network/withdraw").status_code == 303
+    assert admin.post(f"{PAGE}/network/delete").status_code == 303
     assert not session.get(NetworkGrant, talker.content_hash)
     actions = session.scalars(select(AuditEvent.action).where(AuditEvent.subject_id == str(talker.id))).all()
     assert {"environment.grant_network", "environment.withdraw_network"} <= set(actions)
@@ -67,8 +67,8 @@ def test_others_see_the_state_and_may_not_change_it(
     assert "Until an administrator grants it" in text
     assert "Grant the network" not in text
     assert client.get(API).json()["is_open"] is False
-    assert client.post(f"{PAGE}/network").status_code == 403
-    assert client.post(f"{PAGE}/network/withdraw").status_code == 403
+    assert client.post(f"{PAGE}/network/edit").status_code == 403
+    assert client.post(f"{PAGE}/network/delete").status_code == 403
     assert client.put(API).status_code == 403
     assert client.delete(API).status_code == 403
 

@@ -119,3 +119,32 @@ def test_what_is_not_there_is_404(author: TestClient, version: EnvironmentVersio
     ):
         assert author.get(f"{API}/{path}").status_code == 404
     assert author.post(f"{API}/nothing/publish", json={}).status_code == 404
+
+
+def test_an_agent_writes_a_draft_file_by_file(author: TestClient, guess: Environment):
+    url = f"{API}/guess/draft/file"
+    read = author.get(url, params={"path": "README.md"}).json()
+    assert (read["text"], read["revision"]) == (make_files()["README.md"], 1)
+    broken = author.put(url, json={"path": "server/app.py", "text": "app = (\r\n", "revision": 1}).json()
+    assert (broken["revision"], broken["validation"]["is_publishable"]) == (2, False)
+    assert author.put(url, json={"path": "a.py", "text": "", "revision": 1}).status_code == 409
+    author.put(url, json={"path": "server/app.py", "text": make_files()["server/app.py"]})
+    author.put(url, json={"path": "notes.md", "text": "New"})
+    assert author.get(f"{API}/guess/draft").json()["files"] == make_files() | {"notes.md": "New"}
+    deleted = author.delete(url, params={"path": "notes.md"})
+    assert (deleted.status_code, deleted.json()["revision"]) == (200, 5)
+    assert author.get(url, params={"path": "notes.md"}).status_code == 404
+    assert author.delete(url, params={"path": "openenv.yaml"}).status_code == 422
+
+
+def test_versions_and_the_draft_are_compared(author: TestClient, version: EnvironmentVersion):
+    author.put(f"{API}/guess/draft/file", json={"path": "README.md", "text": "# New\n"})
+    [changed] = author.get(f"{API}/guess/diff").json()["files"]
+    assert (changed["path"], changed["change"]) == ("README.md", "changed")
+    assert author.get(f"{API}/guess/diff", params={"before": "1", "after": "1"}).json()["files"] == []
+    assert author.get(f"{API}/guess/diff", params={"before": "9"}).status_code == 404
+    assert author.get(f"{API}/guess/diff", params={"before": "x"}).status_code == 404
+
+
+def test_an_environment_is_named_by_its_id_too(viewer: TestClient, guess: Environment):
+    assert viewer.get(f"{API}/{guess.id}").json()["name"] == "guess"

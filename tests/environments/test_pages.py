@@ -1,5 +1,7 @@
 """Every page of environments, as each role and in each state that it has."""
 
+from datetime import UTC, datetime
+
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.orm import Session
@@ -8,7 +10,7 @@ from backend.domain.environments.certificate import CheckResult
 from backend.domain.environments.packages import unpack
 from backend.domain.vocabulary import CheckStatus, Role, RunStatus
 from backend.environments.drafts import save_draft
-from backend.environments.service import archive_environment, publish_version, start_check
+from backend.environments.service import publish_version, start_check
 from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from tests.environments.packages import make_files
 from tests.web_fixtures import ClientFor
@@ -33,7 +35,7 @@ def test_the_list_shows_version_certificate_and_columns(viewer: TestClient, vers
 
 
 def test_an_archived_environment_leaves_the_list(session: Session, viewer: TestClient, version: EnvironmentVersion):
-    archive_environment(session, None, session.get_one(Environment, version.environment_id))
+    session.get_one(Environment, version.environment_id).archived_at = datetime.now(UTC)
     assert "/environments/guess" not in viewer.get("/environments").text
     assert "/environments/guess" in viewer.get("/environments?archived=true").text
 

@@ -1,11 +1,13 @@
 """Saving a draft: nothing is lost when two tabs save."""
 
+from datetime import UTC, datetime
+
 import pytest
 from sqlalchemy.orm import Session
 
 from backend.environments.drafts import DraftChanged, EnvironmentIsArchived, save_draft
 from backend.environments.queries import get_draft
-from backend.environments.service import archive_environment, create_environment, restore_environment
+from backend.environments.service import create_environment
 from backend.errors import InvalidInput
 from tests.environments.packages import make_files
 
@@ -45,8 +47,8 @@ def test_it_keeps_a_broken_manifest_because_it_is_a_draft(session: Session):
 
 def test_an_archived_environment_is_not_changed(session: Session):
     environment = create_environment(session, None, "guess", make_files())
-    archive_environment(session, None, environment)
+    environment.archived_at = datetime.now(UTC)
     with pytest.raises(EnvironmentIsArchived):
         save_draft(session, None, environment, CHANGED, 1)
-    restore_environment(session, None, environment)
+    environment.archived_at = None
     assert save_draft(session, None, environment, CHANGED, 1).revision == 2

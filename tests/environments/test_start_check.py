@@ -78,7 +78,7 @@ def test_page_and_json_start_it_with_a_policy(session: Session, author: TestClie
     assert "mind" in author.get("/environments/guess/versions/1").text
     asked = author.post("/api/v1/environments/guess/versions/1/checks", json={"policy": "mind"})
     assert (asked.status_code, asked.json()["policy"]) == (201, "mind")
-    again = author.post("/environments/guess/checks", data={"version": 1, "policy": "random"})
+    again = author.post("/environments/guess/versions/1/checks", data={"policy": "random"})
     assert again.status_code in {409, 422}
     [listed] = author.get("/api/v1/environments/guess/versions/1/checks").json()["items"]
     assert listed["policy"] == "mind"

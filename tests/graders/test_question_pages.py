@@ -14,9 +14,10 @@ from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
 from backend.errors import InvalidInput
 from backend.graders.selection import contrast_groups
 from backend.graders.tables import Grade, Grader, GraderRun
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.queries import matching, rollouts
+from backend.rollouts.listing import list_rollouts
+from backend.rollouts.queries import matching
 from backend.rollouts.regrading.columns import candidates
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
@@ -145,7 +146,7 @@ def test_answers_are_a_column_that_filters_and_sorts(session: Session, viewer: T
     scale = make_question(session, name="how_much", answers="one_to_five")
 
     def numbers(where: str, sort: str = "seq") -> list[int]:
-        found = rollouts(session, run, RolloutFilter(where=where, sort=sort), scope_of(session, run))
+        found = list_rollouts(session, run, RolloutFilter(where=where, sort=sort), scope_of(session, run))
         return [item.rollout.seq for item in found.items]
 
     assert numbers("has question.gave_up", "question.gave_up") == []
@@ -170,7 +171,7 @@ def test_a_new_answer_is_seen_in_a_kept_list(session: Session) -> None:
     wanted = RolloutFilter(where="question.gave_up = yes", sort="-reward")
 
     def found() -> list[int]:
-        return [item.rollout.seq for item in rollouts(session, run, wanted, scope_of(session, run)).items]
+        return [item.rollout.seq for item in list_rollouts(session, run, wanted, scope_of(session, run)).items]
 
     make_answer(session, question, first, "yes")
     assert found() == [first.seq]
@@ -278,7 +279,7 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
         assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
     assert GraderKind.MONITOR.detector("") not in SPECS  # what has no settings cannot be set to screen
     with pytest.raises(InvalidInput):
-        rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
+        list_rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
 
 
 def test_lessons_are_not_chosen_by_what_read_the_reasoning(session: Session, author: TestClient) -> None:

@@ -15,7 +15,7 @@ from backend.cli.main import main
 from backend.core.session import transaction
 from backend.environments.library import load_package
 from backend.environments.service import import_package
-from backend.runs.service import ensure_scripted_policies
+from backend.policies.service import ensure_scripted_policies
 from backend.settings import get_settings
 from backend.team.service import issue_local_token
 from tests.web_server import web_of_installation, web_served

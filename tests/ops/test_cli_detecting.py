@@ -8,7 +8,7 @@ from sqlalchemy import select
 from backend.core.queue import JUDGING_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.detectors.scans import newest_detection
+from backend.detectors.scans import newest_scan
 from backend.domain.detectors.spec import Action
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import RunKind
@@ -33,7 +33,7 @@ def test_a_look_is_asked_for_and_says_how_many_flags_are_new(proctor: Command) -
         job = session.scalars(select(Job).where(Job.run_id == run_id, Job.name == JUDGING_JOB)).one()
     look(JobContext(job.id, run_id, {"altered": 0}, 1))
     with transaction() as session:
-        found = newest_detection(session, run_id)
+        found = newest_scan(session, run_id)
     assert found is not None
     assert found.by_detector["repeated_text"] == 3
     again = proctor("run", "detect", str(run_id), "--no-wait", "--json").json

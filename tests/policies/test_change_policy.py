@@ -6,9 +6,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import PolicyKind
-from backend.policies.secrets import secret_of
+from backend.policies.service import ensure_scripted_policies, secret_of
 from backend.policies.tables import Policy
-from backend.runs.service import ensure_scripted_policies
 from backend.team.tables import AuditEvent
 from tests.factories import make_policy
 from tests.policies.test_policies import ENDPOINT
@@ -48,7 +47,7 @@ def test_price_limits_and_fields_are_kept_as_the_contract_says(session: Session,
     form = trainer.get(f"/policies/{added.id}/edit").text
     assert 'value="1.6"' in form
     assert "reasoning_effort" in form
-    assert "$1.6 written" in trainer.get(f"/policies/{added.id}").text
+    assert "$1.6 output" in trainer.get(f"/policies/{added.id}").text
 
 
 def test_the_key_stays_unless_one_is_typed(policy: Policy, trainer: TestClient) -> None:
@@ -72,8 +71,8 @@ def test_another_base_url_forgets_the_key(policy: Policy, trainer: TestClient) -
 
 
 def test_a_change_is_in_the_audit_log_without_the_key(policy: Policy, session: Session, trainer: TestClient) -> None:
-    trainer.put(f"/api/v1/policies/{policy.id}", json=ENDPOINT | {"secret": "sk-another"})
-    event = session.scalars(select(AuditEvent).where(AuditEvent.action == "policy.change")).one()
+    trainer.patch(f"/api/v1/policies/{policy.id}", json={"secret": "sk-another"})
+    event = session.scalars(select(AuditEvent).where(AuditEvent.action == "policy.update")).one()
     assert event.detail["new_key"] is True
     assert "sk-another" not in str(event.detail)
 
@@ -104,21 +103,37 @@ def test_another_policys_name_is_refused(policy: Policy, session: Session, train
 def test_what_belongs_to_every_installation_stays_as_it_is(session: Session, trainer: TestClient) -> None:
     ensure_scripted_policies(session)
     gold = session.scalars(select(Policy).where(Policy.name == "gold")).one()
-    body = {"kind": "scripted", "name": "gold", "script": "random"}
-    assert trainer.put(f"/api/v1/policies/{gold.id}", json=body).status_code == 409
+    body = {"name": "gold", "script": "random"}
+    assert trainer.patch(f"/api/v1/policies/{gold.id}", json=body).status_code == 409
     trained = make_policy(session, kind=PolicyKind.LOCAL, configuration={"base": "x"})
-    assert trainer.put(f"/api/v1/policies/{trained.id}", json=body).status_code == 409
+    assert trainer.patch(f"/api/v1/policies/{trained.id}", json=body).status_code == 409
     assert f"/policies/{trained.id}/edit" not in trainer.get(f"/policies/{trained.id}").text
 
 
 def test_a_kind_does_not_change(policy: Policy, trainer: TestClient) -> None:
     body = {"kind": "scripted", "name": "qwen", "script": "random"}
-    assert trainer.put(f"/api/v1/policies/{policy.id}", json=body).json()["fields"].keys() == {"kind"}
+    assert trainer.patch(f"/api/v1/policies/{policy.id}", json=body).json()["fields"].keys() == {"kind"}
+
+
+def test_only_given_settings_change(session: Session, trainer: TestClient) -> None:
+    trainer.post("/policies", data=FULL)
+    trainer.patch("/api/v1/policies/qwen", json={"model": "qwen3:4b", "no_seed": False, "price_input": 0.5})
+    changed = session.scalars(select(Policy).where(Policy.name == "qwen")).one()
+    assert changed.configuration == {
+        "base_url": "http://127.0.0.1:11434/v1",
+        "model": "qwen3:4b",
+        "logprobs": True,
+        "timeout_seconds": 30.0,
+        "extra": {"reasoning_effort": "low"},
+        "price": {"input": 0.5, "output": 1.6, "cached_input": 0.1},
+        "limits": {"concurrency": 8, "tokens_per_minute": 90000},
+    }
+    assert secret_of(changed) == "sk-very-secret"
 
 
 def test_an_author_may_not_change_it(policy: Policy, author: TestClient) -> None:
     assert author.get(f"/policies/{policy.id}/edit").status_code == 403
-    assert author.put(f"/api/v1/policies/{policy.id}", json=ENDPOINT).status_code == 403
+    assert author.patch(f"/api/v1/policies/{policy.id}", json={"model": "other"}).status_code == 403
 
 
 def test_a_preset_fills_the_form(trainer: TestClient) -> None:

@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.vocabulary import JobStatus, PolicyKind
-from backend.policies.connection_tests import newest_test, start_test
-from backend.policies.schemas import PolicyRequest
-from backend.policies.service import add_policy
+from backend.policies.schemas import CreatePolicy
+from backend.policies.service import create_policy, latest_connection_test, start_connection_test
 from backend.policies.tables import Policy
 from tests.factories import make_member, make_policy
 from tests.policies.probed import ProbedEndpoint, probed
@@ -50,9 +49,9 @@ def serving(endpoint: ProbedEndpoint) -> Iterator[ProbedEndpoint]:
 def ask(base_url: str) -> tuple[uuid.UUID, uuid.UUID]:
     with transaction() as session:
         member = make_member(session)
-        request = PolicyRequest.model_validate(ENDPOINT | {"base_url": base_url, "secret": "sk-right"})
-        policy = add_policy(session, member, request)
-        job = start_test(session, member, policy)
+        request = CreatePolicy.model_validate(ENDPOINT | {"base_url": base_url, "secret": "sk-right"})
+        policy = create_policy(session, member, request)
+        job = start_connection_test(session, member, policy)
         return policy.id, job.id
 
 
@@ -69,13 +68,13 @@ def test_what_the_worker_finds_is_kept_for_the_page() -> None:
         look(job_id)
     with transaction() as session:
         policy = session.get_one(Policy, policy_id)
-        found = newest_test(session, policy)
+        found = latest_connection_test(session, policy)
         assert found is not None
         assert found.report is not None
         assert found.report.status == "passed"
         assert not found.is_stale
         policy.configuration = {**policy.configuration, "model": "large"}
-        changed = newest_test(session, policy)
+        changed = latest_connection_test(session, policy)
         assert changed is not None
         assert changed.is_stale
 
@@ -87,7 +86,7 @@ def test_a_key_that_cannot_be_read_is_a_finding() -> None:
         session.get_one(Policy, policy_id).secret = b"nonsense"
     look(job_id)
     with transaction() as session:
-        found = newest_test(session, session.get_one(Policy, policy_id))
+        found = latest_connection_test(session, session.get_one(Policy, policy_id))
         assert found is not None
         assert found.report is not None
         assert "again" in found.report.findings[0].sentence
@@ -95,10 +94,10 @@ def test_a_key_that_cannot_be_read_is_a_finding() -> None:
 
 def test_a_test_that_is_given_up_does_not_wait_for_ever(session: Session) -> None:
     member = make_member(session)
-    policy = add_policy(session, member, PolicyRequest.model_validate(ENDPOINT))
-    job = start_test(session, member, policy)
+    policy = create_policy(session, member, CreatePolicy.model_validate(ENDPOINT))
+    job = start_connection_test(session, member, policy)
     body.give_up(session, JobContext(job.id, None, dict(job.arguments), 2), "the worker died")
-    found = newest_test(session, policy)
+    found = latest_connection_test(session, policy)
     assert found is not None
     assert found.report is not None
     assert "the worker died" in found.report.findings[0].sentence
@@ -107,7 +106,7 @@ def test_a_test_that_is_given_up_does_not_wait_for_ever(session: Session) -> Non
 def test_the_page_asks_shows_and_offers_the_models(session: Session, trainer: TestClient, viewer: TestClient) -> None:
     trainer.post("/policies", data=ENDPOINT | {"test": "true"})
     policy = session.scalars(select(Policy).where(Policy.name == "qwen")).one()
-    assert "A worker is asking" in viewer.get(f"/policies/{policy.id}").text
+    assert "A worker is testing" in viewer.get(f"/policies/{policy.id}").text
     asked = trainer.post(f"/policies/{policy.id}/test")
     assert asked.headers["location"] == f"/policies/{policy.id}"  # a fragment would not load the page anew
     job = session.scalars(select(Job).where(Job.name == "policies.test")).one()
@@ -124,7 +123,7 @@ def test_the_page_asks_shows_and_offers_the_models(session: Session, trainer: Te
     assert trainer.post(f"/policies/{policy.id}/model", data={"model": "large"}).status_code == 303
     assert policy.configuration["model"] == "large"
     answer = viewer.get(f"/api/v1/policies/{policy.id}/test").json()
-    assert answer["is_waiting"] is True  # choosing a model tests again
+    assert answer["is_finished"] is False  # choosing a model tests again
 
 
 def test_only_a_trainer_tests_and_only_endpoints(session: Session, trainer: TestClient, author: TestClient) -> None:
@@ -133,4 +132,4 @@ def test_only_a_trainer_tests_and_only_endpoints(session: Session, trainer: Test
     assert trainer.get(f"/api/v1/policies/{script.id}/test").status_code == 404
     endpoint = make_policy(session, kind=PolicyKind.OPENAI_API, configuration={"base_url": "http://x/v1", "model": "m"})
     assert author.post(f"/policies/{endpoint.id}/test").status_code == 403
-    assert trainer.post(f"/api/v1/policies/{endpoint.id}/test").json()["is_waiting"] is True
+    assert trainer.post(f"/api/v1/policies/{endpoint.id}/test").json()["is_finished"] is False

@@ -5,10 +5,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from backend.core.sealing import SecretUnreadable
 from backend.domain.vocabulary import PolicyKind
-from backend.policies.secrets import SecretUnreadable, secret_of
+from backend.policies.service import ensure_scripted_policies, secret_of
 from backend.policies.tables import Policy
-from backend.runs.service import ensure_scripted_policies
 from backend.settings import get_settings
 from tests.factories import make_policy
 

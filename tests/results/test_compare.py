@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.runs.service import ensure_scripted_policies
+from backend.policies.service import ensure_scripted_policies
 from backend.runs.tables import Run
 from tests.factories import make_environment_version, make_policy, make_rollouts, make_run, random_rows
 

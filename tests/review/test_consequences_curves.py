@@ -8,9 +8,9 @@ from backend.checkpoints.tables import Checkpoint
 from backend.checkpoints.tree import why_best
 from backend.domain.vocabulary import Phase, Role, RunKind, Verdict
 from backend.review.judged_curves import chart_of, choose_best, curve_of
+from backend.review.schemas import VerdictRequest
 from backend.review.tables import AuditSample
-from backend.review.verdict_schemas import VerdictForm
-from backend.review.verdicts import judge_rollout
+from backend.review.verdicts import VerdictSubject, give_verdict
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests import factories
@@ -47,7 +47,7 @@ def trained(session: Session, run: Run, step: int) -> list[Rollout]:
 def judge(session: Session, rollouts: list[Rollout], verdict: Verdict) -> None:
     reviewer = factories.make_member(session, Role.REVIEWER)
     for rollout in rollouts:
-        judge_rollout(session, reviewer, rollout, VerdictForm(verdict=verdict))
+        give_verdict(session, reviewer, VerdictSubject.of_rollout(session, rollout), VerdictRequest(verdict=verdict))
 
 
 def best(session: Session, run: Run) -> Checkpoint:

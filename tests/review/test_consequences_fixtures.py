@@ -8,10 +8,10 @@ from backend.domain.review.judged_fixtures import least_kept
 from backend.domain.vocabulary import Role, Verdict
 from backend.errors import InvalidInput
 from backend.review import fixtures
+from backend.review.fixtures import effects_of
+from backend.review.schemas import VerdictRequest
 from backend.review.tables import Fixture
-from backend.review.verdict_effects import aftermath_of
-from backend.review.verdict_schemas import VerdictForm
-from backend.review.verdicts import judge_rollout
+from backend.review.verdicts import VerdictSubject, give_verdict
 from backend.rollouts.tables import Rollout
 from tests import factories
 from tests.factories import Member
@@ -47,7 +47,7 @@ def in_force(session: Session) -> list[float | None]:
 
 
 def judge(session: Session, reviewer: Member, rollout: Rollout, verdict: Verdict) -> None:
-    judge_rollout(session, reviewer, rollout, VerdictForm(verdict=verdict))
+    give_verdict(session, reviewer, VerdictSubject.of_rollout(session, rollout), VerdictRequest(verdict=verdict))
 
 
 def rows(session: Session) -> list[Fixture]:
@@ -136,16 +136,16 @@ def test_without_a_floor_an_author_has_to_say_what_it_may_earn(session: Session,
     rollout = a_rollout(session)
     judge(session, reviewer, rollout, Verdict.HACK)
     assert rows(session) == []
-    told = aftermath_of(session, rollout.id)
+    told = effects_of(session, rollout.id)
     assert told
     assert told.can_be_kept
-    assert "declares no floor" in told.lack
+    assert "declares no floor" in told.gap
     with pytest.raises(InvalidInput):
         fixtures.keep(session, reviewer, rollout.id)
     with pytest.raises(fixtures.BoundIsForAuthors):
         fixtures.keep(session, reviewer, rollout.id, 0.25)
     assert fixtures.keep(session, author, rollout.id, 0.25).highest == 0.25
-    told = aftermath_of(session, rollout.id)
+    told = effects_of(session, rollout.id)
     assert told
     assert told.fixture
     assert not told.calls_for_more
@@ -154,12 +154,12 @@ def test_without_a_floor_an_author_has_to_say_what_it_may_earn(session: Session,
 def test_a_full_list_is_told_and_takes_more_by_hand(
     session: Session, reviewer: Member, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(fixtures, "MOST_BY_VERDICT", 0)
+    monkeypatch.setattr(fixtures, "MAX_BY_VERDICT", 0)
     rollout = a_rollout(session, floor_maximum=0.3)
     judge(session, reviewer, rollout, Verdict.HACK)
-    told = aftermath_of(session, rollout.id)
+    told = effects_of(session, rollout.id)
     assert told
-    assert "by themselves" in told.lack
+    assert "by themselves" in told.gap
     assert (told.can_be_kept, told.default_bound) == (True, 0.3)
     assert fixtures.keep(session, reviewer, rollout.id).highest == 0.3
 
@@ -204,9 +204,9 @@ def test_a_failed_rollout_leaves_nothing_to_replay(session: Session, reviewer: M
     rollout = factories.make_rollouts(session, factories.make_run(session, version), [None])[0]
     judge(session, reviewer, rollout, Verdict.HACK)
     assert rows(session) == []
-    told = aftermath_of(session, rollout.id)
+    told = effects_of(session, rollout.id)
     assert told
-    assert "did not come to its end" in told.lack
+    assert "did not come to its end" in told.gap
     assert not told.can_be_kept
 
 

@@ -164,7 +164,7 @@ def test_a_hack_that_is_no_fixture_is_told_with_the_form_for_its_bound(
     """The version of these rollouts declares no floor."""
     answer = reviewer.post(f"/review/{flags[0].rollout_id}", data={"verdict": "hack"})
     following = reviewer.get(answer.headers["location"]).text
-    assert "Judged hack, but no certificate replays it: its version declares no floor" in following
+    assert "Verdict: hack, but no certificate replays it: its version declares no floor" in following
     assert "An author can: Ann." not in following
     assert 'name="bound"' not in following
     author = sign_in(app, session, make_person(session, Role.AUTHOR, "ann@example.org", name="Ann"))
@@ -191,15 +191,15 @@ def test_a_broken_reward_offers_its_repair_beside_the_next_item(
 
 JUDGING = (
     r"/review/.*|/rollouts/\{rollout_id\}/(verdicts|review|review/undo|fixture)"
-    r"|/api/v1/(review/.*|flags/\{flag_id\}/verdicts|rollouts/\{rollout_id\}/(verdicts|fixture))"
+    r"|/api/v1/(review/.*|flags/\{flag\}/verdicts|rollouts/\{rollout(_id)?\}/(verdicts|fixture))"
 )
 OWN = (
     r"/sign-out|/me/.*|/tokens/.*|/api/v1/tokens.*|/runs/\{run_id\}/rollouts/views.*|/api/v1/views.*|/api/v1/sessions.*"
     r"|(/api/v1)?/notices/.*"
 )
 """Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
-LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate"
-"""Sends much and changes nothing."""
+LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate|/mcp"
+"""Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
 def test_a_reviewer_reads_and_judges_and_nothing_else(app: FastAPI) -> None:

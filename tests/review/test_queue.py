@@ -251,7 +251,7 @@ def test_what_is_chosen_stays_chosen_where_nothing_is_left_of_it(session: Sessio
 def test_runs_of_one_name_are_told_apart_and_only_the_newest_are_offered(
     session: Session, reviewer: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("backend.review.queue_filters.MOST_RUNS", 2)
+    monkeypatch.setattr("backend.review.screens.MOST_RUNS", 2)
     runs = []
     for number in range(3):
         run, rollouts = _run(session, 1, f"maze_{number}")

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from backend.detectors.queries import Scope, records
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Role, RunKind, Verdict
-from backend.review import judged_curves, judged_episodes
+from backend.review import judged_curves
 from backend.review.queries import UNDO_WITHIN
 from backend.review.tables import Fixture, ReviewItem, VerdictRecord
 from backend.rollouts.tables import Rollout
@@ -65,7 +65,7 @@ def test_the_item_waits_again_and_its_consequences_are_withdrawn(
     assert in_force(session) == []
     assert session.scalars(select(Fixture.withdrawn_because)).all() == ["the verdict was taken back"]
     run_id = rollouts[0].run_id
-    assert judged_episodes.judgements_of(session, run_id) == {}
+    assert judged_curves.judgements_of(session, run_id) == {}
     assert not judged_curves.has_verdicts(session, run_id)
     assert all(each.open == 3 for each in records(session, Scope())["repeated_text"].values())
     assert reviewer.get("/api/v1/review/stats").json()["today"] == 0

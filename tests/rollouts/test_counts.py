@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.queries import counted_rollouts, total_of
+from backend.rollouts.listing import list_rollouts, total_of
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
@@ -31,7 +31,7 @@ def add(session: Session, run: Run, group: Group, member: int, win: float) -> Ro
 
 
 def counted(session: Session, run: Run, where: str) -> int:
-    _, matching = counted_rollouts(session, run, RolloutFilter(where=where), scope_of(session, run))
+    matching = list_rollouts(session, run, RolloutFilter(where=where), scope_of(session, run), counts=True).matching
     assert matching is not None
     return matching.count
 

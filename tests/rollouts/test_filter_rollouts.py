@@ -10,18 +10,16 @@ import pytest
 from sqlalchemy.orm import Session
 
 from backend.domain.graders.settings import GraderKind
-from backend.domain.rollouts.filter_tokens import field_name, quoted
-from backend.domain.rollouts.filter_tree import And, Comparison, Field, FieldKind, Has, Node, Not, Or
-from backend.domain.rollouts.filters import parse
+from backend.domain.rollouts.fields import Field, FieldKind
+from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse, quoted
 from backend.domain.vocabulary import GradeStatus, Phase, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
-from backend.rollouts import counts
-from backend.rollouts import queries as rollout_queries
-from backend.rollouts.counts import Matching
-from backend.rollouts.filter_fields import FilterScope, scope_of
-from backend.rollouts.ordering import sortable
-from backend.rollouts.queries import WrongFilter, count, counted_rollouts, matching, rollouts
+from backend.rollouts import listing
+from backend.rollouts.filters import WrongFilter, select_rollouts
+from backend.rollouts.listing import MatchCount, count_rollouts, list_rollouts
+from backend.rollouts.queries import matching
+from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
@@ -32,6 +30,10 @@ GROUPS = 24
 WORDS = ("the centre", "A corner", "100% sure", "back\\slash", 'a "quote"', "naïve", "under_score", "two\nlines")
 HAIR = 1e-6
 EXACT = {"tokens", "tokens_out", "tokens_in", "turns", "level", "step", "member", "attempts", "task"}
+
+
+def count(session: Session, run: Run, where: str) -> int:
+    return count_rollouts(session, select_rollouts(scope_of(session, run), where))
 
 
 @dataclass
@@ -255,9 +257,9 @@ def test_every_filter_gives_what_python_picks(session: Session, run: Run, known:
 def test_every_order_is_pythons_with_those_without_a_value_last(session: Session, run: Run, known: list[Known]) -> None:
     scope = scope_of(session, run)
     by_id = {each.rollout.id: each for each in known}
-    for name in sortable(scope):
+    for name in scope.sortable:
         for sort in (name, f"-{name}"):
-            found = rollouts(session, run, RolloutFilter(sort=sort, limit=500), scope).items
+            found = list_rollouts(session, run, RolloutFilter(sort=sort, limit=500), scope).items
             assert len(found) == len(known)
             values = [_sort_value(by_id[item.rollout.id], name) for item in found]
             there = [value for value in values if value is not None]
@@ -280,22 +282,22 @@ def test_pages_lead_there_and_back_again(session: Session, run: Run, known: list
 
 def _walked(session: Session, run: Run, sort: str) -> tuple[list[Any], list[Any], list[Any]]:
     """The rollouts from page to page, backwards from the end, and in one piece."""
-    whole = [item.rollout.id for item in rollouts(session, run, RolloutFilter(sort=sort, limit=500)).items]
+    whole = [item.rollout.id for item in list_rollouts(session, run, RolloutFilter(sort=sort, limit=500)).items]
     there, back = [], []
-    part = rollouts(session, run, RolloutFilter(sort=sort, limit=17))
+    part = list_rollouts(session, run, RolloutFilter(sort=sort, limit=17))
     assert part.previous is None
     while True:
         there += [item.rollout.id for item in part.items]
         if part.next is None:
             break
-        part = rollouts(session, run, RolloutFilter(sort=sort, limit=17, after=part.next))
-    part = rollouts(session, run, RolloutFilter(sort=sort, limit=17, before="end"))
+        part = list_rollouts(session, run, RolloutFilter(sort=sort, limit=17, after=part.next))
+    part = list_rollouts(session, run, RolloutFilter(sort=sort, limit=17, before="end"))
     assert part.next is None
     while True:
         back = [item.rollout.id for item in part.items] + back
         if part.previous is None:
             break
-        part = rollouts(session, run, RolloutFilter(sort=sort, limit=17, before=part.previous))
+        part = list_rollouts(session, run, RolloutFilter(sort=sort, limit=17, before=part.previous))
     return there, back, whole
 
 
@@ -313,12 +315,12 @@ def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
     wanted = RolloutFilter(where=where, sort=sort, limit=9)
     for asked in (wanted, wanted.model_copy(update={"before": "end"})):
         while True:
-            counts._kept.clear()
-            part, found = counted_rollouts(session, run, asked, scope)
-            plain = rollouts(session, run, asked, scope)
+            listing._counts.clear()
+            part = list_rollouts(session, run, asked, scope, counts=True)
+            plain = list_rollouts(session, run, asked, scope)
             assert [item.rollout.id for item in part.items] == [item.rollout.id for item in plain.items]
             assert (part.next, part.previous) == (plain.next, plain.previous)
-            assert found == Matching(count(session, run, where, scope))
+            assert part.matching == MatchCount(count_rollouts(session, select_rollouts(scope, where)))
             further = {"before": part.previous} if asked.before else {"after": part.next}
             if None in further.values():
                 break
@@ -329,17 +331,18 @@ def _count_beside(session: Session, run: Run, where: str, sort: str) -> None:
 def test_what_was_said_is_counted_up_to_a_bound(
     session: Session, run: Run, known: list[Known], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollout_queries, "MOST_COUNTED", 5)
+    monkeypatch.setattr(listing, "MAX_COUNTED_BY_TEXT", 5)
     wanted = RolloutFilter(where="text ~ board", limit=3)
-    assert counted_rollouts(session, run, wanted, scope_of(session, run))[1] == Matching(5, is_more=True)
+    found = list_rollouts(session, run, wanted, scope_of(session, run), counts=True)
+    assert found.matching == MatchCount(5, is_more=True)
 
 
 @kept_and_searched
 def test_a_filter_with_an_order_keeps_both(session: Session, run: Run, known: list[Known]) -> None:
     wanted = RolloutFilter(where="has flag or win = 1", status="completed", sort="-tokens", limit=500)
-    found = [item.rollout for item in rollouts(session, run, wanted).items]
+    found = [item.rollout for item in list_rollouts(session, run, wanted).items]
     assert all(rollout.status == "completed" for rollout in found)
-    assert len(found) == count(session, run, wanted.expression) < count(session, run)
+    assert len(found) == count(session, run, wanted.expression) < count(session, run, "")
     assert [rollout.tokens_out for rollout in found] == sorted((row.tokens_out for row in found), reverse=True)
 
 
@@ -353,8 +356,8 @@ def test_every_order_goes_with_every_kind_of_filter(session: Session, run: Run, 
     tree = parse(where, scope.fields)
     assert tree is not None
     wanted = {each.rollout.id for each in known if holds(tree, each)}
-    for name in sortable(scope):
-        found = rollouts(session, run, RolloutFilter(where=where, sort=name, limit=500), scope).items
+    for name in scope.sortable:
+        found = list_rollouts(session, run, RolloutFilter(where=where, sort=name, limit=500), scope).items
         assert {item.rollout.id for item in found} == wanted, name
 
 
@@ -374,7 +377,7 @@ def test_what_cannot_be_understood_is_refused_with_its_place(session: Session, r
     with pytest.raises(WrongFilter) as caught:
         matching(session, run, hostile)
     assert "at character" in caught.value.fields["where"]
-    assert caught.value.start < caught.value.end
+    assert caught.value.place.start < caught.value.place.stop
 
 
 @pytest.mark.parametrize(

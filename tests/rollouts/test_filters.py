@@ -4,9 +4,21 @@ import random
 
 import pytest
 
-from backend.domain.rollouts.filter_tokens import quoted
-from backend.domain.rollouts.filter_tree import And, Comparison, Field, FieldKind, FilterError, Has, Not, Or, leaves_of
-from backend.domain.rollouts.filters import MAX_DEPTH, MAX_LENGTH, MAX_TESTS, parse
+from backend.domain.rollouts.fields import Field, FieldKind
+from backend.domain.rollouts.filters import (
+    MAX_DEPTH,
+    MAX_LENGTH,
+    MAX_TESTS,
+    And,
+    Comparison,
+    FilterError,
+    Has,
+    Not,
+    Or,
+    leaves_of,
+    parse,
+    quoted,
+)
 
 FIELDS = {
     field.name: field

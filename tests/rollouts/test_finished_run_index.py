@@ -13,9 +13,9 @@ from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import GradeStatus, Verdict
 from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.finished_run_index import KeptArrays
-from backend.rollouts.queries import counted_rollouts, neighbours, rollouts
+from backend.rollouts.finished_run_index import ArrayCache
+from backend.rollouts.listing import list_rollouts, neighbors
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
@@ -44,7 +44,7 @@ def made(session: Session, run: Run, group: Group) -> list[Rollout]:
 
 
 def listed(session: Session, run: Run, sort: str = "-win", where: str | None = None) -> list[int]:
-    found = rollouts(session, run, RolloutFilter(sort=sort, where=where), scope_of(session, run))
+    found = list_rollouts(session, run, RolloutFilter(sort=sort, where=where), scope_of(session, run))
     return [item.rollout.member for item in found.items]
 
 
@@ -117,7 +117,7 @@ def test_marks_for_training_are_searched(session: Session, run: Run, made: list[
 
 def test_neighbours_are_those_of_the_list(session: Session, run: Run, made: list[Rollout]) -> None:
     def around(member: int, where: str | None, sort: str) -> tuple[uuid.UUID | None, uuid.UUID | None]:
-        found = neighbours(session, made[member], RolloutFilter(where=where, sort=sort), scope_of(session, run))
+        found = neighbors(session, made[member], RolloutFilter(where=where, sort=sort), scope_of(session, run))
         return found.previous, found.next
 
     asked = [(member, where, sort) for member in range(5) for where in (None, "win > 0.3") for sort in ("-win", "win")]
@@ -129,20 +129,20 @@ def test_neighbours_are_those_of_the_list(session: Session, run: Run, made: list
 
 
 def test_a_cursor_that_is_not_in_the_list_still_has_a_place(session: Session, run: Run, made: list[Rollout]) -> None:
-    whole = rollouts(session, run, RolloutFilter(sort="-win", limit=4))
+    whole = list_rollouts(session, run, RolloutFilter(sort="-win", limit=4))
     part = RolloutFilter(sort="-win", where="win > 0.3 or win = 0", after=whole.next)
-    assert [item.rollout.member for item in rollouts(session, run, part).items] == [2]
+    assert [item.rollout.member for item in list_rollouts(session, run, part).items] == [2]
 
 
 def test_pages_say_how_many_pass(session: Session, run: Run, made: list[Rollout]) -> None:
     wanted = RolloutFilter(sort="win", where="win > 0.3", limit=2)
-    found, matching = counted_rollouts(session, run, wanted, scope_of(session, run))
-    assert matching is not None
-    assert (len(found.items), matching.count, matching.is_more) == (2, 3, False)
+    found = list_rollouts(session, run, wanted, scope_of(session, run), counts=True)
+    assert found.matching is not None
+    assert (len(found.items), found.matching.count, found.matching.is_more) == (2, 3, False)
 
 
 def test_what_was_not_used_for_longest_goes_first() -> None:
-    kept, asked = KeptArrays(most_bytes=250), list[str]()
+    kept, asked = ArrayCache(max_bytes=250), list[str]()
 
     def get(name: str) -> None:
         def read() -> np.ndarray[Any, Any]:

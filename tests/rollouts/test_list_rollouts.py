@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.errors import InvalidInput
 from backend.results.group_queries import groups
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.queries import get_rollout, neighbours, rollouts, siblings
+from backend.rollouts.listing import list_rollouts, neighbors
+from backend.rollouts.queries import get_rollout, siblings
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.requests import GroupFilter, RolloutFilter
 from tests.factories import make_flag, make_rollouts, make_run, random_rows
@@ -20,7 +21,7 @@ def all_of(session: Session, run: Any, limit: int = 7, **wanted: Any) -> list[Ro
     found: list[Rollout] = []
     after = None
     while True:
-        part = rollouts(session, run, RolloutFilter(**wanted, after=after, limit=limit))
+        part = list_rollouts(session, run, RolloutFilter(**wanted, after=after, limit=limit))
         found += [listed.rollout for listed in part.items]
         after = part.next
         if after is None:
@@ -80,23 +81,23 @@ def test_flagged_ones_are_found(session: Session) -> None:
     run = make_run(session)
     made = make_rollouts(session, run, [[1, 1, 0]] * 3)
     make_flag(session, run, made[1])
-    part = rollouts(session, run, RolloutFilter(flagged=True))
-    assert [(listed.rollout.id, listed.is_flagged) for listed in part.items] == [(made[1].id, True)]
+    part = list_rollouts(session, run, RolloutFilter(flagged=True))
+    assert [(listed.rollout.id, listed.flags) for listed in part.items] == [(made[1].id, ("repeated_text",))]
 
 
 def test_an_unknown_order_or_column_is_refused(session: Session) -> None:
     run = make_run(session)
     with pytest.raises(InvalidInput):
-        rollouts(session, run, RolloutFilter(sort="password"))
+        list_rollouts(session, run, RolloutFilter(sort="password"))
     with pytest.raises(InvalidInput):
-        rollouts(session, run, RolloutFilter(column="nothing", min_column=1))
+        list_rollouts(session, run, RolloutFilter(column="nothing", min_column=1))
 
 
 def test_a_list_loads_no_transcripts(session: Session) -> None:
     run = make_run(session)
     make_rollouts(session, run, [[1, 1, 0]])
     session.expunge_all()
-    listed = rollouts(session, run, RolloutFilter()).items[0].rollout
+    listed = list_rollouts(session, run, RolloutFilter()).items[0].rollout
     assert not {"steps", "messages", "tokens", "opening"} & set(listed.__dict__)
 
 
@@ -105,10 +106,10 @@ def test_neighbours_and_siblings(session: Session) -> None:
     made = make_rollouts(session, run, [[1, 1, 0]] * 6, group_size=3)
     middle = get_rollout(session, made[2].id)
     scope = scope_of(session, run)
-    around = neighbours(session, middle, RolloutFilter(sort="seq"), scope)
+    around = neighbors(session, middle, RolloutFilter(sort="seq"), scope)
     assert (around.previous, around.next) == (made[1].id, made[3].id)
     assert [rollout.id for rollout in siblings(session, middle)] == [rollout.id for rollout in made[:3]]
-    assert neighbours(session, made[0], RolloutFilter(sort="seq"), scope).previous is None
+    assert neighbors(session, made[0], RolloutFilter(sort="seq"), scope).previous is None
 
 
 def test_groups_say_whether_their_members_differ(session: Session) -> None:

@@ -56,7 +56,7 @@ def test_a_failed_one_says_what_broke_and_has_no_reward(session: Session, viewer
     assert viewer.get(f"/api/v1/rollouts/{rollout.id}").json()["reward"] is None
 
 
-def test_it_leads_to_its_group_and_its_neighbours(session: Session, viewer: TestClient) -> None:
+def test_it_leads_to_its_group_and_its_neighbors(session: Session, viewer: TestClient) -> None:
     made = make_rollouts(session, make_run(session), [[1, 1, 0]] * 4, group_size=2)
     html = viewer.get(f"/rollouts/{made[1].id}").text
     assert f'href="/rollouts/{made[0].id}" data-key="k"' in html

@@ -69,13 +69,15 @@ def test_old_links_with_parameters_stand_in_the_box(viewer: TestClient, run: Run
 
 def test_a_shortcut_writes_into_the_expression_and_takes_its_clause_back(viewer: TestClient, run: Run) -> None:
     address = f"/runs/{run.id}/rollouts"
-    there = viewer.get(address, params={"where": "win = 1 and status = failed", "set": "status:status = completed"})
+    there = viewer.get(
+        f"{address}/choose", params={"where": "win = 1 and status = failed", "set": "status:status = completed"}
+    )
     assert there.status_code == 303
     where = parse_qs(urlsplit(there.headers["location"]).query)["where"]
     assert where == ["win = 1 and status = completed"]
-    back = viewer.get(address, params={"where": where[0], "set": "status:"})
+    back = viewer.get(f"{address}/choose", params={"where": where[0], "set": "status:"})
     assert parse_qs(urlsplit(back.headers["location"]).query)["where"] == ["win = 1"]
-    either = viewer.get(address, params={"where": "win = 1 or win = 0", "set": "flag:has flag"})
+    either = viewer.get(f"{address}/choose", params={"where": "win = 1 or win = 0", "set": "flag:has flag"})
     assert parse_qs(urlsplit(either.headers["location"]).query)["where"] == ["(win = 1 or win = 0) and has flag"]
 
 
@@ -86,7 +88,7 @@ def test_the_chosen_shortcut_shows_what_the_expression_says(viewer: TestClient, 
 
 def test_columns_are_chosen_and_stay_chosen(viewer: TestClient, run: Run) -> None:
     address = f"/runs/{run.id}/rollouts"
-    there = viewer.get(address, params={"show": ["task", "seconds", "flag"]})
+    there = viewer.get(f"{address}/choose", params={"show": ["task", "seconds", "flag"]})
     html = viewer.get(there.headers["location"]).text
     heads = re.findall(r'<th scope="col"[^>]*>(?:<a [^>]*>)?([^<]+)', html)
     assert heads == ["task", "seconds", "flags"]
@@ -191,6 +193,6 @@ def test_the_api_keeps_views(viewer: TestClient, client_for: ClientFor) -> None:
     assert made.status_code == 201
     address = f"/api/v1/views/{made.json()['id']}"
     assert viewer.patch(address, json={"is_shared": True}).json()["is_shared"] is True
-    assert [view["owner"] for view in client_for(Role.AUTHOR).get("/api/v1/views").json()] == ["Viewer"]
+    assert [view["owner"] for view in client_for(Role.AUTHOR).get("/api/v1/views").json()["items"]] == ["Viewer"]
     assert client_for(Role.ADMIN).delete(address).status_code == 204
-    assert viewer.get("/api/v1/views").json() == []
+    assert viewer.get("/api/v1/views").json()["items"] == []

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.runs.plans import EvaluationPlan, Sampling
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
-from backend.runs.queries import evaluable_policies
+from backend.policies.queries import evaluable_policies
 from backend.runs.rerun import drift
 from backend.runs.tables import Run
 from tests.factories import make_policy, make_run

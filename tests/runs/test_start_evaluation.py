@@ -11,8 +11,8 @@ from backend.core.tables import Job
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, Queue, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
+from backend.policies.service import delete_policy
 from backend.policies.tables import Policy
-from backend.runs.service import delete_policy
 from backend.runs.tables import Run
 from backend.team.tables import AuditEvent
 from tests.factories import make_checkpoint, make_environment_version, make_member, make_policy

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import PackageInvalid, read_toml
 from backend.domain.environments.tools import Tool, ToolsUnusable, read_tools
-from backend.domain.rollouts.filter_tree import Field, FieldKind, FilterError
-from backend.domain.rollouts.filters import parse
+from backend.domain.rollouts.fields import Field, FieldKind
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.environments.library import load_package
-from backend.environments.models_source import fields_of
-from backend.environments.validation import parse_python, validate_package
+from backend.environments.validation import fields_of, parse_python, validate_package
 from workers.environments.packages import requirements_of, resources_of
 
 SECONDS = 0.5

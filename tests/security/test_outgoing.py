@@ -21,8 +21,7 @@ from backend.domain.environments.packages import PackageInvalid
 from backend.domain.errors import PolicyError, SandboxError
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.policies.connections import ConnectionReport
-from backend.environments.import_git import read_repository
-from backend.environments.import_sources import checked_url
+from backend.environments.import_sources import checked_url, read_repository
 from backend.notifications import webhooks
 from backend.notifications.failures import DeliveryFailed
 from backend.notifications.messages import Message

@@ -27,7 +27,7 @@ import pytest
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import PackageInvalid, pack, unpack
 from backend.domain.errors import SandboxError
-from backend.environments import import_git
+from backend.environments import import_sources
 from backend.environments.import_sources import read_zip
 from backend.settings import PROJECT_ROOT, get_settings
 from tests.envhost_fixture import HostProcess, package_files, prepared, start_host
@@ -675,10 +675,10 @@ def test_an_import_past_its_time_ends_with_its_whole_group(
     program.write_text(GIT.format(hangs=hangs, python=sys.executable, family=FAMILY, file=file))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(import_git, "CLONE_SECONDS", 1.0)
-    monkeypatch.setattr(import_git, "READ_SECONDS", 1.0)
+    monkeypatch.setattr(import_sources, "CLONE_SECONDS", 1.0)
+    monkeypatch.setattr(import_sources, "READ_SECONDS", 1.0)
     with pytest.raises(PackageInvalid, match=message):
-        import_git.read_repository("https://git.example.org/x", is_own=True)
+        import_sources.read_repository("https://git.example.org/x", is_own=True)
     assert asyncio.run(gone(asyncio.run(family(file))))
 
 

@@ -257,7 +257,7 @@ def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
 
 
 def test_the_documentation_lists_every_alarm_as_it_is() -> None:
-    page = (PROJECT_ROOT / "docs" / "training.md").read_text()
+    page = (PROJECT_ROOT / "docs" / "steering.md").read_text()
     for kind in ALARM_KINDS.values():
         assert f"| {kind.title} `{kind.name}` | {kind.formula} |" in page
         for name, value in kind.limits(AlarmsChoice()).items():

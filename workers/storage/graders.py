@@ -31,7 +31,7 @@ from backend.graders.flags import raise_flags
 from backend.graders.tables import Grade, Grader, GraderRun
 from backend.notifications import outbox
 from backend.notifications.tables import Notice
-from backend.policies.secrets import secret_of
+from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from workers.graders.results import MAX_RAW, GradeResult, stored_quotes

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from backend.domain.vocabulary import PolicyKind
 from backend.errors import Conflict
-from backend.policies.secrets import secret_of
+from backend.policies.service import secret_of
 from backend.policies.tables import Policy as PolicyRow
 from workers.policies import make_policy
 from workers.policies.base import Policy

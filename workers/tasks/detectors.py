@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 
 from backend.core.events import REVIEW, announce, run_topic
 from backend.core.session import transaction
-from backend.detectors.scans import EARLY, PROGRESS, DetectionRequest, keep_progress
+from backend.detectors.scans import EARLY, PROGRESS, keep_progress
+from backend.detectors.schemas import StartScan
 from backend.detectors.tables import Flag
 from backend.domain.detectors.flags import FlagDraft
 from backend.domain.ids import new_id
@@ -42,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 def run(context: JobContext) -> None:
     """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
-    request = DetectionRequest.of_job(context.arguments)
+    request = StartScan.of_job(context.arguments)
     judged = load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
     scanner = RunScanner(judged.context, judged.settings)

@@ -18,8 +18,8 @@ from backend.domain.environments.packages import PackageInvalid, content_hash
 from backend.domain.environments.proposals import propose
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import RunStatus
-from backend.environments.import_git import read_repository
-from backend.environments.import_intake import REMOTE, Wishes, take_in, understand
+from backend.environments.import_sources import read_repository
+from backend.environments.imports import REMOTE, Wishes, take_in, understand
 from backend.environments.tables import EnvironmentImport
 from backend.settings import get_settings
 from workers.environments.client import EnvHost

@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.session import transaction
-from backend.detectors.scans import look_early
+from backend.detectors.scans import scan_early
 from backend.domain.policies.prices import Price
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus, RunStatus
@@ -185,7 +185,7 @@ class Evaluation:
         no more than the one at the end."""
         self._next_look = 2 * self.done
         with transaction() as session:
-            look_early(session, self.assignment.run_id)
+            scan_early(session, self.assignment.run_id)
 
     def _remember(self, key: tuple[int, int], rollout: Rollout) -> None:
         if key in self._failed or len(self._failed) < MAX_AGAIN:

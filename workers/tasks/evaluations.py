@@ -15,7 +15,7 @@ from backend.domain.policies.prices import Price
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import PolicyKind, RolloutStatus, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.policies.secrets import secret_of
+from backend.policies.service import secret_of
 from backend.runs.service import begin_run
 from backend.runs.tables import Run
 from workers.policies import make_policy

@@ -18,9 +18,9 @@ from backend.checkpoints.hub import message_of, token_of
 from backend.checkpoints.tables import Export
 from backend.core.artifacts import open_file
 from backend.core.events import announce
+from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.checkpoints.exports import ExportOptions, HubUpload
-from backend.policies.secrets import SecretUnreadable
 from workers.storage.digests import digest_of
 from workers.tasks.registry import JobContext
 

@@ -7,10 +7,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from backend.core.queue import keep_answer
+from backend.core.sealing import SecretUnreadable
 from backend.core.session import transaction
 from backend.domain.policies.connections import ConnectionReport, Finding
 from backend.domain.vocabulary import CheckStatus, PolicyKind
-from backend.policies.secrets import SecretUnreadable, secret_of
+from backend.policies.service import secret_of
 from backend.policies.tables import Policy
 from workers.policies.probe import probe
 from workers.tasks.event_loops import run_async

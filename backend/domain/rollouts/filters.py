@@ -1,28 +1,16 @@
-"""The language of filters: `has flag and win = 0 and tokens > 200` into a small tree.
+"""The filter language: `has flag and win = 0 and tokens > 200` is parsed into a small tree.
 
-Pure: names, operators and values are checked here against the fields that there are; SQL is made elsewhere. A missing
-value equals nothing: `=`, `<`, `~` and `in` do not hold for it, and `!=` does, because it is the opposite of `=`.
+Pure: names, operators and values are checked against the fields of a run; `backend.rollouts.filters` makes the SQL. A
+missing value equals nothing: `=`, `<`, `~` and `in` are false for it, and `!=` is true, because it negates `=`.
 """
 
 import difflib
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from backend.domain.rollouts.filter_tokens import Token, tokens_of, unquoted
-from backend.domain.rollouts.filter_tree import (
-    OPERATORS,
-    And,
-    Comparison,
-    Field,
-    FieldKind,
-    FilterError,
-    Has,
-    Node,
-    Not,
-    Or,
-    Value,
-)
+from backend.domain.rollouts.fields import OPERATORS, Family, Field, FieldKind, family_field
 
 MAX_LENGTH = 2000
 """Characters of an expression."""
@@ -34,9 +22,164 @@ MAX_VALUES = 200
 
 TRUE_WORDS = frozenset({"yes", "true", "on"})
 FALSE_WORDS = frozenset({"no", "false", "off"})
-_METRIC = "metric."
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,3})?")
+OR = re.compile(r"\bor\b", re.IGNORECASE)
+"""Where an expression may have to be put in parentheses before more is added."""
+_KEYWORDS = frozenset({"and", "or", "not", "in", "has"})
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+    | (?P<operator>!=|<=|>=|==|=|<|>|~)
+    | (?P<mark>[(),])
+    | (?P<word>[^\s()=!<>~,"']+(?:(?<=\.)"[^"]*")?)
+    )""",
+    re.VERBOSE,
+)
+
+Value = float | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`field operator value`; `in` has several values."""
+
+    field: Field
+    operator: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Has:
+    """There is a value; of a yes-or-no field: it is yes."""
+
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple["Node", ...]
+
+
+Node = Comparison | Has | Not | And | Or
+
+
+class FilterError(ValueError):
+    """What is wrong with an expression, and where."""
+
+    def __init__(self, message: str, start: int = 0, end: int | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.start = start
+        self.end = start + 1 if end is None else end
+
+
+def leaves_of(node: Node | None) -> list[Comparison | Has]:
+    """Every test and `has` in the tree, from left to right."""
+    match node:
+        case None:
+            return []
+        case Comparison() | Has():
+            return [node]
+        case Not(part):
+            return leaves_of(part)
+        case And(parts) | Or(parts):
+            return [test for part in parts for test in leaves_of(part)]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of an expression with its place."""
+
+    kind: str
+    """`string`, `operator`, `mark`, `word` or `end`."""
+    text: str
+    start: int
+    end: int
+
+    @property
+    def keyword(self) -> str:
+        return self.text.lower() if self.kind == "word" and self.text.lower() in _KEYWORDS else ""
+
+
+def quoted(text: str) -> str:
+    """A text as a value of an expression."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def field_name(family: str, name: str) -> str:
+    """`judge.strict`, `judge."strict one"`: a field of a family whose names are somebody's."""
+    return f"{family}.{name}" if re.fullmatch(r"[\w.-]+", name) else f'{family}."{name.replace(chr(34), "")}"'
+
+
+def tokens_of(expression: str) -> list[Token]:
+    """With one at the end that says so. Raises FilterError for what is no token."""
+    tokens, position = [], 0
+    while position < len(expression):
+        found = _TOKEN.match(expression, position)
+        if found is None:
+            rest = expression[position:]
+            if not rest.strip():
+                break
+            start = position + len(rest) - len(rest.lstrip())
+            what = (
+                "This text has no closing quote."
+                if rest.lstrip()[0] in "\"'"
+                else f"`{rest.lstrip()[0]}` means nothing."
+            )
+            raise FilterError(what, start, len(expression) if "quote" in what else start + 1)
+        kind = str(found.lastgroup)
+        tokens.append(Token(kind, found[kind], found.start(kind), found.end(kind)))
+        position = found.end()
+    end = len(expression)
+    return [*tokens, Token("end", "", end, end + 1)]
+
+
+def unquoted(token: Token) -> str:
+    """The text that a token stands for."""
+    return re.sub(r"\\(.)", r"\1", token.text[1:-1], flags=re.DOTALL) if token.kind == "string" else token.text
+
+
+def clauses_of(expression: str) -> list[str] | None:
+    """The parts that `and` joins, as they are written; None where `or` joins the whole or it cannot be read."""
+    try:
+        tokens = tokens_of(expression)
+    except FilterError:
+        return None
+    parts, start, depth = [], 0, 0
+    for token in tokens:
+        depth += (token.text == "(") - (token.text == ")") if token.kind == "mark" else 0
+        if depth == 0 and token.keyword == "or":
+            return None
+        if depth == 0 and (token.keyword == "and" or token.kind == "end"):
+            parts.append(expression[start : token.start].strip())
+            start = token.end
+    return [part for part in parts if part]
+
+
+def with_clause(expression: str, field: str, clause: str) -> str:
+    """The expression with what it asks of a field replaced by one clause; by nothing when that is empty."""
+    parts = clauses_of(expression)
+    if parts is None:
+        parts = [f"({expression})"]
+    kept = [part for part in parts if subject_of(part) != field]
+    return " and ".join([*kept, clause] if clause else kept)
+
+
+def subject_of(clause: str) -> str:
+    """The field that a clause of one test is about."""
+    words = [token.text.lower() for token in tokens_of(clause) if token.kind == "word"]
+    return next((word for word in words if word not in {"has", "not"}), "") if not clause.startswith("(") else ""
 
 
 def parse(expression: str, fields: Mapping[str, Field]) -> Node | None:
@@ -164,8 +307,9 @@ class _Parser:
         name = token.text.replace('"', "")
         if found := self.fields.get(name) or self.fields.get(name.lower()):
             return found
-        if name.startswith(_METRIC) and len(name) > len(_METRIC):
-            return Field(name, FieldKind.NUMBER)
+        family, _, key = name.partition(".")
+        if family == Family.METRIC and key:
+            return family_field(Family.METRIC, key)
         raise _wrong(token, f"There is no field `{_short(name)}`. {_possible(name, self.fields)}")
 
     def _allowed(self, field: Field, operator: str, token: Token | None = None) -> str:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.domain.rollouts.divergence import Difference, Recorded, differences, prompts_of
 from backend.domain.rollouts.regrading import copy_id
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.queries import columns_of
+from backend.rollouts.listing import columns_of
 from backend.rollouts.regrading.queries import KINDS
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run

@@ -15,7 +15,7 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Need, Subject
 from backend.domain.studies.onset import Outcome
 from backend.domain.vocabulary import Phase, RunKind, Verdict
-from backend.review.judged_episodes import judgements_of
+from backend.review.judged_curves import judgements_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.studies import queries as studies

@@ -7,14 +7,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.rollouts.filter_tree import FilterError
-from backend.domain.rollouts.filters import parse
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.training.mix import union_columns
 from backend.domain.vocabulary import Phase
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.rollouts.filter_fields import FilterScope, scope_of
-from backend.rollouts.filter_sql import condition_of
+from backend.rollouts.filters import condition_of
+from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 

@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session, joinedload
 from backend.core import artifacts
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.prompts import render_system
-from backend.domain.rollouts.filter_tree import FilterError
-from backend.domain.rollouts.filters import parse
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.training.example_lines import read_line
 from backend.domain.training.examples import Conversation, is_understood
 from backend.domain.training.warm_up import MAX_RUNS, SftChoice
@@ -22,8 +21,8 @@ from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verd
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.review.tables import VerdictRecord
-from backend.rollouts.filter_fields import scope_of
-from backend.rollouts.filter_sql import condition_of
+from backend.rollouts.filters import condition_of
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.training.tables import LessonFile

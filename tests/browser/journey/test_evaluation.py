@@ -52,7 +52,7 @@ def _judge_a_flag(page: Page, run: str) -> None:
     expect(page.locator("mark").first).to_contain_text("I will win this.")
     page.get_by_label("Comment").fill("says the same all the time")
     page.get_by_role("button", name="broken reward").click()
-    expect(page.get_by_text("Judged broken reward")).to_be_visible()
+    expect(page.get_by_text("Verdict: broken reward")).to_be_visible()
     page.goto(f"/review?shown=reviewed&run={run}")
     page.get_by_role("link", name="repeated text").first.click()
     expect(page.locator(".history")).to_contain_text("Ada Lovelace")

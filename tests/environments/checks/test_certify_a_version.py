@@ -13,7 +13,7 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import CheckStatus, Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.library import load_package
 from backend.environments.tables import Certificate
-from backend.policies.options import chosen_mover
+from backend.policies.queries import get_policy_option
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run, RunLogLine
@@ -47,7 +47,7 @@ def queued(files: dict[str, str], policy: str = "") -> uuid.UUID:
     with transaction() as session:
         version = make_package_version(session, files)
         fields = {"kind": RunKind.CHECK, "status": RunStatus.QUEUED, "attempt": 0, "ended_at": None}
-        reference = {"reference": chosen_mover(session, policy)} if policy else {}
+        reference = {"reference": get_policy_option(session, policy)} if policy else {}
         return make_run(session, version, **fields, configuration=reference).id
 
 

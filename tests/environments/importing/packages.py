@@ -8,9 +8,9 @@ from typing import Any
 
 from backend.domain.environments.foreign import read_foreign
 from backend.domain.environments.packages import MANIFEST_PATH
-from backend.environments.import_intake import probe_manifest
 from backend.environments.import_package import make_ready
 from backend.environments.import_sources import read_tree
+from backend.environments.imports import probe_manifest
 from backend.settings import get_settings
 
 FOREIGN = Path(__file__).parent / "foreign"

@@ -15,9 +15,8 @@ from backend.domain.environments.import_report import Honour, ImportReport
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Role, RunStatus
-from backend.environments.import_intake import Wishes, take_in, understand
 from backend.environments.import_package import make_ready, write_manifest
-from backend.environments.imports import import_server
+from backend.environments.imports import Wishes, import_server, take_in, understand
 from backend.environments.tables import EnvironmentImport
 from backend.settings import get_settings
 from backend.web.identity import Actor

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backend.domain.environments.packages import PackageInvalid
-from backend.environments import import_git
-from backend.environments.import_git import read_repository
+from backend.environments import import_sources
+from backend.environments.import_sources import read_repository
 from backend.settings import get_settings
 from tests.environments.importing.packages import door_package
 from tests.environments.importing.repository import Repository, git, served
@@ -74,14 +74,14 @@ def test_a_tree_that_unfolds_without_end_is_refused(repository: Repository):
 
 
 def test_a_huge_repository_is_refused(repository: Repository, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(import_git, "MAX_PACK_BYTES", 1_000_000)
+    monkeypatch.setattr(import_sources, "MAX_PACK_BYTES", 1_000_000)
     repository.commit({"big.bin": os.urandom(4_000_000)})
     with pytest.raises(PackageInvalid, match="larger than 1,000,000 bytes"):
         read_repository(repository.url)
 
 
 def test_many_bytes_in_small_files_are_refused(repository: Repository, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(import_git, "MAX_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(import_sources, "MAX_UNPACKED_BYTES", 1000)
     repository.commit({"a.txt": b"x" * 600, "b.txt": b"y" * 600, "small/c.txt": b"z"})
     with pytest.raises(PackageInvalid, match="more than 1,000 bytes: name the package's folder"):
         read_repository(repository.url)
@@ -129,7 +129,7 @@ def test_a_redirect_is_not_followed(repository: Repository):
 
 @pytest.mark.slow
 def test_a_server_that_sends_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(import_git, "CLONE_SECONDS", 1.0)
+    monkeypatch.setattr(import_sources, "CLONE_SECONDS", 1.0)
     with served(tmp_path, "slow") as repository:
         began = time.monotonic()
         with pytest.raises(PackageInvalid, match="took longer than 1 s"):

@@ -13,7 +13,7 @@ from backend.domain.ids import new_id
 from backend.domain.rollouts.regrading import copy_id
 from backend.domain.vocabulary import GradeStatus, RolloutStatus, RunKind, RunStatus
 from backend.graders.tables import Grade, Grader
-from backend.rollouts.filter_fields import scope_of
+from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import (

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from backend.core.queue import JUDGING_JOB, enqueue
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.detectors.scans import EARLY, follow_run, look_early
+from backend.detectors.scans import EARLY, scan_early, scan_finished_run
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import JobStatus, Queue, RunStatus
 from backend.rollouts.tables import Rollout
@@ -65,12 +65,12 @@ def test_a_look_that_began_early_is_followed_by_one_at_all(committed_database: s
         run = make_run(session)
         make_rollouts(session, run, [[1.0, 1.0, 0.0]])
         for _ in range(2):
-            look_early(session, run.id)
+            scan_early(session, run.id)
     [early] = looks_at(run.id)
     assert early.arguments == {EARLY: True}
     with transaction() as session:
         session.get_one(Job, early.id).status = JobStatus.LEASED
-        follow_run(session, run)
+        scan_finished_run(session, run)
     assert [job.arguments for job in looks_at(run.id)] == [{EARLY: True}, {}]
 
 
@@ -80,7 +80,7 @@ def test_a_look_with_thresholds_of_its_own_is_followed_by_one_as_set(committed_d
         run = make_run(session)
         make_rollouts(session, run, [[1.0, 1.0, 0.0]])
         enqueue(session, JUDGING_JOB, queue=Queue.CPU, run_id=run.id, arguments=own)
-        follow_run(session, run)
+        scan_finished_run(session, run)
     assert [job.arguments for job in looks_at(run.id)] == [own, {}]
 
 

@@ -18,8 +18,8 @@ from backend.domain.environments.packages import PackageInvalid, pack, read_toml
 from backend.domain.environments.prompts import parse_reply, render_observation
 from backend.domain.environments.tools import CallUnreadable, ToolsUnusable, read_tools, split_calls
 from backend.domain.errors import RolloutError
-from backend.domain.rollouts.filter_tree import Field, FieldKind, FilterError
-from backend.domain.rollouts.filters import parse
+from backend.domain.rollouts.fields import Field, FieldKind
+from backend.domain.rollouts.filters import FilterError, parse
 from backend.environments.import_package import make_ready
 from backend.environments.import_sources import read_zip
 from backend.environments.library import load_package

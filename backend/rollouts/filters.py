@@ -1,0 +1,379 @@
+"""Filters and sort orders as SQL. Only SQLAlchemy expressions: no text that a user typed becomes SQL.
+
+Negation is pushed down to the comparisons, and a negated comparison is `IS NOT true`: a missing value equals nothing.
+Each subquery correlates only the rollout, because the statement around it may join the same tables for its order.
+"""
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Double,
+    FromClause,
+    Select,
+    Subquery,
+    Text,
+    and_,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.dialects.postgresql import distinct_on
+
+from backend.detectors.tables import Flag
+from backend.domain.rollouts.fields import FIELDS, Family, Field, FieldKind
+from backend.domain.rollouts.filters import And, Comparison, FilterError, Has, Node, Not, Or, leaves_of, parse
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import InvalidInput
+from backend.graders.tables import Grade
+from backend.review.tables import VerdictRecord
+from backend.rollouts.scope import FilterScope
+from backend.rollouts.tables import LISTED, Group, Rollout, Task
+from backend.rollouts.text_search import says
+from backend.web.cursors import read_cursor
+
+Condition = ColumnElement[bool]
+
+LAST_PAGE = "end"
+"""As a cursor: the last page."""
+TOLERANCE = 1e-6
+"""Stored rewards are single precision, so 0.1 is not 0.1: numbers with fractions are compared to six digits."""
+SAME_REWARD = 1e-6
+"""Rewards of a group whose spread is no larger count as equal."""
+_LAST_WORD = "\U0010ffff"
+"""Sorts after every stored word."""
+_UNINDEXED = frozenset({FIELDS["text"], FIELDS["group"]})
+
+
+class WrongFilter(InvalidInput):
+    """A filter that cannot be parsed."""
+
+    place: slice
+    """The mistake within the expression."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A filter and a sort order over the rollouts of one run."""
+
+    scope: FilterScope
+    expression: str
+    tree: Node | None
+    sort: str
+    sort_field: Field
+    backwards: bool = False
+    """Read from the end, or from `start`, towards the beginning."""
+    start: tuple[Any, ...] | None = None
+    """The key and `seq` of the rollout to start after."""
+
+    @property
+    def is_descending(self) -> bool:
+        return self.sort.startswith("-")
+
+    @cached_property
+    def fields(self) -> frozenset[Field]:
+        """Fields that the filter reads."""
+        return frozenset(leaf.field for leaf in leaves_of(self.tree))
+
+    @property
+    def is_expensive(self) -> bool:
+        """Whether the filter reads more than the covering index of lists: metrics, conversations or whole groups."""
+        return any(
+            field.family is Family.METRIC or field in _UNINDEXED or not set(field.stored) <= set(LISTED)
+            for field in self.fields
+        )
+
+    @property
+    def changes_later(self) -> bool:
+        """Whether the filter reads something that is set after rollouts are stored."""
+        return any(field.changes_later for field in self.fields)
+
+    @cached_property
+    def conditions(self) -> list[Condition]:
+        return [condition_of(self.tree, self.scope)] if self.tree else []
+
+    @cached_property
+    def key(self) -> ColumnElement[Any]:
+        """What to sort by, never null: rollouts without a value come last in both directions."""
+        value = self._key_and_joins[0]
+        if self.sort_field.name == "seq":
+            return value
+        if self.sort_field.kind is FieldKind.CHOICE:
+            return func.coalesce(cast(value, Text), "" if self.is_descending else _LAST_WORD)
+        return func.coalesce(value, cast(literal("-infinity" if self.is_descending else "infinity"), Double))
+
+    @cached_property
+    def rows(self) -> Select[tuple[uuid.UUID, int, Any]]:
+        """`id`, `seq` and `key` of all rollouts of the run, unfiltered and unsorted."""
+        statement = select(Rollout.id, Rollout.seq, self.key.label("key")).where(Rollout.run_id == self.scope.run.id)
+        for target, condition in self._key_and_joins[1]:
+            statement = statement.outerjoin(target, condition)
+        return statement
+
+    def by(self, found: FromClause | None = None) -> list[ColumnElement[Any]]:
+        """The ORDER BY, of rollouts or of the result `found` of `rows`."""
+        key, seq = self._ends(found)
+        ends = [seq] if self.sort_field.name == "seq" else [key, seq]
+        return [end.desc() if self.is_descending is not self.backwards else end.asc() for end in ends]
+
+    def past(self, found: FromClause | None = None) -> Condition:
+        """Rollouts after `start`; before it when reading backwards."""
+        if self.start is None:
+            return true()
+        key, seq = self._ends(found)
+        falls = self.is_descending is not self.backwards
+        after_seq: Condition = seq < self.start[1] if falls else seq > self.start[1]
+        if self.sort_field.name == "seq":
+            return after_seq
+        return or_(key < self.start[0] if falls else key > self.start[0], and_(key == self.start[0], after_seq))
+
+    def _ends(self, found: FromClause | None) -> tuple[ColumnElement[Any], ColumnElement[int]]:
+        return (self.key, Rollout.seq.expression) if found is None else (found.c.key, found.c.seq)
+
+    @cached_property
+    def _key_and_joins(self) -> tuple[ColumnElement[Any], tuple[tuple[Any, Condition], ...]]:
+        """The value to sort by and the outer joins that it needs, at most one row each."""
+        scope, field = self.scope, self.sort_field
+        match field.name if field.family is Family.ROLLOUT else field.family:
+            case "seq":
+                return Rollout.seq.expression, ()
+            case "task" | "split":
+                column: Any = cast(Task.index, Double) if field.name == "task" else Task.split
+                own_group = and_(Group.run_id == scope.run.id, Group.id == Rollout.group_id)
+                return column, ((Group, own_group), (Task, Task.id == Group.task_id))
+            case "flag":
+                worst = select(Flag.rollout_id, func.max(Flag.score).label("score"))
+                worst = worst.where(Flag.run_id == scope.run.id, Flag.rollout_id.is_not(None))
+                flagged = worst.group_by(Flag.rollout_id).subquery()
+                return cast(flagged.c.score, Double), ((flagged, flagged.c.rollout_id == Rollout.id),)
+            case "verdict":
+                latest = latest_verdicts(scope.run.id)
+                return latest.c.verdict, ((latest, latest.c.rollout_id == Rollout.id),)
+            case Family.JUDGE:
+                return cast(Grade.score, Double), ((Grade, and_(*_judgement(scope, field))),)
+            case Family.QUESTION:
+                value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
+                return value, ((Grade, and_(*_answer(scope, field))),)
+            case _ if field.kind is FieldKind.YES_NO:
+                return case((_column(field), 1.0), else_=0.0), ()
+            case _ if field.kind is FieldKind.CHOICE:
+                return _column(field), ()
+            case _:
+                return number_of(field, scope), ()
+
+
+def select_rollouts(
+    scope: FilterScope,
+    expression: str | None,
+    sort: str = "-seq",
+    *,
+    cursor: str | None = None,
+    backwards: bool = False,
+) -> Selection:
+    """Parse a filter, a sort order and where to start. Raises WrongFilter, or InvalidInput for the other two."""
+    field = FIELDS["seq"] if sort.removeprefix("-") == "seq" else scope.fields.get(sort.removeprefix("-"))
+    if field is None or not field.is_sortable:
+        possible = ", ".join(scope.sortable[:60])
+        raise InvalidInput(fields={"sort": f"Sort by one of {possible}. Put `-` in front for descending order."})
+    try:
+        tree = parse(expression or "", scope.fields)
+    except FilterError as error:
+        wrong = WrongFilter(error.message, {"where": f"{error.message} (at character {error.start + 1})"})
+        wrong.place = slice(error.start, error.end)
+        raise wrong from error
+    selection = Selection(scope, (expression or "").strip(), tree, sort, field, backwards)
+    if not cursor or cursor == LAST_PAGE:
+        return selection
+    return replace(selection, start=tuple(read_cursor(cursor, (selection.key, Rollout.seq))))
+
+
+def condition_of(node: Node, scope: FilterScope, *, negated: bool = False) -> Condition:
+    """The condition on a rollout of the scope's run."""
+    match node:
+        case Not(part):
+            return condition_of(part, scope, negated=not negated)
+        case And(parts) | Or(parts):
+            join = and_ if isinstance(node, And) is not negated else or_
+            return join(*(condition_of(part, scope, negated=negated) for part in parts))
+        case Has(field):
+            found = _has(field, scope)
+        case Comparison(field, "!=", values):
+            found, negated = _compare(field, "=", values, scope), not negated
+        case Comparison(field, operator, values):
+            found = _compare(field, operator, values, scope)
+    return found.is_not(true()) if negated else found
+
+
+def number_of(field: Field, scope: FilterScope) -> ColumnElement[float]:
+    """A number in the rollout's own row as a double; null where it has none."""
+    if field.family is Family.COLUMN:
+        return cast(Rollout.columns[scope.run.columns.index(field.key) + 1], Double)
+    if field.family is Family.METRIC:
+        metric = Rollout.metrics[field.key]
+        return case((func.jsonb_typeof(metric) == "number", cast(metric.astext, Double)))
+    return cast(_column(field), Double)
+
+
+def _column(field: Field) -> Any:
+    """The stored column of a field of every run, or the sum of its columns."""
+    first, *others = (getattr(Rollout, name) for name in field.stored)
+    for other in others:
+        first = first + other
+    return first
+
+
+def _has(field: Field, scope: FilterScope) -> Condition:
+    found: Condition
+    match field.name if field.family is Family.ROLLOUT else field.family:
+        case "flag":
+            return _flagged(scope, true())
+        case "verdict":
+            return _with_verdict(scope, lambda verdict: true())
+        case "group" | "split" | "task" | "environment":
+            return true()
+        case "text":
+            return Rollout.turns > 0
+        case Family.JUDGE:
+            return exists().where(*_judgement(scope, field), Grade.score.is_not(None)).correlate(Rollout)
+        case Family.QUESTION:
+            return exists().where(*_answer(scope, field), Grade.answer.is_not(None)).correlate(Rollout)
+        case _ if field.kind is FieldKind.YES_NO:
+            found = _column(field).is_(True)
+        case _ if field.kind is FieldKind.NUMBER:
+            found = number_of(field, scope).is_not(None)
+        case _:
+            found = _column(field).is_not(None)
+    return found
+
+
+def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: FilterScope) -> Condition:
+    match field.name if field.family is Family.ROLLOUT else field.family:
+        case "flag":
+            return _flagged(scope, _word(Flag.detector, operator, values))
+        case "verdict":
+            return _with_verdict(scope, lambda verdict: _word(verdict, operator, values))
+        case "split":
+            return _of_task(scope, _word(Task.split, operator, values))
+        case "task":
+            return _of_task(scope, _number(cast(Task.index, Double), operator, values, tolerance=0))
+        case "environment":
+            of_name = select(EnvironmentVersion.id).join(EnvironmentVersion.environment)
+            return _of_task(scope, Task.version_id.in_(of_name.where(_word(Environment.name, operator, values))))
+        case "group":
+            part = values[0].lower() if operator == "~" else None
+            return _in_groups(scope, [kind for kind in field.choices if (part in kind if part else kind in values)])
+        case "text":
+            return says(scope.run, values[0], scope.indexed)
+        case Family.JUDGE:
+            score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
+            return exists().where(*_judgement(scope, field), score).correlate(Rollout)
+        case Family.QUESTION:
+            answer = (
+                _number(cast(Grade.score, Double), operator, values, tolerance=0)
+                if field.is_number
+                else _word(Grade.answer, operator, values)
+            )
+            return exists().where(*_answer(scope, field), answer).correlate(Rollout)
+        case _ if field.kind is FieldKind.NUMBER:
+            return _number(number_of(field, scope), operator, values, tolerance=0 if field.is_whole else TOLERANCE)
+        case _ if field.kind is FieldKind.YES_NO:
+            is_set: Condition = _column(field).is_(True)
+            return is_set if values[0] else is_set.is_not(true())
+        case _:
+            return _word(_column(field), operator, values)
+
+
+def _number(value: ColumnElement[float], operator: str, values: tuple[Any, ...], *, tolerance: float) -> Condition:
+    bound: float = values[0]
+    margin = abs(bound) * tolerance
+    match operator:
+        case "in":
+            return or_(*(_number(value, "=", (each,), tolerance=tolerance) for each in values))
+        case "=" if margin:
+            return value.between(bound - margin, bound + margin)
+        case "=":
+            return value == bound
+        case "<":
+            return value < bound - margin
+        case "<=":
+            return value <= bound + margin
+        case ">":
+            return value > bound + margin
+        case _:
+            return value >= bound - margin
+
+
+def _word(column: Any, operator: str, values: tuple[Any, ...]) -> Condition:
+    found: Condition
+    if operator == "~":
+        found = cast(column, Text).icontains(values[0], autoescape=True)
+    else:
+        found = column.in_(values) if operator == "in" else column == values[0]
+    return found
+
+
+def _flagged(scope: FilterScope, condition: Condition) -> Condition:
+    visible = Flag.detector.not_in(scope.hidden) if scope.hidden else true()
+    own = (Flag.run_id == scope.run.id, Flag.rollout_id == Rollout.id)
+    return exists().where(*own, condition, visible).correlate(Rollout)
+
+
+def _with_verdict(scope: FilterScope, condition: Callable[[Any], Condition]) -> Condition:
+    latest = latest_verdicts(scope.run.id)
+    return Rollout.id.in_(select(latest.c.rollout_id).where(condition(latest.c.verdict)))
+
+
+def latest_verdicts(run_id: uuid.UUID) -> Subquery:
+    """The verdict that counts, by rollout. People give few, so all of a run are read at once."""
+    return (
+        select(VerdictRecord.rollout_id, VerdictRecord.verdict)
+        .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
+        .where(VerdictRecord.taken_back_at.is_(None))
+        .order_by(VerdictRecord.rollout_id, VerdictRecord.created_at.desc(), VerdictRecord.id.desc())
+        .ext(distinct_on(VerdictRecord.rollout_id))
+        .subquery("latest_verdicts")
+    )
+
+
+def _of_task(scope: FilterScope, condition: Condition) -> Condition:
+    found = select(Group.id).join(Task, Task.id == Group.task_id)
+    found = found.where(Group.run_id == scope.run.id, Group.id == Rollout.group_id, condition)
+    return found.exists().correlate(Rollout)
+
+
+def _judgement(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
+    """The judge's judgement of the rollout."""
+    of_judge = Grade.grader_id == scope.judges[field.key]
+    return Grade.run_id == scope.run.id, of_judge, Grade.rollout_id == Rollout.id
+
+
+def _answer(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
+    """The answer to the question about the rollout."""
+    of_question = Grade.grader_id == scope.questions[field.key][0]
+    return Grade.run_id == scope.run.id, of_question, Grade.rollout_id == Rollout.id
+
+
+def _in_groups(scope: FilterScope, kinds: list[str]) -> Condition:
+    """Groups of several completed rollouts. Good and bad part in the middle of the run's rewards."""
+    own = Rollout.__table__.alias("own")
+    in_run = (own.c.run_id == scope.run.id, own.c.reward.is_not(None))
+    low, high = func.min(own.c.reward), func.max(own.c.reward)
+    middle = select((low + high) / 2).where(*in_run).scalar_subquery()
+    conditions = {
+        "mixed": high - low > SAME_REWARD,
+        "all_good": and_(high - low <= SAME_REWARD, low >= middle),
+        "all_bad": and_(high - low <= SAME_REWARD, low < middle),
+    }
+    if not kinds:
+        return literal(False).is_(True)
+    chosen = select(own.c.group_id).where(*in_run).group_by(own.c.group_id)
+    return Rollout.group_id.in_(chosen.having(func.count() > 1, or_(*(conditions[kind] for kind in kinds))))

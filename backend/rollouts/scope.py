@@ -1,0 +1,171 @@
+"""The fields that filters, sort orders and table columns of one run can name.
+
+Reasoning monitors are deliberately no fields: whatever selects rollouts can also select training data.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from backend.detectors.tables import Flag
+from backend.domain.graders.settings import (
+    DETECTOR_PREFIX,
+    QUESTION_PREFIX,
+    AnswerType,
+    GraderKind,
+    QuestionSettings,
+)
+from backend.domain.rollouts.fields import (
+    AFTER_REWARDS,
+    BEFORE_REWARDS,
+    Family,
+    Field,
+    FieldKind,
+    column_field_name,
+    family_field,
+)
+from backend.domain.training.mix import MixPart
+from backend.domain.vocabulary import RunKind
+from backend.graders.tables import Grader
+from backend.rollouts.tables import Rollout
+from backend.rollouts.text_search import indexed_to
+from backend.runs.tables import Run
+
+SAMPLED = 200
+"""Rollouts at either end of a run that are sampled for the names of metrics."""
+
+
+@dataclass(frozen=True)
+class FilterScope:
+    """One run and the names that its rollouts can be filtered by."""
+
+    run: Run
+    judges: Mapping[str, uuid.UUID] = field(default_factory=dict)
+    """By name."""
+    metrics: tuple[str, ...] = ()
+    questions: Mapping[str, tuple[uuid.UUID, QuestionSettings]] = field(default_factory=dict)
+    """By name."""
+    detectors: tuple[str, ...] = ()
+    """Detectors with flags in the run."""
+    hidden: frozenset[str] = frozenset()
+    """Detectors whose flags do not count."""
+    indexed: int = 0
+    """`seq` of the last rollout in the text index."""
+
+    @cached_property
+    def fields(self) -> Mapping[str, Field]:
+        """Fields of filters by name. A name that every run has wins over a reward column's, and that over a metric's;
+        `column.…` and `metric.…` reach the others."""
+        metrics = [family_field(Family.METRIC, name, help="unweighted metric", name=name) for name in self.metrics]
+        rewards = [family_field(Family.COLUMN, name, help="reward column", name=name) for name in self.run.columns]
+        families = [
+            *(replace(each, name=f"{each.family}.{each.key}") for each in (*rewards, *metrics)),
+            *(family_field(Family.JUDGE, name, help="judge score, 0 to 1") for name in self.judges),
+            *self._answers(),
+        ]
+        own = [field for field in (*BEFORE_REWARDS, *AFTER_REWARDS) if field.is_filterable]
+        own = [replace(field, choices=self.detectors) if field.name == "flag" else field for field in own]
+        if environments := self._environments():
+            own.append(Field("environment", FieldKind.CHOICE, "environment of the task", environments))
+        return {field.name: field for field in (*metrics, *rewards, *own, *families)}
+
+    @cached_property
+    def columns(self) -> list[Field]:
+        """Columns that tables of this run can show, in order."""
+        scores = [
+            *(family_field(Family.COLUMN, name, label=name, name=column_field_name(name)) for name in self.run.columns),
+            *(family_field(Family.METRIC, name, label=name) for name in self.metrics),
+            *(family_field(Family.JUDGE, name, label=f"judge {name}") for name in self.judges),
+            *self._answers(),
+        ]
+        return [field for field in (*BEFORE_REWARDS, *scores, *AFTER_REWARDS) if field.is_column]
+
+    def shown_columns(self, chosen: str | None) -> list[Field]:
+        """The chosen columns that exist, by name separated by commas; default: the ones to look at first."""
+        by_name = {field.name: field for field in self.columns}
+        is_training = self.run.kind is RunKind.TRAINING
+        default = [
+            *("task", "level", *(("phase", "step") if is_training else ()), "reward"),
+            *map(column_field_name, self.run.columns),
+            *(("advantage",) if is_training else ()),
+            *("turns", "tokens", "status", "excerpt"),
+        ]
+        shown = [by_name[name] for name in (chosen or "").split(",") if name in by_name]
+        return shown or [by_name[name] for name in default]
+
+    @property
+    def sortable(self) -> list[str]:
+        """Every name to sort by."""
+        return ["seq", *(name for name, field in self.fields.items() if field.is_sortable)]
+
+    def _answers(self) -> Iterator[Field]:
+        for name, (_, configuration) in self.questions.items():
+            yield Field(
+                f"{QUESTION_PREFIX}{name}",
+                FieldKind.NUMBER if configuration.answers is AnswerType.FIVE else FieldKind.CHOICE,
+                "answer to a question" + (", 1 to 5" if configuration.answers is AnswerType.FIVE else ""),
+                () if configuration.answers is AnswerType.FIVE else configuration.choices,
+                label=name.replace("_", " "),
+                changes_later=True,
+                family=Family.QUESTION,
+                key=name,
+            )
+
+    def _environments(self) -> tuple[str, ...]:
+        """Names, of a training run on several."""
+        mix = self.run.configuration.get("mix")
+        if not mix:
+            return ()
+        return tuple(sorted({self.run.version.environment.name, *(MixPart.parse(text).environment for text in mix)}))
+
+
+def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> FilterScope:
+    """Read the scope in one statement. Metrics are sampled; detectors are those with flags in the run.
+
+    `for_learning` hides everything that has read the policy's reasoning: flags of the reasoning monitor, answers and
+    scores of graders that were shown it. Selecting training examples by it would train the policy to hide its
+    reasoning (arXiv:2503.11926).
+    """
+    ends = [
+        select(Rollout.metrics).where(Rollout.run_id == run.id).order_by(order).limit(SAMPLED).subquery()
+        for order in (Rollout.seq.asc(), Rollout.seq.desc())
+    ]
+    metric_names = [select(func.jsonb_object_keys(end.c.metrics)) for end in ends]
+    is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
+    judges = select(func.jsonb_object_agg(Grader.name, Grader.id)).where(*is_judge)
+    if for_learning:
+        judges = judges.where(~func.coalesce(Grader.settings["shows_reasoning"].as_boolean(), False))
+    row = session.execute(
+        select(
+            func.array(metric_names[0].union(metric_names[1]).scalar_subquery()).label("metrics"),
+            func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()).label("flags"),
+            judges.scalar_subquery().label("judges"),
+            indexed_to(run).label("indexed"),
+            select(func.jsonb_object_agg(Grader.name, func.jsonb_build_array(Grader.id, Grader.settings)))
+            .where(Grader.deleted_at.is_(None), Grader.kind == GraderKind.QUESTION)
+            .scalar_subquery()
+            .label("questions"),
+        )
+    ).one()
+    questions = {
+        name: (uuid.UUID(id), QuestionSettings.model_validate(configuration))
+        for name, (id, configuration) in (row.questions or {}).items()
+    }
+    hidden: frozenset[str] = frozenset()
+    if for_learning:
+        readers = {name for name, (_, configuration) in questions.items() if configuration.sees_reasoning}
+        hidden = frozenset({GraderKind.MONITOR.detector(""), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
+        questions = {name: asked for name, asked in questions.items() if name not in readers}
+    return FilterScope(
+        run,
+        judges={name: uuid.UUID(id) for name, id in (row.judges or {}).items()},
+        metrics=tuple(sorted(row.metrics)),
+        questions=questions,
+        detectors=tuple(name for name in sorted(row.flags) if name not in hidden),
+        hidden=hidden,
+        indexed=row.indexed,
+    )

@@ -1,0 +1,104 @@
+"""Write the reference pages that the program knows best: its commands, its settings and its JSON operations.
+
+`make docs` calls it. The pages are not stored, so they cannot be out of date.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from backend.settings import PROJECT_ROOT, Settings
+
+
+def write_pages(folder: Path) -> None:
+    for name, text in (("cli", commands()), ("settings", settings()), ("api-operations", operations())):
+        page = folder / f"{name}.md"
+        if not page.is_file() or page.read_text() != text:
+            page.write_text(text)
+
+
+def commands() -> str:
+    """Return every command with its arguments and options, as `--help` shows them."""
+    typer = [sys.executable, "-m", "typer", "backend.cli.main", "utils", "docs", "--name", "proctor"]
+    written = subprocess.run(typer, cwd=PROJECT_ROOT, check=True, capture_output=True, text=True).stdout
+    title, _, rest = written.partition("\n")
+    body = rest.replace("```console", "```text").replace("<path>", "path")
+    return f"# Command line\n\n{body.strip()}\n" if title == "# `proctor`" else written
+
+
+def settings() -> str:
+    """Return a table of the environment variables, from the fields of `Settings` and the texts below them."""
+    source = ast.parse((PROJECT_ROOT / "backend" / "settings.py").read_text())
+    [model] = [node for node in source.body if isinstance(node, ast.ClassDef) and node.name == "Settings"]
+    help_of: dict[str, str] = {}
+    for field, text in zip(model.body, model.body[1:], strict=False):
+        match field, text:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                help_of[name] = " ".join(words.split())
+    rows = []
+    for name, field in Settings.model_fields.items():
+        alias = field.validation_alias
+        variable = (
+            str(alias.choices[0]) if alias is not None and hasattr(alias, "choices") else f"PROCTOR_{name.upper()}"
+        )
+        rows.append(f"| `{variable}` | {_default_of(name)} | {help_of.get(name, '')} |")
+    return "\n".join((*SETTINGS_HEAD, *rows, ""))
+
+
+SETTINGS_HEAD = (
+    "# Settings",
+    "",
+    "Set these as environment variables or in a `.env` file in the folder where Proctor starts. On a single machine,",
+    "`proctor up` needs none of them. `.env.example` is a template. Limits of the product are not settings.",
+    "",
+    "| variable | default | meaning |",
+    "|---|---|---|",
+)
+
+
+def _default_of(name: str) -> str:
+    default = Settings.model_fields[name].default
+    if isinstance(default, Path):
+        default = default.relative_to(PROJECT_ROOT) if default.is_relative_to(PROJECT_ROOT) else default
+    text = str(default)
+    is_hidden = name in {"secret_key", "envhost_token", "token"} or default in (None, "")
+    return "" if is_hidden else f"`{text.lower() if isinstance(default, bool) else text}`"
+
+
+def operations() -> str:
+    """Return every operation of the JSON API by feature, with the role it needs."""
+    from backend.app import create_app
+    from backend.web.routing import guarded_routes
+
+    app = create_app()
+    roles = {(path, method): role for path, methods, role in guarded_routes(app) for method in methods}
+    rows: dict[str, list[str]] = {}
+    for context in iter_route_contexts(app.routes):
+        route, path = context.original_route, context.path or ""
+        if isinstance(route, APIRoute) and path.startswith("/api/v1/") and route.include_in_schema:
+            sentence = " ".join(
+                (route.description or route.summary or route.name.replace("_", " ").capitalize())
+                .split("\n\n")[0]
+                .split()
+            )
+            for method in sorted(route.methods):
+                operation = f"`{method} {path.removeprefix('/api/v1')}`"
+                row = f"| {operation} | {roles[path, method] or ''} | {sentence.replace('|', BAR)} |"
+                rows.setdefault(str((route.tags or ["other"])[0]), []).append(row)
+    lines = ["# API operations", "", "Every operation of the JSON API and the lowest role that may call it.", ""]
+    for tag in sorted(rows):
+        lines += [
+            f"## {tag.replace('-', ' ').capitalize()}",
+            "",
+            "| operation | role | description |",
+            "|---|---|---|",
+            *rows[tag],
+            "",
+        ]
+    return "\n".join(lines)
+
+
+BAR = r"\|"

@@ -1,0 +1,52 @@
+"""Every relative link and anchor of the Markdown files leads somewhere, in the repository as on the site."""
+
+import re
+import unicodedata
+from pathlib import Path
+
+import pytest
+
+from backend.settings import PROJECT_ROOT
+
+GENERATED = {"cli.md", "settings.md", "api-operations.md"}
+PAGES = [
+    *(PROJECT_ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *(page for page in sorted((PROJECT_ROOT / "docs").rglob("*.md")) if page.name not in GENERATED),
+]
+CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"`[^`\n]*`")
+TARGET = re.compile(r"\]\(([^)\s]+)\)|(?:src|srcset|href)=\"([^\"]+)\"")
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#{1,6} (.+)$", CODE.sub("", page.read_text()), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").strip().lower() for heading in headings)
+    return {
+        "".join(c for c in text if c in "-_ " or unicodedata.category(c)[0] in "LN").replace(" ", "-") for text in plain
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_ROOT)))
+def test_every_relative_link_and_anchor_resolves(page: Path) -> None:
+    broken = []
+    for found in TARGET.finditer(SPAN.sub("", CODE.sub("", page.read_text()))):
+        path, _, anchor = (found[1] or found[2]).partition("#")
+        if re.match(r"[a-z]+:", path):
+            continue
+        target = (page.parent / path).resolve() if path else page
+        is_generated = target.parent == PROJECT_ROOT / "docs" and target.name in GENERATED
+        if not (target.exists() or is_generated) or (anchor and anchor not in anchors_of(target)):
+            broken.append(found[0])
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_named_files_exist(page: Path) -> None:
+    """Paths of this repository, and the tests in the last column of `failures.md`."""
+    text = page.read_text()
+    folders = "backend|workers|tests|scripts|frontend|proctor_sandbox|deploy"
+    named = {PROJECT_ROOT / path for path in re.findall(rf"`((?:{folders})/[\w./]+)`", text)}
+    if page.name == "failures.md":
+        named |= {PROJECT_ROOT / f"tests/{path}.py" for path in re.findall(r"`([\w/]+/test_\w+)`", text)}
+    assert [path for path in named if not path.exists() and "my_game" not in path.name] == []
