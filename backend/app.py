@@ -65,9 +65,9 @@ from backend.studies.onset import operations as onset_operations
 from backend.studies.onset import pages as onset_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import launch_operations, launch_pages, preflight_pages, steering_operations, steering_pages
-from backend.training.examples import operations as example_operations
-from backend.training.examples import pages as example_pages
+from backend.training import example_operations, example_pages, steering_pages
+from backend.training import operations as training_operations
+from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
 from backend.web.api_description import describe
 from backend.web.dependencies import Viewer
@@ -108,8 +108,7 @@ PAGES = (
     filter_help_pages,
     steering_pages,
     example_pages,
-    launch_pages,
-    preflight_pages,
+    training_pages,
     checkpoints_pages,
     regrading_pages,
     regrading_draft_pages,
@@ -123,9 +122,6 @@ JSON = (
     notifications_operations,
     runs_operations,
     results_operations,
-    steering_operations,
-    example_operations,
-    launch_operations,
     overview_operations,
     checkpoints_operations,
     exchange_operations,
@@ -138,6 +134,7 @@ OPERATIONS = (
     checkpoints_operations,
     detectors_operations,
     review_operations,
+    example_operations,
     policies_operations,
     rollouts_operations,
     team_operations,
@@ -145,6 +142,7 @@ OPERATIONS = (
     environments_operations,
     play_operations,
     import_operations,
+    training_operations,
 )
 """Modules that declare operations."""
 Transaction = Callable[[], AbstractContextManager[Session]]

@@ -13,13 +13,17 @@ from proctor.namespace import Namespace, segment
 if TYPE_CHECKING:
     from proctor.client import Client
     from proctor.models import (
+        AlarmList,
+        AnsweredAlarm,
         AssignedItems,
         AuditEntry,
+        BranchResponse,
         CertificateResponse,
         CheckpointResponse,
         CheckpointTree,
         CheckRunResponse,
         ClusterReviewed,
+        ConfigurationFile,
         ConnectionTestResponse,
         DemonstrationResponse,
         DetectorDetail,
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
         EndpointPreset,
         EnvironmentDetail,
         EnvironmentResponse,
+        ExampleFileDetail,
+        ExampleFileResponse,
         ExportedPackage,
         ExportFormResponse,
         ExportResponse,
@@ -47,6 +53,7 @@ if TYPE_CHECKING:
         GradingEstimateResponse,
         ImportLog,
         ImportResponse,
+        InterventionList,
         InvitedMember,
         JudgedFixtureResponse,
         ListedRolloutResponse,
@@ -56,16 +63,23 @@ if TYPE_CHECKING:
         NewToken,
         PlayResponse,
         PolicyResponse,
+        PreflightResponse,
+        PresetResponse,
         PruneResult,
         ReviewItemDetail,
         ReviewItemResponse,
         ReviewStats,
         RevokedAccess,
         RolloutCount,
+        RunAnswer,
+        RunSettings,
         Safeguards,
+        SettingChangeResponse,
         SignInSession,
+        StartedTraining,
         TeamReview,
         Token,
+        TrainingSetting,
         TrialResponse,
         TryResponse,
         UploadPlan,
@@ -886,6 +900,105 @@ class EnvironmentsOperations(Namespace):
         )
 
 
+class ExamplesOperations(Namespace):
+    def add(self, *, file: Path | str, name: str | None = None) -> ExampleFileResponse:
+        """Upload a JSONL file of conversations. If a line is invalid, nothing is stored.
+
+        - `name`: Default: the name of the file."""
+        return self._upload("ExampleFileResponse", "/training/examples", {"file": file}, name=name)
+
+    def list(self, *, limit: int | None = None) -> Iterator[ExampleFileResponse]:
+        """List uploaded conversations, newest first."""
+        return self._list(
+            "ExampleFileResponse",
+            "/training/examples",
+            limit,
+        )
+
+    def preview(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> dict[str, Any]:
+        """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "",
+            "POST",
+            "/training/examples/preview",
+            "body",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def get(self, file: str | UUID) -> ExampleFileDetail:
+        """Show the statistics and first conversations of an uploaded file.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "ExampleFileDetail",
+            "GET",
+            f"/training/examples/{segment(file)}",
+            "query",
+        )
+
+    def delete(self, file: str | UUID) -> None:
+        """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "",
+            "DELETE",
+            f"/training/examples/{segment(file)}",
+            "query",
+        )
+
+    def download(self, file: str | UUID, *, to: Path | str | None = None) -> Path:
+        """Download the JSONL as it was checked: each conversation once, tool calls as text.
+
+        - `file`: Id of a file, the last characters of it, or its name.
+        - `to`: File or folder to write. Default: the file's own name, in the current folder."""
+        return self._download(
+            f"/training/examples/{segment(file)}/file",
+            to,
+        )
+
+    def restore(self, file: str | UUID) -> ExampleFileResponse:
+        """Restore a deleted file.
+
+        - `file`: Id of a file, the last characters of it, or its name."""
+        return self._call(
+            "ExampleFileResponse",
+            "POST",
+            f"/training/examples/{segment(file)}/restore",
+            "query",
+        )
+
+
 class ExportsOperations(Namespace):
     def list_forms(self, checkpoint: str | UUID, *, limit: int | None = None) -> Iterator[ExportFormResponse]:
         """List all forms of export, each with the reason if it is not available for this checkpoint.
@@ -1052,7 +1165,7 @@ class FlagsOperations(Namespace):
         comment: str | None = None,
         limit: int | None = None,
     ) -> Iterator[VerdictResponse]:
-        """Give a verdict on what was flagged. It counts for every flag on the same rollout.
+        """Give a verdict on a flag. It counts for every flag on the same rollout.
 
         - `flag`: Id of a flag.
         - `comment`: Reason for the verdict."""
@@ -2245,6 +2358,259 @@ class TokensOperations(Namespace):
         )
 
 
+class TrainingOperations(Namespace):
+    def list_alarms(self, run: str | UUID) -> AlarmList:
+        """List the alarms of a training run, newest first, with the possible answers.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "AlarmList",
+            "GET",
+            f"/runs/{segment(run)}/alarms",
+            "query",
+        )
+
+    def answer_alarm(
+        self,
+        run: str | UUID,
+        alarm_id: str | UUID,
+        *,
+        answer: Literal["lower_rate", "pause", "stop", "roll_back", "save_memory", "dismiss"],
+        version: int | None = None,
+        without_certificate: str | None = None,
+    ) -> AnsweredAlarm:
+        """Answer an alarm: lower the learning rate, pause, stop, roll back, save memory and resume, or dismiss it.
+
+        Answers that would have no effect are refused.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `answer`: One of the `answers` of the alarm.
+        - `version`: Roll back only: version of the environment for the branch, such as one with a fixed reward.
+        - `without_certificate`: Why to train on a version that has not passed its checks."""
+        return self._call(
+            "AnsweredAlarm",
+            "POST",
+            f"/runs/{segment(run)}/alarms/{segment(alarm_id)}",
+            "body",
+            answer=answer,
+            version=version,
+            without_certificate=without_certificate,
+        )
+
+    def start_branch(
+        self,
+        run: str | UUID,
+        *,
+        checkpoint_id: UUID | str | None = None,
+        step: int | None = None,
+        changes: dict[str, dict[str, Any]] | None = None,
+        version: int | None = None,
+        without_certificate: str | None = None,
+    ) -> BranchResponse:
+        """Start a run that continues from a checkpoint of this training run with the remaining steps.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `checkpoint_id`: Checkpoint to start from.
+        - `step`: Instead of a checkpoint: its GRPO step. 0: the weights before GRPO.
+        - `changes`: Settings to change, by dotted name.
+        - `version`: Another version of the environment, such as one with a fixed reward. Default: the run's own.
+        - `without_certificate`: Why to train on a version that has not passed its checks."""
+        return self._call(
+            "BranchResponse",
+            "POST",
+            f"/runs/{segment(run)}/branch",
+            "body",
+            checkpoint_id=checkpoint_id,
+            step=step,
+            changes=changes,
+            version=version,
+            without_certificate=without_certificate,
+        )
+
+    def list_branches(self, run: str | UUID, *, limit: int | None = None) -> Iterator[BranchResponse]:
+        """List the runs that continue from a checkpoint of this run, oldest first.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "BranchResponse",
+            f"/runs/{segment(run)}/branches",
+            limit,
+        )
+
+    def list_interventions(self, run: str | UUID) -> InterventionList:
+        """List what detectors did in a training run, newest first, and the action of each detector.
+
+        Change actions with the settings `detectors.NAME`.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "InterventionList",
+            "GET",
+            f"/runs/{segment(run)}/interventions",
+            "query",
+        )
+
+    def pause_run(self, run: str | UUID) -> RunAnswer:
+        """Pause a training run: it saves its state after the current step. `run resume` continues from there.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "RunAnswer",
+            "POST",
+            f"/runs/{segment(run)}/pause",
+            "query",
+        )
+
+    def get_settings(self, run: str | UUID) -> RunSettings:
+        """Show the settings that can be changed during training, and all changes so far.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "RunSettings",
+            "GET",
+            f"/runs/{segment(run)}/settings",
+            "query",
+        )
+
+    def change_settings(
+        self, run: str | UUID, *, changes: dict[str, dict[str, Any]], limit: int | None = None
+    ) -> Iterator[SettingChangeResponse]:
+        """Change settings of a training run from its next step on. Memory settings change when the run is resumed.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `changes`: By dotted name: `{"grpo.learning_rate": 2e-4}`."""
+        return self._list("SettingChangeResponse", f"/runs/{segment(run)}/settings", limit, changes=changes)
+
+    def undo_change(
+        self, run: str | UUID, change_id: str | UUID, *, limit: int | None = None
+    ) -> Iterator[SettingChangeResponse]:
+        """Restore the value that a setting had before a change.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "SettingChangeResponse",
+            f"/runs/{segment(run)}/settings/{segment(change_id)}/undo",
+            limit,
+        )
+
+    def start(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> StartedTraining:
+        """Start a training run: SFT warm-up, GRPO, or one after the other. Follow it with the operations on runs.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "StartedTraining",
+            "POST",
+            "/training",
+            "body",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def list_settings(self, *, preset: str | None = None, limit: int | None = None) -> Iterator[TrainingSetting]:
+        """List all training settings with their defaults, allowed values and help, in the order of the launch page.
+
+        - `preset`: Show the values of this preset instead of the defaults."""
+        return self._list("TrainingSetting", "/training/choices", limit, preset=preset)
+
+    def start_preflight(
+        self,
+        *,
+        version_id: UUID | str,
+        preset: str | None = None,
+        configuration: dict[str, Any] | None = None,
+        name: str | None = None,
+        without_certificate: str | None = None,
+        content_hash: str | None = None,
+        preflight_id: UUID | str | None = None,
+        again: UUID | str | None = None,
+        key: str | None = None,
+    ) -> PreflightResponse:
+        """Check a training run before you start it: certificate, tasks, memory, success rate and duration.
+
+        Findings that need no worker are in the first result.
+
+        - `version_id`: Environment version to train on.
+        - `preset`: Name of a preset. `configuration` overrides it.
+        - `configuration`: Settings as nested JSON; may be partial.
+        - `name`: Name of the run and its policy. Default: made from the name of the environment.
+        - `without_certificate`: Why to train on a version that has not passed its checks.
+        - `content_hash`: Refuse a version with another content hash.
+        - `preflight_id`: Start from the settings of this pre-flight.
+        - `again`: Training run that is repeated. The new run links to it.
+        - `key`: Any text. A repeated request with the same key returns the run it started."""
+        return self._call(
+            "PreflightResponse",
+            "POST",
+            "/training/preflight",
+            "body",
+            "/training/preflight/{id}",
+            version_id=version_id,
+            preset=preset,
+            configuration=configuration,
+            name=name,
+            without_certificate=without_certificate,
+            content_hash=content_hash,
+            preflight_id=preflight_id,
+            again=again,
+            key=key,
+        )
+
+    def show_preflight(self, preflight: str | UUID) -> PreflightResponse:
+        """Show the findings of a pre-flight so far.
+
+        - `preflight`: Id of a pre-flight."""
+        return self._call(
+            "PreflightResponse", "GET", f"/training/preflight/{segment(preflight)}", "query", "/training/preflight/{id}"
+        )
+
+    def list_presets(self) -> dict[str, PresetResponse]:
+        """List tested training configurations and what each one is for."""
+        return self._call(
+            "",
+            "GET",
+            "/training/presets",
+            "query",
+        )
+
+    def get_configuration(self, run: str | UUID) -> ConfigurationFile:
+        """Show the configuration file that starts the same training run again with `proctor train --config`.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "ConfigurationFile",
+            "GET",
+            f"/training/{segment(run)}/configuration",
+            "query",
+        )
+
+
 class ViewsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[View]:
         """List your saved views, then those that others share."""
@@ -2289,6 +2655,7 @@ class Operations:
         self.checkpoints = CheckpointsOperations(client)
         self.detectors = DetectorsOperations(client)
         self.environments = EnvironmentsOperations(client)
+        self.examples = ExamplesOperations(client)
         self.exports = ExportsOperations(client)
         self.fixtures = FixturesOperations(client)
         self.flags = FlagsOperations(client)
@@ -2301,4 +2668,5 @@ class Operations:
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
+        self.training = TrainingOperations(client)
         self.views = ViewsOperations(client)

@@ -207,6 +207,61 @@ class RolloutCount(Model):
     total: int
 
 
+class ExampleFileResponse(Model):
+    """Uploaded conversations."""
+
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+
+
+class ExampleFileDetail(Model):
+    id: UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, Any]
+    created_at: AwareDatetime
+    deleted_at: AwareDatetime | None
+    """When it was deleted. It can be restored for a week."""
+    examples: list[dict[str, Any]]
+    """The first three conversations."""
+
+
+class PresetResponse(Model):
+    """A tested training configuration."""
+
+    title: str
+    environment: str
+    """Environment that it was tested on; empty: any."""
+    about: str
+    suits: str
+    """What to use it for."""
+    takes: str
+    """How long it takes."""
+    seen: str
+    """Results so far."""
+    configuration: dict[str, Any]
+
+
+class ConfigurationFile(Model):
+    """What `proctor train --config FILE` reads. Every default is written out, so that it means the same later."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    environment: str
+    content_hash: str
+    name: str | None = None
+    without_certificate: str | None = None
+    configuration: dict[str, Any]
+
+
 class View(Model):
     """A saved view."""
 
@@ -219,6 +274,57 @@ class View(Model):
     owner: str
     """Name of the member who saved it."""
     created_at: AwareDatetime
+
+
+class PreflightStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    completed = "completed"
+    failed = "failed"
+
+
+class FindingStatus(StrEnum):
+    ok = "ok"
+    warning = "warning"
+    problem = "problem"
+
+
+class PreflightFinding(Model):
+    """One thing that was looked at."""
+
+    name: str
+    status: FindingStatus
+    sentence: str
+    advice: str = ""
+    evidence: dict[str, Any] | None = None
+
+
+class TrainingSetting(Model):
+    """One setting of a training run."""
+
+    name: str
+    """Dotted name, as in `--set` and configuration files."""
+    section: str
+    """Title of its section on the launch page."""
+    default: str
+    """As text that `--set` reads; empty: none."""
+    one_of: list[str]
+    """Allowed values, if there are few."""
+    only: str
+    """
+    The settings with which it has an effect: `model.source=base|checkpoint`, alternatives separated by a semicolon;
+    empty: always.
+    """
+    help: str
+
+
+class RunStatus(StrEnum):
+    queued = "queued"
+    running = "running"
+    paused = "paused"
+    stopped = "stopped"
+    completed = "completed"
+    failed = "failed"
 
 
 class Role(StrEnum):
@@ -253,7 +359,7 @@ class OpenTold(Model):
 
 
 class ReviewerTold(Model):
-    """Items that somebody looked at, one by one."""
+    """Items that a person reviewed, without cluster verdicts."""
 
     name: str
     judged: int
@@ -271,6 +377,10 @@ class SignInSession(Model):
     expires_at: AwareDatetime
     is_current: bool = False
     """Whether this request was made in it."""
+
+
+class JsonValue(RootModel[Any]):
+    root: Any
 
 
 class RunKind(StrEnum):
@@ -295,7 +405,7 @@ class DetectorTold(Model):
 
 
 class AuditTold(Model):
-    """The blind sample of this run."""
+    """The random audit sample of this run."""
 
     unflagged: int
     drawn: int
@@ -325,6 +435,18 @@ class Change(Model):
     by: str
 
 
+class OnsetTold(Model):
+    """A search for the checkpoint at which a confirmed pattern began."""
+
+    pattern: str
+    status: RunStatus
+    found: str
+    honest_step: int | None
+    hacking_step: int | None
+    sampled: int
+    remarks: list[str]
+
+
 class BestTold(Model):
     stage: str
     step: int
@@ -339,15 +461,6 @@ class EffortMeasure(StrEnum):
 
     success = "success"
     reward = "reward"
-
-
-class RunStatus(StrEnum):
-    queued = "queued"
-    running = "running"
-    paused = "paused"
-    stopped = "stopped"
-    completed = "completed"
-    failed = "failed"
 
 
 class EffortOutcome(StrEnum):
@@ -403,6 +516,40 @@ class CheckStatus(StrEnum):
     skipped = "skipped"
 
 
+class CoverageAnswer(Model):
+    """How many of the rollouts that were to be played have a reward."""
+
+    completed: int
+    total: int
+
+
+class InterventionResponse(Model):
+    """What a detector did at one training step."""
+
+    id: UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    sentence: str
+    alarm_id: UUID | None
+    """The alarm, if the run was paused or stopped."""
+    created_at: AwareDatetime
+
+
+class DetectorActionResponse(Model):
+    """What happens when a detector flags a rollout of this run."""
+
+    wanted: str
+    """The run's own setting; `as_set`: the setting of the environment, else the default."""
+    action: Action
+    """The action in force."""
+    is_enabled: bool
+    thresholds: dict[str, float]
+    """Thresholds that the run sets itself."""
+
+
 class FieldResponse(Model):
     """A field that filters can use."""
 
@@ -418,6 +565,13 @@ class JobStatus(StrEnum):
     leased = "leased"
     done = "done"
     failed = "failed"
+
+
+class AlarmAnswerOption(Model):
+    """An answer to an alarm that has an effect in the current state of the run."""
+
+    answer: AlarmAnswer
+    label: str
 
 
 class Split(StrEnum):
@@ -783,7 +937,7 @@ class GraderQuestionResponse(Model):
     name: str
     policy: str
     flags: str
-    """What raises a flag, in words."""
+    """A description of the answers that raise a flag."""
     is_deleted: bool
 
 
@@ -1198,6 +1352,17 @@ class WholeRolloutResponse(Model):
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 
 
+class BranchResponse(Model):
+    """A training run that continues from a checkpoint of another run."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    source_run_id: UUID | None
+    branch_step: int | None
+    policy_id: UUID | None
+
+
 class DetectorScan(Job):
     """A scan of a stored run with all detectors."""
 
@@ -1233,6 +1398,40 @@ class FilterFields(Model):
     sorts: list[str]
 
 
+class InterventionList(Model):
+    items: list[InterventionResponse]
+    """Newest first."""
+    actions: dict[str, DetectorActionResponse]
+
+
+class RunAnswer(Model):
+    """A run."""
+
+    id: UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: UUID
+    policy: str | None
+    policy_id: UUID | None
+    checkpoint_id: UUID | None
+    source_run_id: UUID | None
+    branch_step: int | None
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, Any]
+    summary: dict[str, Any]
+    coverage: CoverageAnswer | None
+    reason: str | None
+    attempt: int
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+
+
 class TeamReview(Model):
     open: int
     oldest: AwareDatetime | None
@@ -1260,6 +1459,58 @@ class NewToken(Model):
     """Shown only here. Set it as PROCTOR_TOKEN."""
 
 
+class StartedTraining(Model):
+    """A training run that was queued."""
+
+    id: UUID
+    name: str
+    status: RunStatus
+    policy_id: UUID | None
+    configuration: dict[str, Any]
+
+
+class PreflightResponse(Job):
+    """Checks of a training run before it starts. Findings are added while a worker runs the remaining checks."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    version_id: UUID
+    environment: str
+    status: PreflightStatus
+    verdict: FindingStatus
+    """The most severe finding so far."""
+    findings: list[PreflightFinding]
+    progress: dict[str, Any]
+    reason: str | None
+    """Why the checks failed to run."""
+    arithmetic: str
+    configuration: dict[str, Any]
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
+class SettingChangeResponse(Model):
+    """A setting that was changed during training."""
+
+    id: UUID
+    name: str
+    before: JsonValue
+    after: JsonValue
+    step: int | None
+    """The first step that used it; null while the change is pending."""
+    alarm_id: UUID | None
+    asked_by: UUID | None
+    """Null: the run changed it because of an alarm."""
+    created_at: AwareDatetime
+
+
 class CertificateTold(Model):
     """The newest one of the version, whatever it was when the run began."""
 
@@ -1281,18 +1532,6 @@ class Intervened(Model):
     answered_by: str | None
 
 
-class OnsetTold(Model):
-    """A search for the checkpoint at which a confirmed pattern began."""
-
-    pattern: str
-    status: RunStatus
-    found: str
-    honest_step: int | None
-    hacking_step: int | None
-    sampled: int
-    remarks: list[str]
-
-
 class EffortTold(Model):
     """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
 
@@ -1308,6 +1547,32 @@ class EffortTold(Model):
     tasks: int | None
     asked_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class AlarmResponse(Model):
+    """A problem in a training run."""
+
+    id: UUID
+    name: str
+    title: str
+    step: int
+    sentence: str
+    """What was observed."""
+    cause: str
+    """The most common cause."""
+    advice: str
+    evidence: dict[str, Any]
+    action: AlarmAction
+    """What the run did automatically."""
+    answer: AlarmAnswer | None
+    """The answer of a team member."""
+    answered_by: UUID | None
+    answered_at: AwareDatetime | None
+    is_open: bool
+    """The condition still holds and nobody has answered."""
+    created_at: AwareDatetime
+    answers: list[AlarmAnswerOption]
+    """Possible answers; empty if it is already answered."""
 
 
 class ListedRolloutResponse(Model):
@@ -1523,7 +1788,7 @@ class EnvironmentRecord(Model):
     honest: int
     precision: ShareResponse
     recall_at_least: float | None
-    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+    """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
 class DetectorResponse(Model):
@@ -1540,7 +1805,7 @@ class DetectorResponse(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 
@@ -1568,7 +1833,7 @@ class DetectorDetail(Model):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
     by_environment: dict[str, EnvironmentRecord]
@@ -1636,6 +1901,19 @@ class InvitedMember(Model):
     """The sign-in link. It works once and is shown only here."""
 
 
+class AlarmList(Model):
+    items: list[AlarmResponse]
+    """Newest first."""
+    thresholds: dict[str, Any]
+    """The current alarm settings of the run."""
+
+
+class AnsweredAlarm(Model):
+    alarm: AlarmResponse
+    branch_run_id: UUID | None
+    """The branch that a roll back started."""
+
+
 class Safeguards(Model):
     """All of the report."""
 
@@ -1663,6 +1941,12 @@ class Safeguards(Model):
     onsets: list[OnsetTold]
     efforts: list[EffortTold]
     best: BestTold | None
+
+
+class RunSettings(Model):
+    settings: dict[str, Any]
+    """Settings that can be changed during training, with their current values."""
+    changes: list[SettingChangeResponse]
 
 
 class BackendDomainGradersEvidenceFinding(Model):

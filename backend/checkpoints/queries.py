@@ -10,7 +10,7 @@ from backend.checkpoints.schemas import DiskUsage
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core import artifacts
 from backend.domain.vocabulary import RunKind
-from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.operations.ids import find_by_end, parse_id
 from backend.policies.tables import Policy
@@ -23,24 +23,6 @@ NEWEST_EXPORTS = (Key(Export.id),)
 LOW_SHARE = 0.05
 LOW_CHECKPOINTS = 10
 """Disk space is low below this share of the disk, or below this many times the largest checkpoint."""
-
-
-def trainable_versions(session: Session) -> Sequence[EnvironmentVersion]:
-    """Every version of the environments in use, newest first within each environment."""
-    statement = (
-        select(EnvironmentVersion)
-        .join(EnvironmentVersion.environment)
-        .options(joinedload(EnvironmentVersion.environment))
-        .where(Environment.archived_at.is_(None))
-        .order_by(Environment.name, EnvironmentVersion.number.desc())
-    )
-    return session.scalars(statement).all()
-
-
-def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | None:
-    """The newest certificate of a version."""
-    statement = select(Certificate).where(Certificate.version_id == version_id).order_by(Certificate.id.desc()).limit(1)
-    return session.scalars(statement).first()
 
 
 def checkpoints(
@@ -165,11 +147,6 @@ def trained_policies(session: Session) -> list[tuple[str, str]]:
     has_checkpoints = select(Checkpoint.id).where(Checkpoint.policy_id == Policy.id).exists()
     statement = select(Policy).where(Policy.deleted_at.is_(None), has_checkpoints).order_by(Policy.id.desc())
     return [(str(policy.id), policy.name) for policy in session.scalars(statement)]
-
-
-def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
-    """Checkpoints that a new run may start from: the newest hundred."""
-    return checkpoints(session, has_weights=True, limit=100).items
 
 
 def exports(

@@ -188,7 +188,7 @@ def add_commands(app: typer.Typer, groups: Mapping[str, typer.Typer], document: 
     """Add each described command to the group that its first word names, or to the program itself."""
     for operation in described(document):
         *group, name = operation.extension["command"].split()
-        parent = groups[group[0]] if group else app
+        parent = groups[" ".join(group)] if group else app
         parent.command(name)(operation.command())
 
 

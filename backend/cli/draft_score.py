@@ -15,7 +15,7 @@ def score_draft(
     rollout: Annotated[str, typer.Argument(metavar="ROLLOUT", help="Id of a completed rollout.")],
     as_json: AsJson = False,
 ) -> None:
-    """What the draft's reward gives this rollout, others of its pattern and the history, before it is published."""
+    """Score a rollout, its cluster and the history with the draft's reward before it is published."""
     client = connect()
     asked = client.post(f"/rollouts/{rollout}/draft-score")
     found = look_while(lambda each: each["answer"] is None, asked, lambda: client.get(f"/draft-scores/{asked['id']}"))

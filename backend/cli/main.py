@@ -13,12 +13,12 @@ from backend.cli import (
     draft_score,
     effort,
     environments,
+    examples,
     exchange,
     exports,
     graders,
     importing,
     interventions,
-    lessons,
     network,
     notifications,
     onset,
@@ -67,7 +67,8 @@ effort.register(runs.app)
 runs.app.command("interventions")(interventions.interventions)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
-exchange.data_app.add_typer(lessons.app, name="lessons")
+exchange.data_app.add_typer(examples.app, name="examples")
+exchange.data_app.add_typer(examples.app, name="lessons", hidden=True)  # the old spelling
 app.command("workers")(workers.workers)
 app.command("serve")(serve)
 app.command("mcp")(mcp)
@@ -106,7 +107,9 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(policies.list_models)
-derived.add_commands(app, {**GROUPS, "env": environments.app}, derived.shipped_document())
+EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
+"""Groups that also have commands of their own."""
+derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
 graders.add_old_groups(app, derived.shipped_document())
 
 

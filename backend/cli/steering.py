@@ -1,4 +1,4 @@
-"""`proctor run alarms|answer|set|pause|branch`: steer a training run while it goes on."""
+"""`proctor run alarms|answer|set|branch`: steer a training run."""
 
 from typing import Annotated, Any
 
@@ -13,17 +13,21 @@ from backend.domain.training.steering import when_used
 from proctor import Client
 
 Pairs = Annotated[
-    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="E.g. grpo.learning_rate=2e-4; repeatable.")
+    list[str] | None, typer.Argument(metavar="NAME=VALUE", help="Such as grpo.learning_rate=2e-4. Repeatable.")
 ]
 Version = Annotated[
     int | None,
-    typer.Option("--version", min=1, help="Another version of the environment to go on with, such as a repaired one."),
+    typer.Option(
+        "--version", min=1, help="Continue on another version of the environment, such as one with a fixed reward."
+    ),
 ]
-Reason = Annotated[str | None, typer.Option("--without-certificate", help="Why to train on an unchecked version.")]
+Reason = Annotated[
+    str | None, typer.Option("--without-certificate", help="Why to train on a version that has not passed its checks.")
+]
 
 
 def alarms(run: RunName, as_json: AsJson = False) -> None:
-    """What looked unhealthy in a training run, newest first. Ends with 1 while an alarm is open."""
+    """List the alarms of a training run, newest first. Exits with 1 while an alarm is open."""
     client = connect()
     found = client.get(f"/runs/{run_of(client, run)['id']}/alarms")
     if as_json:
@@ -36,15 +40,18 @@ def alarms(run: RunName, as_json: AsJson = False) -> None:
 
 def answer(
     run: RunName,
-    alarm: Annotated[str, typer.Argument(metavar="ALARM", help="Its name (the newest open one) or id.")],
+    alarm: Annotated[
+        str, typer.Argument(metavar="ALARM", help="Id of the alarm, or its name for the newest unanswered one.")
+    ],
     what: Annotated[
-        str, typer.Argument(metavar="ANSWER", help="One that `run alarms` offers: lower_rate, pause, stop, …")
+        str,
+        typer.Argument(metavar="ANSWER", help="An answer listed by `run alarms`, such as lower_rate, pause or stop."),
     ],
     version: Version = None,
     without_certificate: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Do something about an alarm, and remember that it was answered."""
+    """Answer an alarm of a training run."""
     client = connect()
     run_id = run_of(client, run)["id"]
     body = {"answer": what, "version": version, "without_certificate": without_certificate}
@@ -54,59 +61,48 @@ def answer(
         return
     say(f"{answered['alarm']['title']}: {what.replace('_', ' ')}")
     if answered["branch_run_id"]:
-        say(f"run {short(answered['branch_run_id'])} goes on: {client.url}/runs/{answered['branch_run_id']}")
+        say(f"run {short(answered['branch_run_id'])} continues: {client.url}/runs/{answered['branch_run_id']}")
 
 
 def set_(
     run: RunName,
     pairs: Pairs = None,
-    undo: Annotated[str | None, typer.Option(help="Take a change back, by its id or the end of it.")] = None,
+    undo: Annotated[str | None, typer.Option(help="Undo a change, by its id or the end of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a training run from its next step on. Without any: those that may be changed, and what was.
+    """Change settings of a training run from its next step on. Without settings, list those that can be changed.
 
-    How it saves memory (grpo.micro_batches, hardware.gradient_checkpointing) changes when it is resumed. An empty
-    value takes a limit away: `budget.minutes=`.
+    Memory settings (grpo.micro_batches, hardware.gradient_checkpointing) change when the run is resumed. An empty value
+    removes a limit: `budget.minutes=`.
     """
     client = connect()
     found = run_of(client, run)
     path, is_over = f"/runs/{found['id']}/settings", found["status"] not in ("queued", "running")
     if pairs:
-        _show(client.post(path, {"changes": _changes(pairs)}), as_json, is_over=is_over)
+        _show(client.post(path, {"changes": _changes(pairs)})["items"], as_json, is_over=is_over)
     elif undo:
-        _show(client.post(f"{path}/{_change_of(client, path, undo)}/undo"), as_json, is_over=is_over)
+        _show(client.post(f"{path}/{_change_of(client, path, undo)}/undo")["items"], as_json, is_over=is_over)
     elif as_json:
         write_json(client.get(path))
     else:
         _write_settings(client.get(path))
 
 
-def pause(run: RunName, as_json: AsJson = False) -> None:
-    """Let a training run save its state and rest; `run resume` goes on from there."""
-    client = connect()
-    found = client.post(f"/runs/{run_of(client, run)['id']}/pause")
-    if as_json:
-        write_json(found)
-    else:
-        word = "is asked to pause" if found["status"] == "running" else f"is {found['status']}"
-        say(f"run {short(found['id'])} {word}")
-
-
 def branch(
     run: RunName,
     step: Annotated[
-        int | None, typer.Option(min=0, help="The GRPO step of the checkpoint; 0: the weights before GRPO.")
+        int | None, typer.Option(min=0, help="GRPO step of the checkpoint. 0: the weights before GRPO.")
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="In place of the step: the checkpoint's id.")] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="Instead of the step: the id of the checkpoint.")] = None,
     choices: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Another setting; repeatable.")
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Change a setting. Repeatable.")
     ] = None,
     version: Version = None,
     without_certificate: Reason = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Start a run that goes on from a checkpoint of a training run with the steps that remain."""
+    """Start a run that continues from a checkpoint of a training run with the remaining steps."""
     client = connect()
     body: dict[str, Any] = {"step": step, "checkpoint_id": checkpoint, "changes": _changes(choices or [])}
     body |= {"version": version, "without_certificate": without_certificate}
@@ -115,11 +111,10 @@ def branch(
 
 
 def register(app: typer.Typer) -> None:
-    """As commands of `proctor run`."""
+    """Add the commands to `proctor run`."""
     app.command("alarms")(alarms)
     app.command("answer")(answer)
     app.command("set")(set_)
-    app.command("pause")(pause)
     app.command("branch")(branch)
 
 
@@ -128,10 +123,10 @@ def _write_alarms(items: list[dict[str, Any]]) -> None:
         (short(item["id"]), item["title"], item["step"], item["sentence"], item["action"], _state(item))
         for item in items
     ]
-    write_table(("alarm", "", "step", "what was seen", "the run itself", "state"), rows, empty="no alarm so far")
+    write_table(("alarm", "", "step", "observation", "action", "state"), rows, empty="No alarms.")
     for item in items:
         if item["is_open"]:
-            say(f"\n{item['title']}. Usually: {item['cause']} What helps: {item['advice']}")
+            say(f"\n{item['title']}. Likely cause: {item['cause']} Advice: {item['advice']}")
             say("answers: " + ", ".join(f"{each['answer']} ({each['label']})" for each in item["answers"]))
 
 
@@ -159,7 +154,7 @@ def _changes(pairs: list[str]) -> dict[str, str | None]:
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            fail(f"{pair}: write it as name=value, e.g. grpo.learning_rate=2e-4")
+            fail(f"{pair}: write name=value, such as grpo.learning_rate=2e-4")
         found[name] = value or None
     return found
 
@@ -168,7 +163,7 @@ def _show(changes: list[dict[str, Any]], as_json: bool, *, is_over: bool) -> Non
     if as_json:
         write_json(changes)
     elif not changes:
-        say("nothing to change: it is so already")
+        say("No change: the run already has these values.")
     for change in () if as_json else changes:
         say(f"{change['name']}: {change['before']} → {change['after']} {when_used(change['name'], is_over=is_over)}")
 
@@ -182,8 +177,8 @@ def _write_settings(found: dict[str, Any]) -> None:
             each["name"],
             each["before"],
             each["after"],
-            "waits" if each["step"] is None else each["step"],
+            "pending" if each["step"] is None else each["step"],
         )
         for each in found["changes"]
     ]
-    write_table(("change", "setting", "before", "after", "from step"), rows, empty="nothing was changed")
+    write_table(("change", "setting", "before", "after", "from step"), rows, empty="No changes yet.")

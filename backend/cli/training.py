@@ -1,4 +1,4 @@
-"""`proctor train` and `proctor run config`: launch a training run, look at it before, write it down as a file."""
+"""`proctor train` and `proctor run config`: check and start a training run, and write its configuration file."""
 
 import time
 from itertools import groupby
@@ -25,54 +25,58 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗",
 def train(
     environment: Annotated[
         str | None,
-        typer.Argument(metavar="[ENVIRONMENT]", help="`name` or `name@version`; left out: what the file says."),
+        typer.Argument(metavar="[ENVIRONMENT]", help="`name` or `name@version`. Default: the environment of the file."),
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="A tried configuration; `--preset list` explains them.")] = None,
+    preset: Annotated[str | None, typer.Option(help="Start from a preset. `--preset list` shows them.")] = None,
     choices: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A choice by its name in the configuration: grpo.steps=200, grpo.levels=1,2; "
-            "nothing after the = empties it. Repeatable; wins over preset and file. `--set list` explains every one.",
+            help="A setting, such as grpo.steps=200 or grpo.levels=1,2; NAME= clears it. Overrides preset and file. "
+            "Repeatable. `--set list` shows all settings.",
         ),
     ] = None,
     mix: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME@VERSION=WEIGHT",
-            help="A further environment to train on at once; without version the newest, without weight 1, as much as "
-            "the run's own. Repeatable.",
+            help="Another environment to train on. Default: its latest version, with weight 1 (the weight of "
+            "the run's own environment). Repeatable.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="A configuration file, YAML or JSON; `run config` writes one."),
+        typer.Option(
+            exists=True, dir_okay=False, help="A configuration file in YAML or JSON, as `run config` writes it."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the run and of the policy that it trains.")] = None,
-    without_certificate: Annotated[str | None, typer.Option(help="Why to train on an unchecked version.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run and its policy.")] = None,
+    without_certificate: Annotated[
+        str | None, typer.Option(help="Why to train on a version that has not passed its checks.")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only the pre-flight; ends with 1 when it finds a problem.")
+        bool, typer.Option("--dry-run", help="Only run the pre-flight checks. Exits with 1 if they find a problem.")
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch/--no-wait", help="Show how it goes on, or start it and return at once.")
+        bool, typer.Option("--watch/--no-wait", help="Show the progress of the run, or return at once.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model: imitation (SFT), reinforcement (GRPO), or one after the other.
+    """Train a model with SFT, GRPO, or one after the other.
 
-    Choices come from --set, else the file, else the preset, else the defaults; `--set list` and the launch form show
-    all of them with what they do. `--dry-run` looks at the run before anything is queued: arithmetic, memory, chat
-    template, how often the policy succeeds already, and how long it will take. A wrong choice is refused by its name.
+    Settings come from --set, else the file, else the preset, else the defaults. `--set list` and the launch page show
+    all settings with their help. `--dry-run` checks the run before anything is queued: number of rollouts, memory, chat
+    template, success rate of the policy, and duration.
 
-    Ctrl-C leaves the run going; `proctor run watch` comes back, `run stop` stops it, `run resume` goes on.
+    Ctrl-C leaves the run running. `proctor run watch` shows it again, `run stop` stops it, `run resume` resumes it.
     """
     client = connect()
     if preset == "list":
         _tell_presets(client.get("/training/presets"), as_json)
         return
     if choices == ["list"]:
-        _tell_choices(client.get("/training/choices", preset=preset), as_json)
+        _tell_choices(client.get("/training/choices", preset=preset)["items"], as_json)
         return
     told = _read_file(config) if config else {}
     asked = {"preset": preset, "name": name, "without_certificate": without_certificate}
@@ -97,18 +101,18 @@ def _read_file(path: Path) -> dict[str, Any]:
     if not isinstance(told, dict) or not isinstance(told.get("configuration", {}), dict):
         fail(f"{path}: a configuration file is a mapping with `environment:` and `configuration:`")
     if unknown := sorted(map(str, told.keys() - FILE_FIELDS)):
-        fail(f"{path}: unknown {', '.join(unknown)}; there are {', '.join(sorted(FILE_FIELDS))}")
+        fail(f"{path}: unknown {', '.join(unknown)}; known: {', '.join(sorted(FILE_FIELDS))}")
     return told
 
 
 def _version(client: Client, environment: str | None, body: dict[str, Any]) -> str:
-    """What was typed wins over the file's environment, whose content hash then says nothing."""
+    """The argument overrides the environment of the file, and then the content hash of the file does not apply."""
     written = body.pop("environment", None)
     if environment and environment != written:
         body.pop("content_hash", None)
     wanted = environment or written
     if not wanted:
-        fail("name the environment, or give a --config file that does")
+        fail("name the environment, or a --config file that names it")
     return str(version_of(client, str(wanted))["id"])
 
 
@@ -118,7 +122,7 @@ def _tell_presets(presets: dict[str, Any], as_json: bool) -> None:
         return
     for name, preset in presets.items():
         say(f"{name}: {preset['title']}", "bold")
-        for label, field in (("", "about"), ("for: ", "suits"), ("takes: ", "takes"), ("seen: ", "seen")):
+        for label, field in (("", "about"), ("Use for: ", "suits"), ("Duration: ", "takes"), ("Results: ", "seen")):
             say(f"  {label}{preset[field]}")
 
 
@@ -135,7 +139,7 @@ def _tell_choices(found: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _look(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
-    """Each finding as it comes in. What needs a worker is not waited for where none answers."""
+    """Show each finding as it arrives. Without a worker, the checks that need one are skipped."""
     found = client.post("/training/preflight", body)
     if not as_json:
         say(found["arithmetic"], "bold")
@@ -150,9 +154,9 @@ def _look(client: Client, body: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         write_json(found)
     elif found["status"] == "failed":
-        say(f"✗ the look by a worker failed: {found['reason']}", "red")
+        say(f"✗ The checks on a worker failed: {found['reason']}", "red")
     elif found["status"] not in OVER:
-        say("No worker answers: what needs one was not looked at.", "yellow")
+        say("No worker is online. Checks that need one were skipped.", "yellow")
     return BAD_RESULT if found["verdict"] == "problem" or found["status"] == "failed" else OK
 
 
@@ -162,7 +166,7 @@ def _has_worker(found: dict[str, Any]) -> bool:
 
 
 def _tell_findings(findings: list[dict[str, Any]], told: dict[str, Any]) -> None:
-    """Those that are new or say something else by now."""
+    """Print the findings that are new or changed."""
     for finding in findings:
         if told.get(finding["name"]) == finding["sentence"]:
             continue
@@ -174,7 +178,7 @@ def _tell_findings(findings: list[dict[str, Any]], told: dict[str, Any]) -> None
 
 
 def configuration(run: RunName, as_json: AsJson = False) -> None:
-    """A training run as a file: `proctor run config last > run.yaml`, then `proctor train --config run.yaml`."""
+    """Print the configuration of a training run: `proctor run config last > run.yaml`."""
     client = connect()
     written = client.get(f"/training/{run_of(client, run)['id']}/configuration")
     written = {name: value for name, value in written.items() if value is not None}

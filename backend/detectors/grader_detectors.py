@@ -1,7 +1,7 @@
 """Graders as detectors: questions, the reasoning monitor and the contrastive judge raise flags too.
 
-They have a declaration like built-in detectors but no settings: they grade where somebody starts them, and a person
-reviews what they flag.
+They have a declaration like built-in detectors but no settings: they grade the runs on which they are started, and a
+reviewer decides on their flags.
 """
 
 import uuid
@@ -49,7 +49,7 @@ class GraderQuestion:
     name: str
     policy: str
     flags: str
-    """What raises a flag, in words."""
+    """A description of the answers that raise a flag."""
     is_deleted: bool
 
 

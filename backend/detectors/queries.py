@@ -1,4 +1,4 @@
-"""Flags and verdicts by detector, and what the blind sample found."""
+"""Flags and verdicts by detector, and results of the audit sample."""
 
 import uuid
 from collections import Counter, defaultdict
@@ -102,7 +102,7 @@ def hacks_found(session: Session, scope: Scope) -> Counter[str]:
 
 
 def audits(session: Session, scope: Scope) -> dict[str, Audit]:
-    """By environment, the blind sample of the runs that were drawn from. A rollout counts as unflagged as long as it
+    """The audit sample by environment. A rollout counts as unflagged as long as it
     is."""
     looked_at = newest_looks(VerdictRecord.rollout_id)
     sample = (
@@ -136,12 +136,12 @@ def audits(session: Session, scope: Scope) -> dict[str, Audit]:
 
 
 def audit_of(session: Session, scope: Scope) -> Audit:
-    """Of all environments."""
+    """Names of all environments."""
     return sum(audits(session, scope).values(), Audit())
 
 
 def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
-    """What is set for environments, by name."""
+    """Settings by name of the environment."""
     statement = (
         select(DetectorSetting, Environment.name)
         .join(Environment, Environment.id == DetectorSetting.environment_id)
@@ -152,7 +152,7 @@ def settings_of(session: Session, detector: str) -> dict[str, DetectorSettings]:
 
 
 def active_settings_for(session: Session, environment_id: uuid.UUID) -> dict[str, ActiveSettings]:
-    """Of each detector: the default, and over it what the environment wants."""
+    """Settings of each detector: the environment's on top of the defaults."""
     statement = select(DetectorSetting).where(DetectorSetting.environment_id == environment_id)
     wanted = {row.detector: [settings_in(row)] for row in session.scalars(statement)}
     return {name: resolve_settings(spec, wanted.get(name, ())) for name, spec in SPECS.items()}
@@ -187,7 +187,7 @@ def _by_environment(session: Session, counts: Any, run_id: Any) -> dict[str, tup
 
 
 def _verdict_of_flag(by_rollout: Any, by_flag: Any) -> Any:
-    """Of the rollout that it is about; of a flag about a run its own."""
+    """The id of its rollout, or of the flag itself if it is about a run."""
     return case((Flag.rollout_id.is_not(None), by_rollout.c.verdict), else_=by_flag.c.verdict)
 
 

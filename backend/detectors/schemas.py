@@ -77,7 +77,7 @@ class RecordResponse(Response):
 
 class EnvironmentRecord(RecordResponse):
     recall_at_least: float | None
-    """By the environment's audit sample. Null if nobody reviewed it, or if the detector flags runs."""
+    """By the environment's audit sample. Null if it was not reviewed, or if the detector flags runs."""
 
 
 class GraderQuestionResponse(Response):
@@ -87,7 +87,7 @@ class GraderQuestionResponse(Response):
     name: str
     policy: str
     flags: str
-    """What raises a flag, in words."""
+    """A description of the answers that raise a flag."""
     is_deleted: bool
 
 
@@ -105,7 +105,7 @@ class DetectorResponse(Response):
     action: Action
     record: RecordResponse
     recall_at_least: float | None
-    """Null if nobody reviewed the audit sample, or if the detector flags runs. Graders: in runs they graded."""
+    """Null if the audit sample was not reviewed, or if the detector flags runs. Graders: in runs they graded."""
     questions: list[GraderQuestionResponse]
     """Graders that raise its flags. Built-in detectors have none; detectors with graders have no settings."""
 

@@ -42,7 +42,7 @@ class DetectorSummary:
     spec: DetectorSpec
     record: Record
     recall_at_least: float | None
-    """A lower bound; None if nobody reviewed the audit sample."""
+    """A lower bound; None if the audit sample was not reviewed."""
     questions: Sequence[GraderQuestion] = ()
     """Graders that raise its flags; built-in detectors have none."""
 
@@ -64,7 +64,7 @@ class DetectorReport:
 
 
 class GraderHasNoSettings(Conflict):
-    """A grader has no settings here: it runs when somebody starts it, and a reviewer decides on its flags."""
+    """A grader has no settings here: it runs on demand, and a reviewer decides on its flags."""
 
 
 def get_spec(detector: str) -> DetectorSpec:

@@ -31,12 +31,12 @@ class Flag(Base):
     rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), index=True)
     detector: Mapped[str] = mapped_column(String(60))
     key: Mapped[str] = mapped_column(String(120))
-    """What it is about (a rollout's id, a step), so that a repeated look does not flag twice."""
+    """Identifies the subject (a rollout's id, a step), so that repeated scans do not flag it twice."""
     severity: Mapped[Severity] = mapped_column(text_enum(Severity))
     score: Mapped[float] = mapped_column(REAL)
     """Suspicion in [0, 1]."""
     sentence: Mapped[str] = mapped_column(Text)
-    """What was seen, with numbers."""
+    """The observation, with numbers."""
     evidence: Mapped[dict[str, Any]] = mapped_column(default=dict)
     cluster: Mapped[str | None] = mapped_column(String(200))
     """Rollouts that show the same pattern have the same text here."""

@@ -13,7 +13,7 @@ _SHOWN_ELSEWHERE = frozenset({"spans", "excerpt", "rollouts", "series", "title",
 @dataclass(frozen=True, slots=True)
 class Evidence:
     title: str
-    """What the detector looks for, in words."""
+    """The title of the detector."""
     formula: str
     source: str
     thresholds: list[tuple[str, Any]]
@@ -21,14 +21,14 @@ class Evidence:
     quotes: list[str]
     """Texts to mark where no spans are given."""
     rollout_ids: list[uuid.UUID]
-    """Examples, the most telling first."""
+    """Examples, the clearest first."""
     curves: list[tuple[str, list[float | None]]]
     facts: list[tuple[str, Any]]
     """Everything else that the detector wrote down."""
 
 
 def read_evidence(evidence: Mapping[str, Any]) -> Evidence:
-    """Any detector's evidence; whatever is missing or of another shape is left out or shown as a fact."""
+    """Read the evidence of any detector. Missing parts are omitted, and unknown ones become facts."""
     spans = list(_spans(evidence.get("spans")))
     excerpt = evidence.get("excerpt")
     return Evidence(

@@ -1,7 +1,7 @@
-"""Fixtures out of verdicts: an episode judged a hack must score low on every later version, an honest one may be kept.
+"""Fixtures from verdicts: a hack must score low on every future version, and an honest episode can be kept.
 
-A fixture rests on the newest verdicts that say something about the rollouts with its actions: unsure changes nothing.
-It is withdrawn with the last of them. Nothing is overwritten.
+A fixture rests on the newest verdicts on rollouts with its actions; unsure changes nothing. It is withdrawn with the
+last of them. Fixtures are never overwritten.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from backend.web.identity import Actor
 
 MAX_BY_VERDICT = 200
-"""Fixtures of an environment that verdicts make by themselves: each certificate replays them all. More by hand."""
+"""Fixtures per environment that verdicts add automatically, as each certificate replays all of them."""
 
 
 class NothingToReplay(Conflict):
@@ -41,19 +41,19 @@ class NothingToReplay(Conflict):
 
 
 class NotJudged(Conflict):
-    """A fixture rests on a verdict: judge the rollout a hack, or honest, first."""
+    """A fixture needs a verdict. Review the rollout first: hack or honest."""
 
 
 class IsWithdrawn(Conflict):
-    """This fixture was taken back. Make a new one from its rollout."""
+    """This fixture is withdrawn. Create a new one from its rollout."""
 
 
 class IsAHackElsewhere(Conflict):
-    """The same actions in the same task are judged a hack: no version could pass a certificate that asks for both."""
+    """The same actions on the same task were judged a hack. No version could pass a certificate with both fixtures."""
 
 
 class BoundIsForAuthors(NotAllowed):
-    """Authors set what a fixture may earn; a reviewer's verdict takes the version's own floor."""
+    """Only authors can set the bound of a fixture. A reviewer's verdict uses the version's floor."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class JudgedRollout:
 
     rollout: Rollout
     version: EnvironmentVersion
-    """That asked its task."""
+    """The version of its task."""
     verdict: Verdict | None
-    """The newest that says something; None: nobody judged it, or all were unsure."""
+    """The newest verdict other than unsure; None if there is none."""
     is_bulk: bool
-    """Given with its cluster: nobody looked at this very one."""
+    """Given to a whole cluster; no reviewer saw this rollout."""
 
     @cached_property
     def task(self) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class JudgedRollout:
 
 
 def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID, verdict: Verdict) -> Fixture | None:
-    """What a new verdict makes of the rollout's fixture: a hack gets one, another verdict takes it back unless the same
+    """Apply a new verdict to the rollout's fixture: a hack gets one, another verdict withdraws it unless the same
     actions are still judged a hack elsewhere, and unsure leaves it as it is."""
     if verdict is Verdict.UNSURE:
         return None
@@ -103,7 +103,7 @@ def update_fixtures(session: Session, actor: Actor | None, rollout_id: uuid.UUID
 def restore_fixtures(
     session: Session, actor: Actor, rollout_id: uuid.UUID, verdict: Verdict, given_at: datetime
 ) -> None:
-    """What is left of the rollout's fixture once this verdict was taken back: what it took back is in force again."""
+    """Undo the effect of a verdict that was taken back: fixtures that it withdrew are in force again."""
     if verdict is Verdict.UNSURE:
         return
     judged = judged_rollout(session, rollout_id)
@@ -155,9 +155,7 @@ def keep(session: Session, actor: Actor, rollout_id: uuid.UUID, bound: float | N
     if bound is None:
         bound = judged.default_bound
     if bound is None:
-        told = (
-            "The version declares no floor (`checks.floor_maximum`) and no range of every column: say what it may earn."
-        )
+        told = "The version declares no floor (`checks.floor_maximum`) and no range for every column. Set a bound."
         raise InvalidInput(fields={"bound": told})
     return _store(session, actor, judged, bound)
 
@@ -207,7 +205,7 @@ def fixtures_of(session: Session, environment_id: uuid.UUID) -> Sequence[Fixture
 
 
 def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedFixture]:
-    """What a certificate of this environment replays, oldest first."""
+    """The fixtures that a certificate of this environment replays, oldest first."""
     statement = (
         select(Fixture)
         .options(joinedload(Fixture.creator))
@@ -217,7 +215,7 @@ def judged_fixtures(session: Session, environment_id: uuid.UUID) -> list[JudgedF
     return [
         JudgedFixture(
             name=fixture.name,
-            judge=fixture.creator.name if fixture.creator else "somebody who left",
+            judge=fixture.creator.name if fixture.creator else "a former member",
             task=task_spec(fixture.task),
             replies=[str(each["reply"]) for each in fixture.replies],
             lowest=fixture.lowest,
@@ -306,7 +304,7 @@ def _with_same_actions(judged: JudgedRollout) -> Select[Fixture]:
 
 
 def _is_judged_elsewhere(session: Session, judged: JudgedRollout, verdict: Verdict) -> bool:
-    """Is another rollout with the same actions, that somebody looked at, judged so?"""
+    """Does a reviewed rollout with the same actions have this verdict?"""
     task = judged.rollout.group.task
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict)
@@ -344,7 +342,7 @@ def _reason(verdict: Verdict) -> str:
 
 
 def has_room(session: Session, judged: JudgedRollout) -> bool:
-    """For one more that a verdict makes by itself."""
+    """Can a verdict add another fixture automatically?"""
     statement = select(func.count()).where(
         Fixture.environment_id == judged.version.environment_id, Fixture.withdrawn_at.is_(None)
     )
@@ -357,12 +355,12 @@ def _refuse_withdrawn(fixture: Fixture) -> None:
 
 
 MOST_NAMED = 3
-"""People who may go on, by name."""
+"""Authors listed by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerdictEffects:
-    """Of the verdict that counts on a rollout."""
+    """Consequences of the verdict in force on a rollout."""
 
     rollout_id: uuid.UUID
     environment: str
@@ -370,11 +368,11 @@ class VerdictEffects:
     fixture: Fixture | None
     """In force; it may have come from another rollout with the same actions."""
     gap: str
-    """Of a hack that is no fixture: why."""
+    """Why a hack is no fixture; empty otherwise."""
     can_be_kept: bool
     default_bound: float | None
     authors: Sequence[str]
-    """Some of those who may repair a reward and set a bound."""
+    """Some authors, who may repair a reward and set a bound."""
 
     @property
     def calls_for_more(self) -> bool:
@@ -403,14 +401,14 @@ def effects_of(session: Session, rollout_id: uuid.UUID) -> VerdictEffects | None
 
 def _gap(session: Session, judged: JudgedRollout) -> str:
     if not judged.can_be_replayed:
-        return "the episode did not come to its end, so there is nothing to play again"
+        return "the episode did not finish, so it cannot be replayed"
     if judged.default_bound is None:
-        return "its version declares no floor, so an author has to say what it may earn"
+        return "its version declares no floor, so an author must set the highest reward"
     if judged.is_bulk:
-        return "it was judged with its cluster, and nobody looked at it"
+        return "it got the verdict of its cluster without a review"
     if not has_room(session, judged):
-        return f"verdicts have put {MAX_BY_VERDICT} episodes of the environment there by themselves"
-    return "its fixture was taken back"
+        return f"verdicts have already added {MAX_BY_VERDICT} fixtures to this environment"
+    return "its fixture was withdrawn"
 
 
 def _authors(session: Session) -> Sequence[str]:

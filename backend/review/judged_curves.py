@@ -74,7 +74,7 @@ def step_sums(session: Session, run: Run, phase: Phase, floors: Floors) -> list[
 
 
 def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> list[Episode]:
-    """Those that anybody or anything looked at; they are few beside the run."""
+    """Rollouts with a flag, a verdict or in the audit sample: few compared to the run."""
     judgements = judgements_of(session, run.id)
     sampled = set(session.scalars(select(AuditSample.rollout_id).where(AuditSample.run_id == run.id)))
     flagged = select(Flag.rollout_id).where(Flag.run_id == run.id, Flag.rollout_id.is_not(None)).distinct()
@@ -95,7 +95,7 @@ def episodes_of(session: Session, run: Run, phase: Phase, floors: Floors) -> lis
 
 
 def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Judgement]:
-    """The newest verdict by rollout that says something: whoever was unsure changes nothing of it."""
+    """The newest verdict other than unsure, by rollout."""
     newest = (
         select(VerdictRecord.rollout_id, VerdictRecord.verdict, VerdictRecord.is_bulk)
         .where(VerdictRecord.run_id == run_id, VerdictRecord.rollout_id.is_not(None))
@@ -111,7 +111,7 @@ def judgements_of(session: Session, run_id: uuid.UUID) -> dict[uuid.UUID, Judgem
 
 
 def _completed(run: Run, phase: Phase) -> list[ColumnElement[bool]]:
-    """Held-out rollouts without a step are the untrained policy's, whose warm-up is examined at step 0."""
+    """Held-out rollouts without a step belong to the untrained policy; its warm-up is evaluated at step 0."""
     has_step = [Rollout.training_step.is_not(None)] if phase is Phase.HELDOUT else []
     return [
         Rollout.run_id == run.id,
@@ -137,7 +137,7 @@ def _needs_score(judgement: Judgement) -> bool:
 
 
 def _rescored(session: Session, run: Run, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, float]:
-    """What the newest re-score by another version gives each."""
+    """The reward of each by the newest re-scoring with another version."""
     if not ids:
         return {}
     statement = (
@@ -180,7 +180,7 @@ def _episode(
 
 
 def _corrected(reward: float, floor: float, judgement: Judgement | None, again: float | None) -> float | None:
-    """What a judged episode should have earned: what a repaired version gives it, else a hack the floor."""
+    """The reward that a reviewed episode deserves: by a repaired version, else the floor for a hack."""
     match judgement.verdict if judgement else None:
         case Verdict.HONEST:
             return reward
@@ -193,7 +193,7 @@ def _corrected(reward: float, floor: float, judgement: Judgement | None, again: 
 
 
 MOST_POINTS = 2000
-"""Of a chart; of a longer run every so many steps."""
+"""Points in a chart; longer runs are thinned out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class JudgedReward:
     low: float | None
     high: float | None
     share: float
-    """Of what was earned above the floor, how much should not have been."""
+    """Share of the reward above the floor that was undeserved."""
 
     def as_json(self) -> dict[str, Any]:
         return {"mean": self.mean, "low": self.low, "high": self.high, "share": self.share}
@@ -225,7 +225,7 @@ def has_verdicts(session: Session, run_id: uuid.UUID) -> bool:
 
 
 def curve_of(session: Session, run: Run) -> list[JudgedPoint]:
-    """Of a training run by step; an evaluation has one point, at step 0."""
+    """The curve of a training run by step. An evaluation has one point, at step 0."""
     return _curve(session, run, _phase(run), floors_of(session, run))
 
 
@@ -251,8 +251,8 @@ def chart_of(session: Session, run: Run) -> dict[str, Any]:
 def choose_best(session: Session, run_id: uuid.UUID) -> None:
     """Mark the run's best checkpoint: by held-out reward, and where there are verdicts, by that as judged.
 
-    Detectors and people look at training episodes. A held-out examination that nobody judged loses the same share of
-    what it earned above the floor as the training steps around it do.
+    Detectors and reviewers see training episodes. A held-out evaluation without verdicts loses the same share of its
+    reward above the floor as the training steps around it.
     """
     examined = _examined(session, run_id)
     if not examined:
@@ -293,7 +293,7 @@ def _as_judged(session: Session, run: Run, examined: Sequence[Checkpoint]) -> di
 
 
 def _lowered(reward: float, gain: float, share: float, near: JudgedPoint) -> JudgedReward:
-    """The training's share goes off at least; more where verdicts on the examination itself took more."""
+    """Subtract the undeserved share of training, or of verdicts on the evaluation itself if that is larger."""
     share = max(share, near.share)
     mean = reward - share * gain
     if near.low is None or near.high is None or near.gain <= 0:

@@ -255,7 +255,7 @@ def list_flag_verdicts(session: Session, actor: Actor, flag: Flag) -> Page[Verdi
 
 @operation("POST /flags/{flag}/verdicts", role=Role.REVIEWER, noun="flags", status=201, audited=False)
 def give_flag_verdict(session: Session, actor: Actor, flag: Flag, request: VerdictRequest) -> Page[VerdictResponse]:
-    """Give a verdict on what was flagged. It counts for every flag on the same rollout."""
+    """Give a verdict on a flag. It counts for every flag on the same rollout."""
     records = verdicts.give_verdict(session, actor, VerdictSubject.of_flag(session, flag), request)
     return Page(items=[VerdictResponse.of(record) for record in records])
 

@@ -25,11 +25,11 @@ from backend.team.tables import Person
 from backend.web.paging import make_cursor, read_cursor
 
 PER_DAY = 30
-"""Verdicts a day that somebody means to give, unless they say otherwise."""
+"""Default daily target of a reviewer."""
 AGREEING = 3
 """Verdicts that agree before the rest of a cluster may be judged at once."""
 UNDO_WITHIN = timedelta(hours=12)
-"""So long after a verdict its giver may take it back by one key; later another verdict says otherwise."""
+"""Time in which a verdict can be taken back; afterwards, give another verdict."""
 MOST_SIBLINGS = 16
 MOST_BASE = 4
 _COUNTED = 10_000
@@ -54,7 +54,7 @@ def items_matching(chosen: ReviewFilter, person_id: uuid.UUID) -> Select[ReviewI
 
 
 def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bool]]:
-    """Whose items, and judged or not: what the other filters narrow."""
+    """Conditions for assignee and review state; other filters narrow these further."""
     is_done_by_me = literal(person_id) == any_(ReviewItem.reviewers)
     if chosen.mine:
         return [_assigned_to(person_id), ~is_done_by_me]
@@ -70,7 +70,7 @@ def part_of(chosen: ReviewFilter, person_id: uuid.UUID) -> list[ColumnElement[bo
 
 
 def is_assigned() -> ColumnElement[bool]:
-    """To anybody."""
+    """Is the item assigned to anyone?"""
     return select(ReviewAssignment.id).where(ReviewAssignment.item_id == ReviewItem.id).exists()
 
 
@@ -107,7 +107,7 @@ def _below(chosen: ReviewFilter, values: Sequence[Any]) -> ColumnElement[bool]:
 def next_id(
     session: Session, chosen: ReviewFilter, person_id: uuid.UUID, here: ReviewItem | None = None
 ) -> uuid.UUID | None:
-    """What comes after this item; behind the last, the first again. Judged lists go on with what waits."""
+    """The next item to review, from the start again at the end. Lists of reviewed items continue with the queue."""
     if chosen.shown in {Part.REVIEWED, Part.ALL}:
         chosen = chosen.model_copy(update={"shown": Part.UNREVIEWED})
     keys = _keys(chosen)
@@ -129,7 +129,7 @@ def get_item(session: Session, item_id: uuid.UUID) -> tuple[ReviewItem, bool]:
     named = select(Flag.rollout_id).where(Flag.id == item_id).scalar_subquery()
     if item := session.scalar(statement.where(ReviewItem.id == named)):
         return item, True
-    raise NotFound("Nothing of this kind is under review.")
+    raise NotFound("There is no such item under review.")
 
 
 _TRANSCRIPT = (undefer(Rollout.steps), undefer(Rollout.messages), joinedload(Rollout.group).joinedload(Group.task))
@@ -157,7 +157,7 @@ def verdicts_on(session: Session, item: ReviewItem) -> list[VerdictRecord]:
 
 
 def last_given(session: Session, person_id: uuid.UUID) -> VerdictRecord | None:
-    """What the person decided last, of what stands and was decided lately."""
+    """The person's latest verdict in force, if it is recent."""
     statement = _given_lately(person_id).where(VerdictRecord.taken_back_at.is_(None))
     return session.scalar(statement.order_by(VerdictRecord.created_at.desc(), VerdictRecord.id.desc()).limit(1))
 
@@ -173,7 +173,7 @@ def _given_lately(person_id: uuid.UUID) -> Select[VerdictRecord]:
 
 
 def decision_of(session: Session, record: VerdictRecord) -> Sequence[VerdictRecord]:
-    """All that was stored with it, of what stands: one for each flag on its rollout, or for its whole cluster."""
+    """All records of the same decision in force: one per flag on its rollout, or for its whole cluster."""
     alike = ("person_id", "created_at", "verdict", "comment", "is_bulk")
     statement = select(VerdictRecord).where(*(getattr(VerdictRecord, name) == getattr(record, name) for name in alike))
     if not record.is_bulk:
@@ -191,7 +191,7 @@ def took_back(session: Session, item: ReviewItem, person_id: uuid.UUID) -> bool:
 
 
 def verdicts_given_at_once(session: Session, ids: Collection[uuid.UUID]) -> Sequence[VerdictRecord]:
-    """On these rollouts, of what stands."""
+    """Cluster verdicts in force on these rollouts."""
     statement = select(VerdictRecord).where(VerdictRecord.rollout_id.in_(ids), VerdictRecord.is_bulk)
     return session.scalars(statement.where(VerdictRecord.taken_back_at.is_(None)).order_by(VerdictRecord.id)).all()
 
@@ -203,8 +203,8 @@ def siblings(session: Session, rollout: Rollout) -> Sequence[Rollout]:
 
 
 def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[Rollout]:
-    """The same task before GRPO: in the examination that the training run held at step 0, or in an evaluation of the
-    checkpoint that it began with or of its untrained one. Empty where nobody played that."""
+    """Rollouts of the same task before GRPO: of the held-out evaluation at step 0, or of an evaluation of the
+    checkpoint that the training run started from or of its untrained one."""
     training_id = _training_of(session, run)
     if training_id is None:
         return []
@@ -225,7 +225,7 @@ def rollouts_of_base(session: Session, run: Run, rollout: Rollout) -> Sequence[R
 
 
 def _training_of(session: Session, run: Run) -> uuid.UUID | None:
-    """The run itself, or the one that made the checkpoint which was evaluated."""
+    """The run itself, or the run that made the evaluated checkpoint."""
     if run.kind is RunKind.TRAINING:
         return run.id
     return session.scalar(select(Checkpoint.run_id).where(Checkpoint.id == run.checkpoint_id))
@@ -255,13 +255,13 @@ class Cluster:
     size: int
     waiting: int
     counts: dict[Verdict, int]
-    """Verdicts on items that somebody looked at."""
+    """Verdicts on items that were reviewed one by one."""
     at_once: int
-    """Items judged with the others, at which nobody looked."""
+    """Items with the verdict of their cluster only."""
 
     @property
     def agreed(self) -> Verdict | None:
-        """What all say who looked at some of it, once they are enough."""
+        """The verdict that all reviewed items share, once there are enough."""
         if len(self.counts) != 1 or sum(self.counts.values()) < AGREEING:
             return None
         verdict = next(iter(self.counts))
@@ -290,7 +290,7 @@ def cluster_of(session: Session, item: ReviewItem) -> Cluster | None:
 
 
 def members_without_a_look(session: Session, item: ReviewItem, *, judged: bool) -> Sequence[ReviewItem]:
-    """Of its cluster: those that wait, or those that were judged with the others."""
+    """Items of its cluster without a verdict, or with a cluster verdict."""
     was_judged = ReviewItem.verdict.is_not(None) if judged else ReviewItem.verdict.is_(None)
     nobody = func.cardinality(ReviewItem.reviewers) == 0
     statement = select(ReviewItem).where(*_in_cluster(item), was_judged, nobody)
@@ -318,7 +318,7 @@ def people_who_judge(session: Session) -> Sequence[Person]:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What the reviewer sees of the work, whatever the filters: all of it, theirs, and today's."""
+    """A reviewer's workload, regardless of filters: everything, their own, and today."""
 
     waiting: int
     mine: int
@@ -356,7 +356,7 @@ def counts(session: Session, person_id: uuid.UUID) -> Counts:
 
 @dataclass(frozen=True, slots=True)
 class PeoplesAgreement:
-    """What two people said of the same rollouts, the second without knowing what the first had said."""
+    """Verdicts of two people on the same rollouts, the second given blind."""
 
     items: int
     agreeing: int

@@ -1,7 +1,7 @@
-"""The review's list: what waits for a person, in the order of the queue, kept so that nothing is sorted on request.
+"""The review queue, ranked when flags and verdicts are written so that no request has to sort it.
 
-Whoever writes flags calls `place`, whoever writes verdicts `mark`, in the same transaction. `refresh` does both for
-everything; housekeeping calls it, because a verdict changes a detector's precision and so every place in the queue.
+Code that writes flags calls `place` in the same transaction, and code that writes verdicts calls `mark`. Housekeeping
+calls `refresh` for everything, because a verdict changes a detector's precision and with it every rank.
 """
 
 import uuid
@@ -61,7 +61,7 @@ ON CONFLICT (id) DO UPDATE SET detectors = excluded.detectors, cluster = exclude
 WHERE (item.detectors, item.cluster, item.suspicion, item.reward_share, item.created_at) IS DISTINCT FROM
   (excluded.detectors, excluded.cluster, excluded.suspicion, excluded.reward_share, excluded.created_at)
 """
-"""The time of an item is its rollout's: when it was flagged or drawn would tell which of both it was."""
+"""The time of an item is its rollout's: the time of the flag or the sampling would reveal which of both it was."""
 
 _RANK = """
 WITH touched AS (
@@ -114,9 +114,9 @@ WITH blind AS (
 )
 UPDATE review_items item SET rank = placed.rank FROM placed WHERE item.id = placed.id AND item.rank <> placed.rank
 """
-"""One of the blind sample borrows suspicion, cluster size and being a repeat from the flagged rollout that its lot
-draws, of those that wait and are most like it: of its run with its reward to a tenth, else of its run, of its
-environment, of all. By its own reward it is then ranked as that one is, so that place and reward say nothing."""
+"""An item of the audit sample borrows suspicion, cluster size and being a repeat from a random unreviewed flagged
+rollout that resembles it: of its run with its reward to a tenth, else of its run, of its environment, of all. With its
+own reward it is then ranked like that rollout, so that rank and reward reveal nothing."""
 
 _MARK = """
 WITH given AS (
@@ -145,24 +145,24 @@ WHERE id = ANY(:ids)
 
 
 def place(session: Session, ids: Collection[uuid.UUID]) -> None:
-    """Put rollouts (or flags about a run) where their flags and lots say, by the precision that detectors have now."""
+    """Rank rollouts (or flags about a run) by their flags and the detectors' current precision."""
     if ids:
         _write(session, (_PLACE, _MARK, _RANK, _MIX), ids)
 
 
 def mark(session: Session, ids: Collection[uuid.UUID]) -> None:
-    """Note the verdicts on these rollouts or flags about a run."""
+    """Store the newest verdicts and the reviewers of these rollouts or flags about a run."""
     if ids:
         _write(session, (_MARK,), ids)
 
 
 def drop(session: Session, ids: Collection[uuid.UUID]) -> None:
-    """Take off the list what nothing flags any more; what is still flagged finds its new place."""
+    """Remove items that no detector flags any more, and rank the others again."""
     _write(session, (_DROP, _PLACE, _RANK, _MIX), ids)
 
 
 def refresh(session: Session) -> None:
-    """Everything again."""
+    """Rank everything again."""
     _write(session, (_PLACE, _MARK, _RANK, _MIX), None)
 
 

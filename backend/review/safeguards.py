@@ -55,7 +55,7 @@ class DetectorTold(BaseModel):
 
 
 class AuditTold(BaseModel):
-    """The blind sample of this run."""
+    """The random audit sample of this run."""
 
     unflagged: int
     drawn: int
@@ -63,7 +63,7 @@ class AuditTold(BaseModel):
     hacks: int
     rate_low: float
     rate_high: float
-    """Of hacks among what nothing flagged, 95 %."""
+    """95% interval of the hack rate among unflagged rollouts."""
 
 
 class RewardTold(BaseModel):
@@ -80,7 +80,7 @@ class Intervened(BaseModel):
     """An alarm or a detector that screened, and what came of it."""
 
     step: int
-    """Of a detector that screened: the first one."""
+    """Only for detectors that screened: the first step."""
     name: str
     sentence: str
     action: AlarmAction | Action
@@ -135,7 +135,7 @@ class EffortTold(BaseModel):
     """Of the areas, checkpoint less base, over the tasks that both solved."""
     low: float | None
     high: float | None
-    """95 %."""
+    """95% interval."""
     tasks: int | None
     asked_at: datetime
     ended_at: datetime | None
@@ -164,12 +164,12 @@ class Safeguards(BaseModel):
     """Those with flags, most flags first."""
     audit: AuditTold
     verdicts: dict[str, int]
-    """Of each rollout the newest."""
+    """The newest verdict on each rollout."""
     reviewers: int
     given_in_bulk: int
     """Of these verdicts, to a whole cluster at once."""
     reward: RewardTold | None
-    """null: nobody judged anything."""
+    """Null without verdicts."""
     interventions: list[Intervened]
     changes: list[Change]
     onsets: list[OnsetTold]
@@ -244,7 +244,7 @@ def _fixtures(session: Session, environment_id: uuid.UUID) -> Counter[bool]:
 
 
 def _watching(session: Session, run: Run) -> tuple[list[str], list[str]]:
-    """Detectors that look at the run by its environment's settings, and those that do not."""
+    """Detectors that the environment's settings enable and disable for this run."""
     found = queries.active_settings_for(session, run.version.environment_id)
     enabled = {name: force.enabled for name, force in found.items()}
     return [name for name, is_on in enabled.items() if is_on], [name for name, is_on in enabled.items() if not is_on]
@@ -309,7 +309,7 @@ def _interventions(session: Session, run_id: uuid.UUID) -> list[Intervened]:
 
 
 def _screened(session: Session, run_id: uuid.UUID) -> list[Intervened]:
-    """Of each detector what it kept out of the gradient in all."""
+    """Number of rollouts that each detector kept out of the gradient."""
     statement = (
         select(Intervention.detector, func.min(Intervention.step), func.max(Intervention.step))
         .add_columns(func.sum(Intervention.rollouts))
@@ -345,7 +345,7 @@ def _changes(session: Session, run_id: uuid.UUID) -> list[Change]:
 
 
 def _branching(session: Session, run: Run) -> Sequence[Change]:
-    """Where the run went on with another run's weights, and what was another version by then."""
+    """Changes at a point where the run continued with another run's weights, such as another version."""
     if run.branch_step is None or run.source_run_id is None:
         return []
     source = session.scalars(

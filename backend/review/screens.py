@@ -37,13 +37,13 @@ class Choice:
     value: str
     name: str
     count: int
-    """Items of the part that is shown, whatever else narrows it: beside a run's own count, those of the detectors would
-    say how much of the run was flagged."""
+    """Items of the listed part regardless of other filters: together with a run's own count, the counts of detectors
+    would reveal how much of the run was flagged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Those that the part that is shown has items of, and what is chosen already."""
+    """Filter options with items in the listed part, and the chosen ones."""
 
     detectors: list[Choice]
     environments: list[Choice]
@@ -84,7 +84,7 @@ def _environments(session: Session, ids: Collection[uuid.UUID], chosen: ReviewFi
 def _runs(
     session: Session, offered: Collection[uuid.UUID], counts: Counter[uuid.UUID], chosen: uuid.UUID | None
 ) -> list[Choice]:
-    """Runs of one name are told apart by the ends of their ids."""
+    """Runs of the same name show the end of their id as well."""
     statement = select(Run.id, Run.name).where(Run.id.in_(offered)).order_by(Run.created_at.desc(), Run.id.desc())
     found = {row.id: row.name for row in session.execute(statement.limit(MOST_RUNS))}
     if chosen and chosen not in found:
@@ -117,7 +117,7 @@ class QueueRow:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What is left to do about the item that was judged last."""
+    """Open actions for the item that was reviewed last."""
 
     item_id: uuid.UUID
     cluster: Cluster | None
@@ -128,7 +128,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """One's last verdict that stands, to be taken back by one key."""
+    """Your latest verdict in force, which one key takes back."""
 
     record_id: uuid.UUID
     verdict: Verdict
@@ -176,16 +176,16 @@ class TranscriptView:
 class ItemPage:
     item: ReviewItem
     told: list[ExplainedFlag]
-    """Why it is here. Empty while it is judged blind, and for the blind sample."""
+    """Empty while the item is reviewed blind, and for the audit sample."""
     is_open: bool
     """Evidence and other people's verdicts are shown."""
     history: list[VerdictRecord]
     shown: list[TranscriptView]
-    """The rollout, or examples of what is said of the run."""
+    """The rollout, or examples for a flag about a run."""
     siblings: Sequence[Rollout]
     base: Sequence[Rollout]
     beside: TranscriptView | None
-    """A sibling, or the base's rollout, that was asked for."""
+    """A requested sibling or base rollout."""
     next_sibling: uuid.UUID | None
     cluster: Cluster | None
     offer: Offer | None
@@ -256,7 +256,7 @@ def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
 
 
 def may_have_seen(session: Session, actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
-    """May the person have seen everything before? Then a verdict is not blind."""
+    """Could the person have seen the evidence before? Then a verdict is not blind."""
     return may_see(actor, item, chosen) or queries.took_back(session, item, actor.person_id)
 
 

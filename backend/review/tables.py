@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class VerdictRecord(Base):
-    """A person's decision on a rollout or a flag. Never overwritten: the newest that stands counts."""
+    """A reviewer's decision on a rollout or a flag. It is never overwritten: the newest one in force counts."""
 
     __tablename__ = "verdicts"
 
@@ -32,11 +32,11 @@ class VerdictRecord(Base):
     is_blind: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Given on the transcript alone: whether anything had flagged it was not shown."""
     is_bulk: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Given to a whole cluster at once; nobody looked at this very rollout, so no statistic counts it."""
+    """Given to a whole cluster. No reviewer saw this rollout, so no statistic counts it."""
     person_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("people.id", ondelete="SET NULL"))
     created_at: Mapped[CreatedAt]
     taken_back_at: Mapped[datetime | None]
-    """Whoever gave it undid it: it stays in the history and causes nothing."""
+    """Set when the reviewer took it back: it stays in the history and has no effect."""
 
     person: Mapped["Person | None"] = relationship(lazy="raise")
 
@@ -45,9 +45,9 @@ _WAITING = text("verdict IS NULL")
 
 
 class ReviewItem(Base):
-    """What a reviewer is shown: a rollout that is flagged or in the blind sample, or a flag about a run.
+    """An item of the review queue: a rollout with flags or in the audit sample, or a flag about a run.
 
-    A list that is kept, so that the queue's order is read from an index: `judging.keeping` writes it from flags and
+    The rows are kept so that an index gives the order of the queue: `review.queue` writes them from flags and
     audit samples. The id is the rollout's, or the flag's where no rollout is meant, and says nothing of which it is.
     """
 
@@ -65,7 +65,7 @@ class ReviewItem(Base):
     environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
     rollout_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("rollouts.id", ondelete="CASCADE"), unique=True)
     detectors: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
-    """Empty: nothing flagged it, it is in the blind sample."""
+    """Empty: the item belongs to the audit sample."""
     cluster: Mapped[str | None] = mapped_column(String(300))
     """`detector: cluster` of the strongest flag that has one; means something within the environment."""
     suspicion: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
@@ -73,12 +73,12 @@ class ReviewItem(Base):
     reward_share: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
     """Reward as a share of the sum of positive weights, within [0, 1]; 1 for a flag about a run."""
     rank: Mapped[float] = mapped_column(DOUBLE_PRECISION, default=0.0)
-    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster. One of the
-    blind sample borrows all of these but the reward share from a flagged one."""
+    """Highest first: suspicion x reward share / √cluster size, less 1 for all but the first of a cluster. Items
+    of the audit sample borrow all of these but the reward share from a flagged item."""
     verdict: Mapped[Verdict | None] = mapped_column(text_enum(Verdict))
     """The newest; null while it waits."""
     reviewers: Mapped[list[uuid.UUID]] = mapped_column(ARRAY(Uuid), default=list)
-    """Who looked at it and gave a verdict."""
+    """People who reviewed it and gave a verdict."""
     created_at: Mapped[CreatedAt]
     """When the rollout was stored, or the flag where no rollout is meant."""
 
@@ -87,7 +87,7 @@ class ReviewItem(Base):
 
 
 class ReviewAssignment(Base):
-    """Somebody is to judge an item; several may be, each for themselves."""
+    """The assignment of a reviewer to an item. Several people may be assigned to the same item."""
 
     __tablename__ = "review_assignments"
     __table_args__ = (UniqueConstraint("item_id", "person_id"),)
@@ -102,7 +102,7 @@ class ReviewAssignment(Base):
 
 
 class ReviewTarget(Base):
-    """How many items somebody means to judge a day."""
+    """The daily target of a reviewer."""
 
     __tablename__ = "review_targets"
 
@@ -111,7 +111,7 @@ class ReviewTarget(Base):
 
 
 class AuditDraw(Base):
-    """How the blind sample of a run is drawn, and how far."""
+    """Seed and progress of a run's audit sample."""
 
     __tablename__ = "audit_draws"
 

@@ -24,7 +24,7 @@ class OpenTold(BaseModel):
 
 
 class ReviewerTold(BaseModel):
-    """Items that somebody looked at, one by one."""
+    """Items that a person reviewed, without cluster verdicts."""
 
     name: str
     judged: int

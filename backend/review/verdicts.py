@@ -40,7 +40,7 @@ class ClusterIsNotAgreed(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class VerdictSubject:
-    """What a verdict is about: a rollout with all of its flags, or one flag about a run."""
+    """The subject of a verdict: a rollout with all of its flags, or one flag about a run."""
 
     run_id: uuid.UUID
     rollout_id: uuid.UUID | None
@@ -117,7 +117,7 @@ def give_verdict(
 def judge_cluster(session: Session, actor: Actor, item: ReviewItem, verdict: Verdict) -> int:
     """Give the agreed verdict to all unreviewed items of the item's cluster; `unsure` takes that back.
 
-    Nobody has seen these rollouts, so they become no fixtures and count in no statistics. Returns their number.
+    No reviewer has seen these rollouts, so they become no fixtures and count in no statistics. Returns their number.
     """
     cluster = queries.cluster_of(session, item)
     is_taken_back = verdict is Verdict.UNSURE

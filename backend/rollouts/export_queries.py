@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.environments.manifest import Manifest
+from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.record import SCHEMA
 from backend.domain.vocabulary import Split
 from backend.environments.tables import Environment, EnvironmentVersion
@@ -30,14 +31,10 @@ _SAME = (
     "opening",
     "steps",
     "messages",
-    "tokens_in",
-    "tokens_out",
     "is_truncated",
     "tokens",
     "cost",
-    "queue_seconds",
-    "policy_seconds",
-    "environment_seconds",
+    *MEASURED,
 )
 
 

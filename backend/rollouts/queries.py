@@ -92,7 +92,7 @@ def flags_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[Flag]:
 
 
 def verdicts_of_rollout(session: Session, rollout_id: uuid.UUID) -> Sequence[VerdictRecord]:
-    """Newest first, with those that were taken back."""
+    """The history, newest first; records with `taken_back_at` are listed and have no effect."""
     statement = (
         select(VerdictRecord)
         .options(joinedload(VerdictRecord.person))

@@ -97,6 +97,8 @@ class Rollout(Base):
     turns: Mapped[int] = mapped_column(Integer, default=0)
     tokens_in: Mapped[int] = mapped_column(Integer, default=0)
     tokens_out: Mapped[int] = mapped_column(Integer, default=0)
+    tokens_cached: Mapped[int] = mapped_column(Integer, default=0, server_default=text("0"))
+    """Of `tokens_in`: read from the endpoint's cache."""
     is_truncated: Mapped[bool] = mapped_column(default=False)
     tokens: Mapped[dict[str, Any] | None] = mapped_column(JSONB, deferred=True)
     """{prompt, completion, mask, logprobs}, where the policy gives them; by turn {turn_advantages}."""

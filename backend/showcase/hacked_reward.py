@@ -199,7 +199,7 @@ class HackedReward(Steps):
         raise ShowcaseFailed(f"{training['name']} is paused, but not for a suspicion: {training['reason']}")
 
     def _branch_of(self, training: dict[str, Any]) -> dict[str, Any] | None:
-        return next(iter(self.client.get(f"/runs/{training['id']}/branches")), None)
+        return next(iter(self.client.get(f"/runs/{training['id']}/branches")["items"]), None)
 
 
 def repaired_files(files: dict[str, str]) -> dict[str, str]:

@@ -16,8 +16,15 @@ from backend.runs.notes import Asker, note
 from backend.runs.service import request_stop
 from backend.runs.tables import Run
 from backend.training.branches import Onto, rate_after, start_branch
-from backend.training.steered_run import good_checkpoint, is_of_the_warm_up, offered_answers
-from backend.training.steering import lower_rate, may_steer, request_pause, save_memory
+from backend.training.steering import (
+    good_checkpoint,
+    is_of_the_warm_up,
+    lower_rate,
+    may_steer,
+    offered_answers,
+    request_pause,
+    save_memory,
+)
 from backend.training.tables import Alarm
 
 _AGAINST_KINDS = frozenset({AlarmAnswer.LOWER_RATE, AlarmAnswer.ROLL_BACK, AlarmAnswer.SAVE_MEMORY})

@@ -13,8 +13,7 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.training.branches import Onto
-from backend.training.mixing import pinned
-from backend.training.service import check_environment, reason_without_certificate
+from backend.training.service import check_environment, pinned, reason_without_certificate
 
 
 def other_versions(session: Session, run: Run) -> Sequence[EnvironmentVersion]:

@@ -22,8 +22,7 @@ from backend.policies.tables import Policy
 from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
 from backend.studies.queries import BRANCH, start_of
-from backend.training.steered_run import current_settings
-from backend.training.steering import changes_until, may_steer, resolved_changes
+from backend.training.steering import changes_until, current_settings, may_steer, resolved_changes
 from backend.training.tables import SettingChange
 
 JOB = "training.run"

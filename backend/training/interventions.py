@@ -17,7 +17,7 @@ from backend.domain.training.detector_actions import AS_SET
 from backend.domain.vocabulary import RunKind
 from backend.environments.tables import EnvironmentVersion
 from backend.runs.tables import Run
-from backend.training.steered_run import current_settings
+from backend.training.steering import current_settings
 from backend.training.tables import Intervention
 
 

@@ -1,58 +1,70 @@
-"""What a person or a script asks for when a model is to be trained or a checkpoint exported."""
+"""What operations on training runs and training examples take and return."""
 
 import uuid
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from fastapi import Request as HttpRequest
+from fastapi import UploadFile
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from backend.domain.detectors.spec import Action
+from backend.domain.training.alarms import AlarmsChoice
 from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
 from backend.domain.training.presets import PRESETS
+from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
+from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
+from backend.operations.schemas import ListRequest, Progress, Request, Response
 from backend.training.choices import is_choice, nest, read
 from backend.web.form_data import field_messages, validate
 
 NO_VERSION = uuid.UUID(int=0)
-"""No version was chosen."""
+"""No version is selected."""
 
 
-class TrainingRequest(BaseModel):
-    """A training run to start. What the configuration leaves out comes from the preset, else from the defaults."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    version_id: uuid.UUID
-    preset: Annotated[str | None, Field(max_length=60)] = None
-    """Name of a preset; what the configuration says wins over it."""
-    configuration: dict[str, Any] = {}
-    """`TrainingConfiguration` as JSON; may be partial."""
-    name: Annotated[str | None, Field(max_length=80, pattern=r"^[^\x00-\x1f]+$")] = None
-    """Of the run and of the policy that it trains; left out: made from the environment's name."""
-    without_certificate: Annotated[str | None, Field(max_length=2000)] = None
-    """Why to train on a version whose reward was not certified. Kept on the run."""
-    content_hash: Annotated[str | None, Field(max_length=80)] = None
-    """The version must have this one, as a configuration file pins it."""
-    preflight_id: uuid.UUID | None = None
-    """A pre-flight whose choices these begin with."""
-    again: uuid.UUID | None = None
-    """The training run whose choices these began with; the new run remembers it."""
-    key: Annotated[str | None, Field(max_length=100)] = None
-    """Any text of the sender's; the same key again gives the run that it started first."""
+_Number = Annotated[int | None, Field(ge=1)]
+VersionNumber = Annotated[_Number, BeforeValidator(lambda value: None if value == "" else value)]
+Reason = Annotated[str | None, Field(max_length=2000)]
+NOT_SETTINGS = frozenset({"csrf_token", "checkpoint_id", "rate_factor"})
+"""Fields of the steering forms that are not settings."""
 
 
-async def read_training_form(request: Request) -> TrainingRequest:
-    """The launch form: dotted field names are choices of the configuration."""
+class TrainingRequest(Request):
+    """A training run to start. Settings that are not given come from the preset, else from the defaults."""
+
+    version_id: uuid.UUID = Field(description="Environment version to train on.")
+    preset: str | None = Field(None, max_length=60, description="Name of a preset. `configuration` overrides it.")
+    configuration: dict[str, Any] = Field({}, description="Settings as nested JSON; may be partial.")
+    name: str | None = Field(
+        None,
+        max_length=80,
+        pattern=r"^[^\x00-\x1f]+$",
+        description="Name of the run and its policy. Default: made from the name of the environment.",
+    )
+    without_certificate: Reason = Field(None, description="Why to train on a version that has not passed its checks.")
+    content_hash: str | None = Field(None, max_length=80, description="Refuse a version with another content hash.")
+    preflight_id: uuid.UUID | None = Field(None, description="Start from the settings of this pre-flight.")
+    again: uuid.UUID | None = Field(None, description="Training run that is repeated. The new run links to it.")
+    key: str | None = Field(
+        None, max_length=100, description="Any text. A repeated request with the same key returns the run it started."
+    )
+
+
+async def read_training_form(request: HttpRequest) -> TrainingRequest:
+    """Read the launch form, whose dotted field names are settings."""
     return request_of_fields(await request.form())
 
 
-def read_training_query(request: Request) -> TrainingRequest:
-    """The same from an address, which names only what differs from the preset."""
+def read_training_query(request: HttpRequest) -> TrainingRequest:
+    """Read settings from a query string, which has only those that differ from the preset."""
     return request_of_fields(request.query_params)
 
 
 def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
-    """The last value of each name counts: a box that is ticked comes after what stands for an empty one."""
+    """The last value of each name counts: a checked box follows its hidden unchecked value."""
     form = {name: value for name, value in sent.items() if isinstance(value, str)}
     plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
     choices = nest({name: text for name, text in form.items() if is_choice(name)})
@@ -62,10 +74,12 @@ def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
 def resolve_configuration(
     preset: str | None, choices: Mapping[str, Any], base: Mapping[str, Any] | None = None
 ) -> TrainingConfiguration:
-    """Choices over the preset over the base over the defaults. Raises InvalidInput with the dotted name of each wrong
-    field."""
+    """Merge settings over the preset, over `base`, over the defaults.
+
+    Raises InvalidInput with the dotted name of each wrong setting.
+    """
     if preset and preset not in PRESETS:
-        raise InvalidInput(fields={"preset": f"There is no preset {preset}; there are {', '.join(PRESETS)}."})
+        raise InvalidInput(fields={"preset": f"There is no preset {preset}. Choose one of: {', '.join(PRESETS)}."})
     known = PRESETS[preset].configuration.resolved() if preset else base or {}
     try:
         return TrainingConfiguration.model_validate(_merge(known, read(TrainingConfiguration, choices)))
@@ -79,3 +93,265 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(name)
         merged[name] = _merge(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
     return merged
+
+
+class PresetResponse(Response):
+    """A tested training configuration."""
+
+    title: str
+    environment: str
+    """Environment that it was tested on; empty: any."""
+    about: str
+    suits: str
+    """What to use it for."""
+    takes: str
+    """How long it takes."""
+    seen: str
+    """Results so far."""
+    configuration: dict[str, object]
+
+
+class ListSettings(Request):
+    preset: str | None = Field(
+        None, max_length=60, description="Show the values of this preset instead of the defaults."
+    )
+
+
+class TrainingSetting(Response):
+    """One setting of a training run."""
+
+    name: str
+    """Dotted name, as in `--set` and configuration files."""
+    section: str
+    """Title of its section on the launch page."""
+    default: str
+    """As text that `--set` reads; empty: none."""
+    one_of: list[str]
+    """Allowed values, if there are few."""
+    only: str
+    """The settings with which it has an effect: `model.source=base|checkpoint`, alternatives separated by a semicolon;
+    empty: always."""
+    help: str
+
+
+class StartedTraining(Response):
+    """A training run that was queued."""
+
+    id: uuid.UUID
+    name: str
+    status: RunStatus
+    policy_id: uuid.UUID | None
+    configuration: dict[str, object]
+
+
+class PreflightResponse(Progress):
+    """Checks of a training run before it starts. Findings are added while a worker runs the remaining checks."""
+
+    id: uuid.UUID
+    version_id: uuid.UUID
+    environment: str
+    status: PreflightStatus
+    verdict: FindingStatus
+    """The most severe finding so far."""
+    findings: list[PreflightFinding]
+    progress: dict[str, object]
+    reason: str | None
+    """Why the checks failed to run."""
+    arithmetic: str
+    configuration: dict[str, object]
+    created_at: datetime
+    ended_at: datetime | None
+
+
+class AlarmAnswerOption(Response):
+    """An answer to an alarm that has an effect in the current state of the run."""
+
+    answer: AlarmAnswer
+    label: str
+
+
+class AlarmResponse(Response):
+    """A problem in a training run."""
+
+    id: uuid.UUID
+    name: str
+    title: str
+    step: int
+    sentence: str
+    """What was observed."""
+    cause: str
+    """The most common cause."""
+    advice: str
+    evidence: dict[str, object]
+    action: AlarmAction
+    """What the run did automatically."""
+    answer: AlarmAnswer | None
+    """The answer of a team member."""
+    answered_by: uuid.UUID | None
+    answered_at: datetime | None
+    is_open: bool
+    """The condition still holds and nobody has answered."""
+    created_at: datetime
+    answers: list[AlarmAnswerOption]
+    """Possible answers; empty if it is already answered."""
+
+
+class AlarmList(Response):
+    items: list[AlarmResponse]
+    """Newest first."""
+    thresholds: dict[str, object]
+    """The current alarm settings of the run."""
+
+
+class AnswerAlarm(Request):
+    answer: AlarmAnswer = Field(description="One of the `answers` of the alarm.")
+    version: VersionNumber = Field(
+        None, description="Roll back only: version of the environment for the branch, such as one with a fixed reward."
+    )
+    without_certificate: Reason = Field(None, description="Why to train on a version that has not passed its checks.")
+
+    @model_validator(mode="after")
+    def _version_needs_a_branch(self) -> "AnswerAlarm":
+        if self.version is not None and self.answer is not AlarmAnswer.ROLL_BACK:
+            raise ValueError("only roll_back takes another version")
+        return self
+
+
+class AnsweredAlarm(Response):
+    alarm: AlarmResponse
+    branch_run_id: uuid.UUID | None
+    """The branch that a roll back started."""
+
+
+class SettingChangeResponse(Response):
+    """A setting that was changed during training."""
+
+    id: uuid.UUID
+    name: str
+    before: JsonValue
+    after: JsonValue
+    step: int | None
+    """The first step that used it; null while the change is pending."""
+    alarm_id: uuid.UUID | None
+    asked_by: uuid.UUID | None
+    """Null: the run changed it because of an alarm."""
+    created_at: datetime
+
+
+class RunSettings(Response):
+    settings: dict[str, object]
+    """Settings that can be changed during training, with their current values."""
+    changes: list[SettingChangeResponse]
+
+
+class ChangeSettings(Request):
+    changes: Annotated[
+        dict[str, JsonValue],
+        Field(min_length=1, max_length=100, description='By dotted name: `{"grpo.learning_rate": 2e-4}`.'),
+    ]
+
+
+class InterventionResponse(Response):
+    """What a detector did at one training step."""
+
+    id: uuid.UUID
+    step: int
+    detector: str
+    action: Action
+    rollouts: int
+    """Number of flagged rollouts. For `screen`, they were excluded from the gradient of this step."""
+    sentence: str
+    alarm_id: uuid.UUID | None
+    """The alarm, if the run was paused or stopped."""
+    created_at: datetime
+
+
+class DetectorActionResponse(Response):
+    """What happens when a detector flags a rollout of this run."""
+
+    wanted: str
+    """The run's own setting; `as_set`: the setting of the environment, else the default."""
+    action: Action
+    """The action in force."""
+    is_enabled: bool
+    thresholds: dict[str, float]
+    """Thresholds that the run sets itself."""
+
+
+class InterventionList(Response):
+    items: list[InterventionResponse]
+    """Newest first."""
+    actions: dict[str, DetectorActionResponse]
+
+
+class StartBranch(Request):
+    checkpoint_id: uuid.UUID | None = Field(None, description="Checkpoint to start from.")
+    step: int | None = Field(
+        None, ge=0, description="Instead of a checkpoint: its GRPO step. 0: the weights before GRPO."
+    )
+    changes: dict[str, JsonValue] = Field({}, description="Settings to change, by dotted name.")
+    version: VersionNumber = Field(
+        None, description="Another version of the environment, such as one with a fixed reward. Default: the run's own."
+    )
+    without_certificate: Reason = Field(None, description="Why to train on a version that has not passed its checks.")
+
+
+class BranchResponse(Response):
+    """A training run that continues from a checkpoint of another run."""
+
+    id: uuid.UUID
+    name: str
+    status: RunStatus
+    source_run_id: uuid.UUID | None
+    branch_step: int | None
+    policy_id: uuid.UUID | None
+
+
+class UploadExamples(BaseModel):
+    """A JSONL file of conversations. Each line is {"messages": […]} or {"prompt": …, "completion": …}."""
+
+    model_config = ConfigDict(extra="ignore", arbitrary_types_allowed=True)
+
+    file: UploadFile
+    name: Annotated[str | None, Field(max_length=200, description="Default: the name of the file.")] = None
+
+
+class ExampleFileResponse(Response):
+    """Uploaded conversations."""
+
+    columns = ("name", "conversations", "size_bytes", "created_at", "id")
+
+    id: uuid.UUID
+    name: str
+    conversations: int
+    size_bytes: int
+    statistics: dict[str, object]
+    created_at: datetime
+    deleted_at: datetime | None
+    """When it was deleted. It can be restored for a week."""
+
+
+class ExampleFileDetail(ExampleFileResponse):
+    examples: list[dict[str, object]]
+    """The first three conversations."""
+
+
+class ListExampleFiles(ListRequest):
+    limit: int = Field(50, ge=1, le=500, description="Maximum number of files in this page.")
+
+
+async def read_settings_form(request: HttpRequest) -> dict[str, str | None]:
+    """Read settings by dotted name. An empty field clears a setting that may be empty."""
+    form = await request.form()
+    sent = {name: text for name, text in form.items() if isinstance(text, str) and name not in NOT_SETTINGS}
+    return {name: text.strip() or None for name, text in sent.items() if text.strip() or not _needs_value(name)}
+
+
+async def read_budget_form(request: HttpRequest) -> dict[str, str | None]:
+    """Read the budget of a branch. Limits that are not sent stay as in the source run."""
+    return {name: text for name, text in (await read_settings_form(request)).items() if name.startswith("budget.")}
+
+
+def _needs_value(name: str) -> bool:
+    """Whether an empty field leaves the setting unchanged: alarm thresholds and learning rates."""
+    return name.partition(".")[2] in AlarmsChoice.model_fields or name in (LEARNING_RATE, WARM_UP_RATE, PARTS)

@@ -1,13 +1,12 @@
-"""Starting a training run: what cannot work is refused before anything is queued."""
+"""Starting a training run. Requests that cannot work are refused before anything is queued."""
 
 import uuid
 from collections.abc import Sequence
 from importlib.metadata import version as package_version
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
-from backend.checkpoints.queries import find_certificate
 from backend.checkpoints.tables import Checkpoint
 from backend.core.events import RUNS, announce
 from backend.core.queue import enqueue
@@ -16,21 +15,66 @@ from backend.domain.ids import new_id, stable_id
 from backend.domain.runs.capabilities import QUEUES
 from backend.domain.training.adapter import refusal_to_continue
 from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.mix import portions, union_columns
+from backend.domain.training.mix import MixPart, portions, union_columns
 from backend.domain.training.preflight.static import impossible
 from backend.domain.vocabulary import CheckStatus, PolicyKind, RunKind, RunStatus
 from backend.environments.service import start_check
-from backend.environments.tables import Certificate, EnvironmentVersion
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
-from backend.training.examples.checking import check_sources
-from backend.training.launch_queries import find_training_run, find_version, get_preflight
-from backend.training.mixing import pinned
+from backend.training.example_files import check_sources
+from backend.training.queries import find_certificate, find_training_run, find_version, get_preflight
 from backend.training.schemas import TrainingRequest, resolve_configuration
 from backend.training.workers import offers
 from backend.web.audit import audit
 from backend.web.identity import Actor
+
+
+def pinned(
+    session: Session, own: EnvironmentVersion, configuration: TrainingConfiguration
+) -> tuple[TrainingConfiguration, list[EnvironmentVersion]]:
+    """The choices with the version of each environment of the mix written out, and all versions, the run's own first.
+
+    Raises InvalidInput where there is none, or where the same version would be played twice.
+    """
+    versions = [own]
+    parts = []
+    for part in configuration.mix:
+        version = version_of_part(session, part)
+        if version.id in {each.id for each in versions}:
+            raise InvalidInput(fields={"mix": f"{_name(version)} is in the run twice. Give it once, with its weight."})
+        versions.append(version)
+        parts.append(part.model_copy(update={"version": version.number}))
+    return configuration.model_copy(update={"mix": parts}), versions
+
+
+def version_of_part(session: Session, part: MixPart) -> EnvironmentVersion:
+    """Raises InvalidInput with what is wrong in the field `mix`."""
+    version = _find(session, part)
+    if version is None:
+        what = "published version" if part.version is None else f"version {part.version}"
+        raise InvalidInput(fields={"mix": f"There is no {what} of an environment called {part.environment}."})
+    if version.environment.archived_at is not None:
+        raise InvalidInput(fields={"mix": f"{part.environment} is archived: bring it back first."})
+    return version
+
+
+def _find(session: Session, part: MixPart) -> EnvironmentVersion | None:
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(Environment.name == part.environment)
+    )
+    if part.version is not None:
+        statement = statement.where(EnvironmentVersion.number == part.version)
+    return session.scalars(statement.order_by(EnvironmentVersion.number.desc()).limit(1)).first()
+
+
+def _name(version: EnvironmentVersion) -> str:
+    return f"{version.environment.name} v{version.number}"
+
 
 JOB = "training.run"
 MIN_REASON = 10

@@ -22,10 +22,10 @@ from backend.environments.tables import EnvironmentVersion
 from backend.runs import queries as run_queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.tables import Run
-from backend.training import alarms, branches, steered_run, steering
+from backend.training import alarms, branches, steering
 from backend.training.branch_versions import onto_version, other_versions
 from backend.training.interventions import DetectorAction, detector_actions, interventions_of
-from backend.training.steering_schemas import read_budget_form, read_settings_form
+from backend.training.schemas import read_budget_form, read_settings_form
 from backend.training.tables import Alarm, Intervention, SettingChange
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other
@@ -194,12 +194,6 @@ def lower_rate(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Respon
     return see_other(f"/runs/{run_id}/alarms", _told(run, made))
 
 
-@router.post("/pause", response_class=HTMLResponse)
-def pause_run(run_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    steering.request_pause(session, actor, _training(session, run_id))
-    return see_other(f"/runs/{run_id}", "Pausing. The state is saved after the step under way.")
-
-
 @router.get("/branch", response_class=HTMLResponse)
 def plan_branch(
     request: Request,
@@ -212,7 +206,7 @@ def plan_branch(
     """Where a branch begins and which version it goes on with; `alarm_id`: a roll back because of this alarm."""
     run = _training(session, run_id)
     alarm = alarms.get_alarm(session, run, alarm_id) if alarm_id else None
-    good = steered_run.good_checkpoint(session, run, alarm) if alarm else None
+    good = steering.good_checkpoint(session, run, alarm) if alarm else None
     context = BranchPage(
         run=run,
         versions=other_versions(session, run),
@@ -220,7 +214,7 @@ def plan_branch(
         checkpoint_id=good.id if good else checkpoint_id,
         alarm=alarm,
         good=good,
-        budget=steered_run.current_settings(session, run).budget.model_dump(),
+        budget=steering.current_settings(session, run).budget.model_dump(),
     )
     return page(request, "training/branch.html", context)
 
@@ -247,7 +241,7 @@ def start_branch(
 
 def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:
     run = _training(session, run_id)
-    now, offered = steered_run.current_settings(session, run), steering.offered_settings(session, run)
+    now, offered = steering.current_settings(session, run), steering.offered_settings(session, run)
     return AlarmsPage(
         head=run_header(session, run),
         run=run,

@@ -105,7 +105,7 @@ class Preflight(Base):
     version: Mapped["EnvironmentVersion"] = relationship(lazy="raise")
 
 
-class LessonFile(Base):
+class ExampleFile(Base):
     """Conversations that somebody uploaded to be imitated by an SFT warm-up."""
 
     __tablename__ = "lesson_files"

@@ -56,7 +56,7 @@ NAVIGATION = (
                 "/runs",
                 "run",
                 also=("/rollouts", "/evaluations", "/training", "/rescores"),
-                without=("/training/lessons",),
+                without=("/training/examples",),
             ),
             Place("Compare", "/compare", "compare"),
             Place("Leaderboards", "/leaderboards", "leaderboard"),
@@ -66,7 +66,7 @@ NAVIGATION = (
     PlaceGroup(
         "Train",
         (
-            Place("Training data", "/data/sft", "data", also=("/data", "/training/lessons")),
+            Place("Training data", "/data/sft", "data", also=("/data", "/training/examples")),
             Place("Checkpoints", "/checkpoints", "checkpoint", also=("/exports",)),
         ),
     ),

@@ -1014,6 +1014,7 @@ def upgrade() -> None:
         sa.Column("turns", sa.Integer(), nullable=False),
         sa.Column("tokens_in", sa.Integer(), nullable=False),
         sa.Column("tokens_out", sa.Integer(), nullable=False),
+        sa.Column("tokens_cached", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("is_truncated", sa.Boolean(), nullable=False),
         sa.Column("tokens", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
         sa.Column("advantage", sa.REAL(), nullable=True),

@@ -14,7 +14,7 @@ from backend.domain.vocabulary import AlarmAction, Phase, PreflightStatus, Role,
 from backend.environments.service import import_builtins
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.team.tables import ApiToken, SignInLink, WebSession
-from backend.training.preflight_inputs import findings_at_once
+from backend.training.preflight import findings_at_once
 from backend.training.tables import Alarm, Preflight, SettingChange
 from backend.web.identity import hash_secret, new_secret
 from tests import factories

@@ -24,7 +24,7 @@ def game(number: int, reply: str = "<move>4</move>") -> dict[str, object]:
 
 
 def test_a_wrong_line_is_told_at_the_field_and_a_right_file_is_shown(page: Page, tmp_path: Path) -> None:
-    page.goto("/training/lessons")
+    page.goto("/training/examples")
     page.get_by_label("File").set_input_files(written(tmp_path, game(0), game(1, reply=" ")))
     page.get_by_role("button", name="Upload").click()
     expect(page.locator("[data-error-for=file]")).to_contain_text("Line 2: message 3 is an empty reply")
@@ -42,7 +42,7 @@ def test_a_wrong_line_is_told_at_the_field_and_a_right_file_is_shown(page: Page,
 def test_the_launch_form_shows_what_will_be_imitated(page: Page, tmp_path: Path) -> None:
     with transaction() as session:
         version_id = factories.make_environment_version(session).id
-    page.goto("/training/lessons")
+    page.goto("/training/examples")
     page.get_by_label("File").set_input_files(written(tmp_path, *(game(number) for number in range(10, 17))))
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("heading", name="games.jsonl")).to_be_visible()

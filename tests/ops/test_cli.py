@@ -128,7 +128,7 @@ def test_a_training_run_is_looked_at_without_being_started(proctor: Command) -> 
     assert told.status == 0
     assert "10 tasks × 4 episodes = 40 rollouts a step" in told.out
     assert "! certificate: Nobody ran the environment's checks." in told.out
-    assert "No worker answers: what needs one was not looked at." in told.out
+    assert "No worker is online. Checks that need one were skipped." in told.out
     assert proctor("runs", "--json").json == []
     refused = proctor("train", "tictactoe", "--set", "grpo.group_size=1", "--dry-run")
     assert refused.status == 2

@@ -46,7 +46,7 @@ def test_what_detectors_did_is_a_table_or_that_they_did_nothing(proctor: Command
         configuration = TrainingConfiguration().resolved()
         run = make_run(session, kind=RunKind.TRAINING, name="Trained", configuration=configuration)
         run_id = run.id
-    assert "no detector stepped in" in proctor("run", "interventions", str(run_id)).out
+    assert "No detector has intervened" in proctor("run", "interventions", str(run_id)).out
     with transaction() as session:
         told = {"action": Action.SCREEN, "rollouts": 6, "sentence": "6 of 64 rollouts."}
         session.add(Intervention(run_id=run_id, step=3, detector="paid_exit", **told))
@@ -69,7 +69,7 @@ def test_a_detector_is_shown_and_set_for_an_environment(proctor: Command) -> Non
     assert "paid_exit" in {each["id"] for each in proctor("detectors", "--environment", "tictactoe", "--json").json}
     assert "paid_exit" in proctor("detectors").out
     told = proctor("detectors", "show", "reward_outlier").out
-    assert ("a matrix product a batch" in told, "suspicion 0" in told) == (True, True)
+    assert ("a matrix product per batch" in told, "suspicion 0" in told) == (True, True)
     first = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=0.6", "suspicion=0.7", "--json").json
     assert first["thresholds"] == {"turns": 0.5, "reward": 0.6, "suspicion": 0.7}
     said = proctor("detectors", "set", "paid_exit", "tictactoe", "reward=", "--off", "--action", "pause").out

@@ -97,7 +97,7 @@ async def test_what_it_costs_counts_the_cache_and_every_attempt() -> None:
     usage = {"prompt_tokens": 1000, "completion_tokens": 100, "prompt_tokens_details": {"cached_tokens": 600}}
     price = Price(input=1.0, output=10.0, cached_input=0.1)
     rollout = await episode(told(usage=usage), told("<move>1</move>", usage=usage), price=price)
-    assert rollout.cached_in == 1200
+    assert rollout.tokens_cached == 1200
     assert rollout.cost == pytest.approx(2 * (400 * 1.0 + 600 * 0.1 + 100 * 10.0) / 1e6)
 
 

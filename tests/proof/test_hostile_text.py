@@ -15,7 +15,7 @@ from backend.core.tables import Worker
 from backend.domain.environments.packages import content_hash
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.example_lines import write_line
-from backend.domain.training.examples import Conversation, LessonStatistics
+from backend.domain.training.examples import Conversation, ExampleStatistics
 from backend.domain.vocabulary import (
     CheckStatus,
     ExportStatus,
@@ -30,7 +30,7 @@ from backend.environments.tables import Certificate, Environment, EnvironmentDra
 from backend.review.tables import VerdictRecord
 from backend.runs.tables import RunLogLine
 from backend.team.tables import ApiToken, AuditEvent, Person
-from backend.training.tables import LessonFile, Preflight
+from backend.training.tables import ExampleFile, Preflight
 from tests import factories
 from tests.environments.packages import make_files
 
@@ -93,9 +93,9 @@ PAGES = (
     "/training/new?preflight_id={preflight}",
     "/training/preflights/{preflight}",
     "/training/preflights/{preflight}/events",
-    "/training/lessons",
-    "/training/lessons/{lessons}",
-    "/training/lessons/preview?version_id={version}&sft.source=file&sft.file={lessons}",
+    "/training/examples",
+    "/training/examples/{lessons}",
+    "/training/examples/preview?version_id={version}&sft.source=file&sft.file={lessons}",
     "/checkpoints",
     "/exports/new?checkpoint_id={checkpoint}",
     "/exports/{export}",
@@ -195,9 +195,11 @@ def _preflight(session: Session, version: EnvironmentVersion) -> Any:
 def _lessons(session: Session) -> Any:
     """An uploaded conversation."""
     said = [{"role": role, "content": HOSTILE} for role in ("system", "user", "assistant")]
-    statistics = LessonStatistics()
+    statistics = ExampleStatistics()
     statistics.add(Conversation(said, (True,), reward=1.0, level=0, task=HOSTILE))
-    row = LessonFile(name=HOSTILE[:200], artifact="lessons/hostile.jsonl", size_bytes=1, conversations=1, statistics={})
+    row = ExampleFile(
+        name=HOSTILE[:200], artifact="lessons/hostile.jsonl", size_bytes=1, conversations=1, statistics={}
+    )
     with tempfile.NamedTemporaryFile() as file:
         file.write(write_line(statistics.examples[0]))
         file.flush()

@@ -159,7 +159,7 @@ def test_a_full_list_is_told_and_takes_more_by_hand(
     judge(session, reviewer, rollout, Verdict.HACK)
     told = effects_of(session, rollout.id)
     assert told
-    assert "by themselves" in told.gap
+    assert "already added" in told.gap
     assert (told.can_be_kept, told.default_bound) == (True, 0.3)
     assert fixtures.keep(session, reviewer, rollout.id).highest == 0.3
 
@@ -206,7 +206,7 @@ def test_a_failed_rollout_leaves_nothing_to_replay(session: Session, reviewer: M
     assert rows(session) == []
     told = effects_of(session, rollout.id)
     assert told
-    assert "did not come to its end" in told.gap
+    assert "did not finish" in told.gap
     assert not told.can_be_kept
 
 

@@ -93,7 +93,7 @@ def test_what_others_said_is_not_told_before_the_own_verdict(
     assert "a plain trick" in second.get(f"/review/{rollout_id}").text
     stats = second.get("/api/v1/review/stats").json()
     assert (stats["judged_twice"], stats["agreeing"], stats["kappa"]) == (1, 0, 0.0)
-    assert "0 of 1 judged twice alike" in second.get("/review").text
+    assert "0 of 1 blind second verdicts agree" in second.get("/review").text
 
 
 def test_the_last_verdict_leads_to_the_empty_queue(reviewer: TestClient, flags: list[Flag]) -> None:
@@ -198,7 +198,7 @@ OWN = (
     r"|(/api/v1)?/notices/.*"
 )
 """Account, sessions, tokens, saved views and which notices were read: what everybody has for themselves."""
-LOOKING = r"(/api/v1)?/training/lessons/preview|/api/v1/environments/validate|/mcp"
+LOOKING = r"(/api/v1)?/training/examples/preview|/api/v1/environments/validate|/mcp"
 """Sends much and changes nothing; a call of a tool is checked again as its own request."""
 
 
@@ -223,10 +223,10 @@ def test_the_rest_of_a_cluster_is_judged_at_once_after_three_agree(reviewer: Tes
         at_once = reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "hack"})
         assert at_once.status_code == 409, f"after {number}"
         answer = reviewer.post(f"/review/{item['id']}", data={"verdict": "hack"})
-    assert "Judge the other 3 alike" in reviewer.get(answer.headers["location"]).text
+    assert "Apply to the other 3" in reviewer.get(answer.headers["location"]).text
     assert reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "honest"}).status_code == 409
     done = reviewer.post(f"/review/{item['id']}/cluster", data={"verdict": "hack"})
-    assert "Take 3 back" in reviewer.get(done.headers["location"]).text
+    assert "Undo for 3" in reviewer.get(done.headers["location"]).text
     assert _waiting(session) == 0
     assert _judged_at_once(session) == {each["id"] for each in items[3:]}
     fixed = {str(rollout_id) for rollout_id in session.scalars(select(Fixture.rollout_id))}

@@ -169,11 +169,11 @@ def test_flagged_and_blind_look_the_same_until_they_are_judged(session: Session,
     for page, rollout in zip(pages, (flagged, drawn), strict=True):
         assert "Strange" not in page
         assert "<mark>" not in page
-        assert "blind sample" not in page
+        assert "Audit sample" not in page
         assert "rollout" in page.replace(str(rollout.id), "")
     assert "Strange" not in reviewer.get("/review").text + reviewer.get("/").text
     assert "Strange indeed." in reviewer.get(f"/review/{flagged.id}?evidence=1").text
-    assert "it is in the blind sample" in reviewer.get(f"/review/{drawn.id}?evidence=1").text
+    assert "Audit sample: no detector flagged" in reviewer.get(f"/review/{drawn.id}?evidence=1").text
 
 
 def _row(browser: TestClient, item_id: uuid.UUID) -> str:

@@ -81,7 +81,7 @@ def test_a_run_that_nobody_judged_says_so(viewer: TestClient, session: Session) 
     told = viewer.get(f"/api/v1/runs/{run.id}/safeguards").json()
     assert (told["reward"], told["certificate"], told["detectors"]) == (None, None, [])
     text = viewer.get(f"/runs/{run.id}/safeguards").text
-    assert "the reward was never checked" in text
+    assert "the reward has not been checked" in text
     assert "judged.json" not in viewer.get(f"/runs/{run.id}").text
 
 

@@ -29,7 +29,7 @@ from workers.storage.text_index import add_texts
 GROUPS = 24
 WORDS = ("the centre", "A corner", "100% sure", "back\\slash", 'a "quote"', "naïve", "under_score", "two\nlines")
 HAIR = 1e-6
-EXACT = {"tokens", "tokens_out", "tokens_in", "turns", "level", "step", "member", "attempts", "task"}
+EXACT = {"tokens", "tokens_out", "tokens_in", "tokens_cached", "turns", "level", "step", "member", "attempts", "task"}
 
 
 def count(session: Session, run: Run, where: str) -> int:
@@ -88,6 +88,7 @@ def _fields(dice: random.Random, *, failed: bool) -> dict[str, Any]:
         "turns": dice.randrange(1, 5),
         "tokens_out": dice.choice([0, 100, 200, 300]),
         "tokens_in": dice.randrange(500),
+        "tokens_cached": dice.randrange(100),
         "is_truncated": dice.random() < 0.3,
         "is_demonstration": dice.random() < 0.2,
         "cost": dice.choice([None, 0.1, 0.25]),
@@ -109,7 +110,8 @@ def _values(rollout: Rollout, group: Any, row: Any) -> dict[str, Any]:
         "reward": rollout.reward,
         "advantage": rollout.advantage,
         **{
-            name: getattr(rollout, name) for name in ("tokens_in", "tokens_out", "turns", "level", "member", "attempts")
+            name: getattr(rollout, name)
+            for name in ("tokens_in", "tokens_out", "tokens_cached", "turns", "level", "member", "attempts")
         },
         "tokens": rollout.tokens_out,
         "step": rollout.training_step,

@@ -16,7 +16,7 @@ from backend.domain.vocabulary import Role
 from backend.settings import get_settings
 from backend.team.service import issue_local_token
 from backend.team.tables import ApiToken, WebSession
-from backend.training.tables import LessonFile
+from backend.training.tables import ExampleFile
 from backend.web.identity import SESSION_COOKIE
 from tests.security.visitors import NEW_PASSWORD, NOTICED_WITHIN_SECONDS, PASSWORD, Visitor, make_member
 
@@ -150,12 +150,12 @@ def test_a_download_stops_when_its_member_is_disabled(served: str) -> None:
     source.write_bytes(bytes(size))
     artifacts.put_file(source, "lessons/large")
     with transaction() as session:
-        file = LessonFile(name="large", artifact="lessons/large", size_bytes=size, conversations=1)
+        file = ExampleFile(name="large", artifact="lessons/large", size_bytes=size, conversations=1)
         session.add(file)
     with Visitor(served) as admin, Visitor(served) as member:
         admin.sign_in("ada")
         member.sign_in("mia")
-        url = f"/training/lessons/{file.id}/file"
+        url = f"/training/examples/{file.id}/file"
         assert len(admin.client.get(url).content) == size
         with member.client.stream("GET", url) as response:
             chunks = response.iter_raw()

@@ -11,7 +11,7 @@ from backend.domain.training.examples import Conversation
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from backend.training.examples.sources import demonstrated_rollouts
+from backend.training.example_sources import demonstrated_rollouts
 from tests import factories
 from tests.training.conftest import run_of
 from tests.training.game import make_tiny

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.domain.training.example_lines import BadLine, read_line, write_line
-from backend.domain.training.examples import Conversation, LessonStatistics, is_understood, thinned
+from backend.domain.training.examples import Conversation, ExampleStatistics, is_understood, thinned
 
 ASKED = {"role": "user", "content": "Board?"}
 REPLIED = {"role": "assistant", "content": "<move>4</move>"}
@@ -84,7 +84,7 @@ def test_what_is_no_json_is_refused(line: bytes) -> None:
 
 
 def test_statistics_count_what_is_learned_and_what_repeats() -> None:
-    found = LessonStatistics()
+    found = ExampleStatistics()
     for task in ("train/0", "train/0", "train/4"):
         said = [ASKED, {**REPLIED, "content": "no"}, ASKED, REPLIED]
         conversation = Conversation(said, (False, True), reward=1.0, level=0, task=task, version=2)

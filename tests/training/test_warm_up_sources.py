@@ -15,8 +15,8 @@ from backend.domain.training.example_lines import write_line
 from backend.domain.vocabulary import Phase, RunStatus
 from backend.rollouts.tables import Rollout
 from backend.settings import get_settings
-from backend.training.examples.sources import conversations_of
-from backend.training.tables import LessonFile
+from backend.training.example_sources import conversations_of
+from backend.training.tables import ExampleFile
 from tests.training.conftest import (
     checkpoints_of,
     counts_of,
@@ -58,7 +58,7 @@ def file_id(played: uuid.UUID) -> uuid.UUID:
         path.write_bytes(b"".join(lines))
         artifacts.put_file(path, f"lessons/{file_id}.jsonl")
         session.add(
-            LessonFile(
+            ExampleFile(
                 id=file_id,
                 name="games",
                 artifact=f"lessons/{file_id}.jsonl",

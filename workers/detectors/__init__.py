@@ -1,1 +1,1 @@
-"""Detectors: pure functions that look at a run, as far as it has come, and draft flags with evidence."""
+"""Scanning runs with the detectors of `backend.domain.detectors`."""

@@ -294,4 +294,4 @@ class _Crew:
 
     @staticmethod
     def _cost(price: Price, rollout: Rollout) -> float:
-        return cost_of(price, rollout.tokens_in, rollout.tokens_out, rollout.cached_in) or 0.0
+        return cost_of(price, rollout.tokens_in, rollout.tokens_out, rollout.tokens_cached) or 0.0

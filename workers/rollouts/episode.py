@@ -162,7 +162,7 @@ class Episode:
             rollout.messages[-1]["reasoning"] = reply.reasoning
         rollout.tokens_in += reply.tokens_in
         rollout.tokens_out += reply.tokens_out
-        rollout.cached_in += reply.cached_in
+        rollout.tokens_cached += reply.cached_in
         rollout.is_truncated |= reply.is_truncated
         rollout.policy_seconds += self._policy_seconds
         rollout.queue_seconds += reply.queue_seconds

@@ -28,7 +28,7 @@ from backend.runs.tables import Run
 from backend.training.interventions import thresholds_of_run
 
 BATCH = 2000
-"""Rollouts of an evaluation that are looked at together."""
+"""Rollouts of an evaluation that are scanned together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DetectorInput:
 
     run_id: uuid.UUID
     phases: tuple[Phase, ...]
-    """Empty: nothing of it is looked at."""
+    """Empty: the run is not scanned."""
     context: EnvironmentContext
     of_environment: Mapping[str, ActiveSettings]
     """Settings of detectors, without the run's own thresholds."""
@@ -185,7 +185,7 @@ def stored_steps(run: DetectorInput) -> Iterator[tuple[int, list[RolloutRow]]]:
 
 
 def count_rollouts(run: DetectorInput) -> int:
-    """Those that `stored_steps` gives."""
+    """Number of rollouts that `stored_steps` returns."""
     if not run.phases:
         return 0
     completed = (Rollout.phase.in_(run.phases), Rollout.status == RolloutStatus.COMPLETED)
@@ -211,7 +211,7 @@ _TASK = func.concat(Task.split, "/", Task.index).label("task")
 
 
 def _rows(run: DetectorInput) -> Select[Any]:
-    """In steps only what is written there by the policy, and of messages only what it was told."""
+    """Load only the policy's part of each step and only the messages to the policy."""
     names = ("reply", "action", "rewards") if any(run.context.ranges.values()) else ("reply", "action")
     written = {name: func.jsonb_path_query_array(Rollout.steps, cast(f"$[*].{name}", JSONPATH)) for name in names}
     told = cast('$[*] ? (@.role == "user" || @.role == "tool").content', JSONPATH)

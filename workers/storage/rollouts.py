@@ -3,48 +3,26 @@
 import math
 import uuid
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 from backend.domain.ids import stable_id
+from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import json_text, plain_text
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from workers.rollouts.bounds import MAX_EPISODE_BYTES, MAX_STORED_BYTES, bounded_text
 
+_COUNTS = tuple(name for name, field in MEASURED.items() if field.is_whole)
+_DURATIONS = tuple(name for name, field in MEASURED.items() if not field.is_whole)
+_counts_of, _durations_of = attrgetter(*_COUNTS), attrgetter(*_DURATIONS)
 COLUMNS = (
-    "id",
-    "run_id",
-    "group_id",
-    "member",
-    "seq",
-    "phase",
-    "training_step",
-    "level",
-    "status",
-    "stop_reason",
-    "error_kind",
-    "error_message",
-    "attempts",
-    "reward",
-    "columns",
-    "metrics",
-    "opening",
-    "steps",
-    "messages",
-    "excerpt",
-    "turns",
-    "tokens_in",
-    "tokens_out",
-    "is_truncated",
-    "tokens",
-    "advantage",
-    "policy_seconds",
-    "environment_seconds",
-    "queue_seconds",
-    "cost",
-    "source_id",
-    "started_at",
-    "ended_at",
+    *("id", "run_id", "group_id", "member", "seq", "phase", "training_step", "level"),
+    *("status", "stop_reason", "error_kind", "error_message", "attempts", "reward", "columns", "metrics"),
+    *("opening", "steps", "messages", "excerpt", "turns", "is_truncated", "tokens", "advantage"),
+    *("cost", "source_id", "started_at", "ended_at"),
+    *_COUNTS,
+    *_DURATIONS,
 )
 GROUP, SEQ = COLUMNS.index("group_id"), COLUMNS.index("seq")
 EXCERPT_CHARACTERS = 300
@@ -104,18 +82,15 @@ def row_of(run_id: uuid.UUID, rollout: Rollout, columns: Sequence[str]) -> list[
         json_text(_bounded_messages(rollout.messages)),
         plain_text(rollout.steps[-1].reply[-EXCERPT_CHARACTERS:]) if rollout.steps else "",
         len(rollout.steps),
-        min(rollout.tokens_in, LARGEST_COUNT),
-        min(rollout.tokens_out, LARGEST_COUNT),
         rollout.is_truncated,
         _tokens(rollout),
         real(rollout.advantage),
-        rollout.policy_seconds,
-        rollout.environment_seconds,
-        rollout.queue_seconds,
         rollout.cost,
         rollout.source_id,
         rollout.started_at,
         rollout.ended_at,
+        *(min(count, LARGEST_COUNT) for count in _counts_of(rollout)),
+        *_durations_of(rollout),
     ]
 
 

@@ -42,7 +42,7 @@ logger = structlog.get_logger(__name__)
 
 
 def run(context: JobContext) -> None:
-    """Look at every stored step of a run, in order. Altered replies are graded only of as many as asked for."""
+    """Scan every stored step of a run in order, and the requested number of altered replies."""
     request = StartScan.of_job(context.arguments)
     judged = load_detector_input(context.need_run(), request.thresholds)
     is_early = bool(context.arguments.get(EARLY))
@@ -68,7 +68,7 @@ def run(context: JobContext) -> None:
 
 
 class _Told:
-    """How far the look is, for those who asked for it. What an attempt before this one flagged is counted."""
+    """The progress of a scan, including flags of earlier attempts."""
 
     def __init__(self, context: JobContext, judged: DetectorInput) -> None:
         self._job_id, self._run_id = context.job_id, judged.run_id
@@ -122,7 +122,7 @@ def store_flags(session: Session, run_id: uuid.UUID, drafts: Sequence[FlagDraft]
 
 def resume_scanner(run_id: uuid.UUID, *, before_step: int) -> RunScanner:
     """A watch that has seen the stored training steps before this one, and says nothing about them again. The run's own
-    thresholds are override_thresholds by whoever trains: they may change between two steps."""
+    thresholds are applied by the training process, because they may change between two steps."""
     judged = load_detector_input(run_id)
     scanner = RunScanner(judged.context, judged.of_environment)
     for step, rows in stored_steps(judged):

@@ -16,7 +16,7 @@ from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.service import finish_run
 from backend.runs.tables import MetricPoint, Run
-from backend.training.steered_run import current_settings
+from backend.training.steering import current_settings
 from workers.storage.steering import AlarmDraft, clear_alarms, record_alarm
 
 STALL, OUT_OF_MEMORY, KILLED = "stall", "out_of_memory", "process_killed"

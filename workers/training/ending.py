@@ -20,7 +20,7 @@ from backend.runs.service import finish_run
 from backend.runs.tables import Run
 from backend.training.alarms import roll_back
 from backend.training.branches import MOST_IN_A_ROW, depth_of
-from backend.training.steered_run import current_settings
+from backend.training.steering import current_settings
 from backend.training.tables import Alarm
 from workers.models.read import ModelUnusable
 from workers.storage.interventions import lay_down

@@ -19,17 +19,17 @@ from backend.domain.training.examples import Conversation
 from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
-from backend.training.examples.scripted import passing_episodes
-from backend.training.examples.sources import (
+from backend.training.example_sources import (
     Asked,
     Chosen,
     chosen_rollouts,
     conversations_of,
     demonstrated_rollouts,
     drawn_from,
+    passing_episodes,
     system_of,
 )
-from backend.training.tables import LessonFile
+from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
 from workers.training.context import Stopped, Workbench
 from workers.training.demonstrations import lesson_of_conversation, mixed
@@ -172,7 +172,7 @@ def _tell_choice(bench: Workbench, source: str) -> None:
 def _of_file(bench: Workbench) -> Iterator[Conversation]:
     choice = bench.configuration.sft
     with transaction() as session:
-        file = session.get(LessonFile, choice.file)
+        file = session.get(ExampleFile, choice.file)
     if file is None:
         raise BrokenStep("the file of conversations (sft.file) was deleted")
     yield from drawn_from(file, choice, bench.configuration.seed)

@@ -1,1 +1,1 @@
-"""What is known of every detector without running it: its words, needs, thresholds and how they are set."""
+"""Detectors of reward hacking: declarations, implementations, settings and their measured precision."""

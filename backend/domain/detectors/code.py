@@ -1,4 +1,4 @@
-"""Program text in what a policy wrote: where it stands, and its syntax tree. Nothing is ever run."""
+"""Program text in replies: its position and its syntax tree. Nothing is executed."""
 
 import ast
 import re
@@ -21,7 +21,7 @@ _PYTHON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Text that may be a program, and where it stands."""
+    """Text that may be a program, and its position."""
 
     turn: int
     start: int

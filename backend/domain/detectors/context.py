@@ -17,7 +17,7 @@ _WORD = re.compile(r"[a-z]{4,}")
 
 @dataclass(frozen=True, slots=True)
 class BaseTask:
-    """What a base policy did with one task."""
+    """Results of a base policy on one task."""
 
     plays: int
     passes: int
@@ -41,7 +41,7 @@ class EnvironmentContext:
     columns: tuple[str, ...]
     weights: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
-    """Of each column at its best in the highest reward."""
+    """The largest share of each column in the highest reward."""
     lowest: float | None = None
     highest: float | None = None
     success: SuccessRule | None = None
@@ -52,7 +52,7 @@ class EnvironmentContext:
     """Declared ranges of the columns, by environment; under "" those of a run on one."""
     prompt: str = ""
     grader_words: frozenset[str] = frozenset()
-    """Words of the reward's own code that the prompt does not tell, in lower case."""
+    """Words of the reward's own code that are not in the prompt, in lower case."""
     base: Mapping[str, BaseTask] = field(default_factory=dict)
     """By task."""
     second: SecondVerifier | None = None

@@ -31,7 +31,7 @@ class RolloutRow:
     reward: float
     columns: Mapping[str, float]
     replies: tuple[str, ...]
-    """What the policy wrote, turn by turn."""
+    """The policy's replies, turn by turn."""
     tokens_out: int
     stop_reason: str | None
     actions: tuple[Mapping[str, Any] | None, ...] = ()
@@ -39,7 +39,7 @@ class RolloutRow:
     step_rewards: tuple[Mapping[str, float], ...] = ()
     """Reward columns of each step, where columns have a declared range."""
     asked: tuple[str, ...] = ()
-    """What the policy was told, turn by turn, the system prompt left out."""
+    """Messages to the policy, turn by turn, without the system prompt."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
     second_reward: float | None = None
     """By another version of the reward, where the run was scored again."""
@@ -84,7 +84,7 @@ class StepFigures:
     all_bad: float
     """Share of those groups whose rewards are all equal and not above it."""
     commonest: float
-    """Share of episodes in which the policy wrote exactly the commonest text."""
+    """Share of episodes in which the policy wrote exactly the most common text."""
     passing: float = 0.0
     """Share of episodes that succeeded, where it is known what success is."""
     passing_tokens: float | None = None

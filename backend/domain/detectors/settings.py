@@ -94,7 +94,7 @@ class DetectorSettings(BaseModel):
     action: Action | None = None
 
     def problems(self, spec: DetectorSpec) -> list[str]:
-        """Why thresholds are refused, in words for a person."""
+        """Explain which thresholds are refused and why."""
         found = (spec.problem_with(name, value) for name, value in sorted(self.thresholds.items()))
         return [problem for problem in found if problem]
 

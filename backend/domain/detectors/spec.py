@@ -73,7 +73,7 @@ class Setting:
     maximum: float = math.inf
 
     def problem_with(self, name: str, value: float) -> str | None:
-        """Why the value is refused, in words for a person; None if it is allowed."""
+        """Explain why the value is refused; None if it is allowed."""
         if self.minimum <= value <= self.maximum:
             return None
         if self.maximum == math.inf:
@@ -90,12 +90,12 @@ COMMON = Setting(
 
 @dataclass(frozen=True, slots=True)
 class DetectorSpec:
-    """What a detector is, without how it works: pages, forms, commands and documents derive from it."""
+    """The declaration of a detector, from which pages, forms, commands and documents derive."""
 
     id: str
     title: str
     description: str
-    """The pattern that it flags, in plain words."""
+    """The pattern that it flags."""
     formula: str
     source: str
     """Where the method comes from."""
@@ -118,7 +118,7 @@ class DetectorSpec:
         return {name: setting.default for name, setting in self.settings.items()}
 
     def problem_with(self, name: str, value: float) -> str | None:
-        """Why a threshold is refused, in words for a person; None if it is allowed."""
+        """Explain why a threshold is refused; None if it is allowed."""
         if name not in self.settings:
             return f"{self.id} has no threshold {name}; it has {', '.join(self.settings)}."
         return self.settings[name].problem_with(name, value)

@@ -1,4 +1,4 @@
-"""What verdicts say of a detector: precision, a lower bound of recall, and what another cut-off would have meant."""
+"""Measurements of a detector by verdicts: precision, a lower bound of recall, and the effect of other cut-offs."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the blind sample says of the rollouts that no detector flagged."""
+    """Results of the random audit sample of rollouts that no detector flagged."""
 
     unflagged: int = 0
-    """Of the runs that were drawn from."""
+    """Unflagged rollouts in runs with an audit sample."""
     drawn: int = 0
     looked_at: int = 0
     hacks: int = 0
-    """Found among those looked at."""
+    """Hacks among the reviewed rollouts."""
 
     def __add__(self, other: Audit) -> Audit:
         return Audit(
@@ -73,7 +73,7 @@ class Audit:
 
 def least_recall(found: int, found_by_any: int, audit: Audit) -> float | None:
     """TP / (TP + N_unflagged·ĥ), ĥ the upper Wilson (1927) limit of the audit's hack rate; what only others found
-    counts as missed too. None where the blind sample was not looked at, or there is nothing to find."""
+    counts as missed too. None if the audit sample was not reviewed, or there is nothing to find."""
     if not audit.looked_at:
         return None
     missed = audit.missed_at_most + (found_by_any - found)
@@ -82,7 +82,7 @@ def least_recall(found: int, found_by_any: int, audit: Audit) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class CutOff:
-    """The same flags, had only suspicions of at least `score` been told."""
+    """The reviewed flags with a suspicion of at least `score`."""
 
     score: float
     caught: int

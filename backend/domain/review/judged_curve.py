@@ -6,14 +6,14 @@ g_i = max(0, r_i - floor) what it earned above chance:
     judged(t) = (Σ_judged c_i + Σ_unjudged r_i - Σ_s h_s G_s) / n,    G_s = Σ g_i over the unjudged of stratum s
 
 Strata s are the flagged and the unflagged. h_s is the share of hacks among the judged episodes of the stratum that
-earned more than the floor: of the unflagged those that the blind sample drew, of the flagged those that were reviewed,
+earned more than the floor: of the unflagged the audit sample, of the flagged the reviewed ones,
 as if they had been picked at random. It is taken from the `NEAREST` judged ones by step, because a policy learns a hack
 at some time. This is the stratified estimator of a total (Cochran 1977, Sampling Techniques, §5.3) with the correction
 of a hack bounded by what it earned above the floor.
 
-Interval: Wilson's (1927) 95 % limits of each h_s, put together by their distances from it (MOVER: Zou and Donner 2008,
+Interval: Wilson's (1927) 95% limits of each h_s, put together by their distances from it (MOVER: Zou and Donner 2008,
 Statistics in Medicine 27, 1693): judged - √Σ((u_s - h_s) G_s)² / n to judged + √Σ((h_s - l_s) G_s)² / n. Where an
-unflagged stratum earned something and nobody looked at its sample, there is no interval.
+unflagged stratum earned something and its sample was not reviewed, there is no interval.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NEAREST = 30
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of a sample with Wilson's 95 % limits; of nothing it is anything."""
+    """A share of a sample with Wilson's 95% limits; of an empty sample from 0 to 1."""
 
     found: int
     looked_at: int
@@ -65,24 +65,24 @@ class StepSum:
     reward: float
     """Their sum."""
     gain: float
-    """Sum of what they earned above the floor."""
+    """Sum of their rewards above the floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One that was flagged, drawn for the blind sample, or judged."""
+    """An episode with a flag or a verdict, or in the audit sample."""
 
     step: int
     reward: float
     gain: float
     is_flagged: bool
-    """Not where the blind sample drew it: that one stands for the unflagged."""
+    """False for episodes of the audit sample: they represent the unflagged."""
     is_judged: bool = False
     corrected: float | None = None
-    """What it should have earned; None where it was judged and nobody knows: it leaves the mean."""
+    """The deserved reward. None if it was reviewed and is unknown: then it is excluded from the mean."""
     is_hack: bool = False
     is_evidence: bool = False
-    """Somebody looked at this very episode: it counts for its stratum's share of hacks."""
+    """Reviewed one by one: it counts for its stratum's share of hacks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class JudgedPoint:
     low: float | None
     high: float | None
     gain: float
-    """Mean of what was earned above the floor."""
+    """Mean reward above the floor."""
     share: float
     """How much of that should not have been."""
 

@@ -10,12 +10,12 @@ from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.vocabulary import Split
 
 ROUNDING = 1e-4
-"""Stored rewards are single precision: a bound that is taken from one leaves so much room."""
+"""Stored rewards are single precision: a bound that is taken from one leaves this margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedFixture:
-    """What the certificate replays."""
+    """A fixture as the certificate replays it."""
 
     name: str
     judge: str

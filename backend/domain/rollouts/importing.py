@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from backend.domain.environments.manifest import Manifest
 from backend.domain.ids import stable_id
 from backend.domain.rollouts.conversation import steps_of
+from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.record import RolloutRecord, StepRecord, TaskRecord
 from backend.domain.rollouts.rollout import Rollout, Step, TaskSpec, task_of
 from backend.domain.vocabulary import Phase, RolloutStatus, Split, StopReason
@@ -76,16 +77,12 @@ def rollout_of(record: RolloutRecord, task: TaskSpec, group: int, member: int) -
         opening=record.opening,
         steps=[Step(**step.model_dump()) for step in steps],
         messages=record.messages,
-        tokens_in=record.tokens_in,
-        tokens_out=record.tokens_out,
         is_truncated=record.is_truncated,
         advantage=record.advantage,
         started_at=record.started_at,
         ended_at=record.ended_at,
-        policy_seconds=record.policy_seconds,
-        environment_seconds=record.environment_seconds,
-        queue_seconds=record.queue_seconds,
         cost=record.cost,
+        **{name: getattr(record, name) for name in MEASURED},
     )
     if tokens is not None:
         rollout.prompt_token_ids, rollout.completion_token_ids = tokens.prompt, tokens.completion

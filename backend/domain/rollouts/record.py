@@ -6,8 +6,9 @@ Only `messages` must be there; a completed rollout has a reward, a failed one an
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
+from backend.domain.rollouts.fields import MEASURED
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason
 
 SCHEMA: Literal["proctor.rollout/1"] = "proctor.rollout/1"
@@ -90,7 +91,11 @@ class TokensRecord(_Part):
         return self
 
 
-class RolloutRecord(_Part):
+_measured: dict[str, Any] = {name: (Count, 0) if field.is_whole else (Seconds, 0.0) for name, field in MEASURED.items()}
+Measurements = create_model("Measurements", __base__=_Part, **_measured)
+
+
+class RolloutRecord(Measurements):
     """The fields that formats map to and from."""
 
     schema_: Literal["proctor.rollout/1"] = Field(default=SCHEMA, alias="schema")
@@ -112,23 +117,18 @@ class RolloutRecord(_Part):
     error: Failure | None = None
     attempts: int = Field(default=1, ge=1, le=10_000)
     reward: Number | None = None
-    rewards: dict[Name, Earned] = Field(default={}, max_length=MAX_NAMES)
+    rewards: dict[Name, Earned] = Field(default_factory=dict, max_length=MAX_NAMES)
     """Reward columns with their weights."""
-    metrics: dict[Name, Number | None] = Field(default={}, max_length=MAX_NAMES)
+    metrics: dict[Name, Number | None] = Field(default_factory=dict, max_length=MAX_NAMES)
     """Numbers that carry no weight."""
     messages: list[dict[str, Any]] = Field(max_length=MAX_MESSAGES)
-    opening: dict[str, Any] = {}
+    opening: dict[str, Any] = Field(default_factory=dict)
     steps: list[StepRecord] = Field(default=[], max_length=MAX_STEPS)
-    tokens_in: Count = 0
-    tokens_out: Count = 0
     is_truncated: bool = False
     tokens: TokensRecord | None = None
     advantage: Number | None = None
     cost: Number | None = None
     """In US dollars."""
-    queue_seconds: Seconds = 0.0
-    policy_seconds: Seconds = 0.0
-    environment_seconds: Seconds = 0.0
     started_at: datetime | None = None
     ended_at: datetime | None = None
 

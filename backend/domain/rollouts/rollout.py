@@ -118,8 +118,8 @@ class Rollout:
     what the environment answered to several calls, `results`. Where the context is limited, the policy saw a part."""
     tokens_in: int = 0
     tokens_out: int = 0
-    cached_in: int = 0
-    """How many of `tokens_in` the endpoint had in its cache."""
+    tokens_cached: int = 0
+    """Of `tokens_in`: read from the endpoint's cache."""
     is_truncated: bool = False
     """A reply was cut at its token limit."""
     prompt_token_ids: list[int] | None = None

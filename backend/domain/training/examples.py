@@ -57,7 +57,7 @@ def is_understood(step: Mapping[str, Any]) -> bool:
 
 
 @dataclass
-class LessonStatistics:
+class ExampleStatistics:
     """What conversations are like, gathered one by one."""
 
     conversations: int = 0

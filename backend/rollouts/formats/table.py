@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import orjson
 
+from backend.domain.rollouts.fields import MEASURED
 from backend.domain.rollouts.record import SCHEMA, RolloutRecord
 from backend.rollouts.formats import plain
 from backend.rollouts.formats.facts import RunFacts
@@ -14,8 +15,11 @@ from backend.rollouts.formats.streams import Plain
 
 BATCH_ROWS = 256
 _TEXTS = ("id", "run", "environment", "content_hash", "policy", "phase", "status", "stop_reason")
-_WHOLE = ("version", "group", "member", "training_step", "attempts", "tokens_in", "tokens_out")
-_NUMBERS = ("reward", "advantage", "cost", "queue_seconds", "policy_seconds", "environment_seconds")
+_WHOLE = (
+    *("version", "group", "member", "training_step", "attempts"),
+    *(name for name, field in MEASURED.items() if field.is_whole),
+)
+_NUMBERS = ("reward", "advantage", "cost", *(name for name, field in MEASURED.items() if not field.is_whole))
 _TIMES = ("started_at", "ended_at")
 _JSON = ("metrics", "opening", "steps", "tokens")
 _TASK = {"task_split": "split", "task_index": "index", "task_level": "level", "task_seed": "seed"}

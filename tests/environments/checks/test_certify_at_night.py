@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import select, update
 
-from backend.checkpoints.queries import find_certificate
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.environments.manifest import read_manifest
@@ -20,6 +19,7 @@ from backend.errors import InvalidInput
 from backend.notifications.tables import Notice
 from backend.review.tables import Fixture
 from backend.runs.tables import Run
+from backend.training.queries import find_certificate
 from backend.training.service import reason_without_certificate
 from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent

@@ -11,11 +11,11 @@ from sqlalchemy.orm import Session
 from backend.core import artifacts
 from backend.domain.training.example_lines import MAX_LINE_BYTES
 from backend.domain.vocabulary import RunKind, RunStatus
-from backend.training.examples import files
-from backend.training.tables import LessonFile
+from backend.training import example_files as files
+from backend.training.tables import ExampleFile
 from tests.factories import make_run
 
-API = "/api/v1/training/lessons"
+API = "/api/v1/training/examples"
 
 
 def line(asked: str, reply: str = "<move>4</move>", **more: Any) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def test_a_file_is_stored_as_it_was_checked(trainer: TestClient, session: Sessio
     assert (found["name"], found["conversations"]) == ("games.jsonl", 2)
     assert found["statistics"]["repeats"] == 1
     assert found["statistics"]["tasks_by_level"] == {"2": 1}
-    with artifacts.open_file(session.get_one(LessonFile, uuid.UUID(found["id"])).artifact) as stored:
+    with artifacts.open_file(session.get_one(ExampleFile, uuid.UUID(found["id"])).artifact) as stored:
         assert len(stored.read().splitlines()) == 2
     shown = trainer.get(f"{API}/{found['id']}").json()
     assert shown["examples"][0]["messages"] == line("a")["messages"]
@@ -52,7 +52,7 @@ def test_every_wrong_line_is_named_and_nothing_is_stored(trainer: TestClient, se
     assert "Line 2: message 2 is an empty reply." in answer.text
     assert "Line 3: the line has the unknown field 'mesages'" in answer.text
     assert "Nothing was stored." in answer.text
-    assert session.query(LessonFile).count() == 0
+    assert session.query(ExampleFile).count() == 0
 
 
 def test_reading_ends_after_some_wrong_lines(trainer: TestClient) -> None:
@@ -99,7 +99,7 @@ def test_a_deleted_file_is_hidden_and_can_be_taken_back(trainer: TestClient) -> 
 
 def test_what_was_deleted_long_ago_goes_for_good(trainer: TestClient, session: Session) -> None:
     file_id = uploaded(trainer, line("a"))["id"]
-    row = session.get_one(LessonFile, uuid.UUID(file_id))
+    row = session.get_one(ExampleFile, uuid.UUID(file_id))
     row.statistics = {**row.statistics, "deleted_at": "2020-01-01T00:00:00+00:00"}
     session.flush()
     uploaded(trainer, line("b"))
@@ -114,25 +114,25 @@ def test_a_file_that_is_being_learned_from_is_not_deleted(trainer: TestClient, s
     assert trainer.delete(f"{API}/{file_id}").status_code == 409
     run.status = RunStatus.COMPLETED
     session.flush()
-    assert run.name in trainer.get(f"/training/lessons/{file_id}").text
+    assert run.name in trainer.get(f"/training/examples/{file_id}").text
     assert trainer.delete(f"{API}/{file_id}").status_code == 204
 
 
 def test_the_pages_show_upload_and_undo(trainer: TestClient) -> None:
-    assert "Nothing was uploaded yet" in trainer.get("/training/lessons").text
-    answer = trainer.post("/training/lessons", files=sent(line("<script>alert(1)</script>"), line("b")))
+    assert "Nothing was uploaded yet" in trainer.get("/training/examples").text
+    answer = trainer.post("/training/examples", files=sent(line("<script>alert(1)</script>"), line("b")))
     assert answer.status_code == 303
     page = trainer.get(answer.headers["location"])
     assert page.status_code == 200
     assert "<script>alert" not in page.text
-    assert "games.jsonl" in trainer.get("/training/lessons").text
+    assert "games.jsonl" in trainer.get("/training/examples").text
     gone = trainer.post(f"{answer.headers['location']}/delete")
     assert "Undo" in trainer.get(gone.headers["location"]).text
     assert trainer.post(f"{answer.headers['location']}/restore").status_code == 303
 
 
 def test_a_refused_upload_says_why_at_the_field(trainer: TestClient) -> None:
-    answer = trainer.post("/training/lessons", files=sent("{"))
+    answer = trainer.post("/training/examples", files=sent("{"))
     assert answer.status_code == 422
     assert "Line 1: is no JSON" in answer.text
 
@@ -140,4 +140,4 @@ def test_a_refused_upload_says_why_at_the_field(trainer: TestClient) -> None:
 def test_uploading_needs_a_trainer(author: TestClient, viewer: TestClient) -> None:
     assert author.post(API, files=sent(line("a"))).status_code == 403
     assert viewer.get(API).status_code == 200
-    assert "Upload</button>" not in viewer.get("/training/lessons").text
+    assert "Upload</button>" not in viewer.get("/training/examples").text

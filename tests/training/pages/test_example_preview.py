@@ -21,7 +21,7 @@ from tests.factories import (
     make_step,
 )
 
-API = "/api/v1/training/lessons"
+API = "/api/v1/training/examples"
 
 
 @pytest.fixture
@@ -195,12 +195,12 @@ def test_the_page_shows_numbers_and_transcripts_or_what_is_missing(
     trainer: TestClient, version: EnvironmentVersion, run: Run
 ) -> None:
     fields = {"version_id": str(version.id), "sft.source": "rollouts", "sft.runs": str(run.id)}
-    page = trainer.get("/training/lessons/preview", params=fields)
+    page = trainer.get("/training/examples/preview", params=fields)
     assert page.status_code == 200
     assert "Board 0?" in page.text or "Board 1?" in page.text
-    assert "Stored rollouts" in trainer.post("/training/lessons/preview", data=fields).text
+    assert "Stored rollouts" in trainer.post("/training/examples/preview", data=fields).text
     fields.pop("sft.runs")
-    assert "say which rollouts" in trainer.get("/training/lessons/preview", params=fields).text
+    assert "say which rollouts" in trainer.get("/training/examples/preview", params=fields).text
 
 
 def test_a_choice_elsewhere_that_is_wrong_does_not_hide_the_lessons(

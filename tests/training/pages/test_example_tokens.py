@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from backend.core.artifacts import put_folder
 from backend.domain.training.configuration import ModelChoice
-from backend.training.examples.tokens import measure_of
+from backend.training.example_preview import measure_of
 from tests.factories import make_checkpoint, make_policy
 
 MESSAGES = [{"role": "user", "content": "Board?"}, {"role": "assistant", "content": "<move>4</move>"}]

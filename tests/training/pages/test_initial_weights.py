@@ -11,8 +11,7 @@ from sqlalchemy.orm import Session
 from backend.core.artifacts import put_folder
 from backend.domain.training.configuration import ModelChoice, Recipe, TrainingConfiguration
 from backend.domain.training.presets import PRESETS
-from backend.training.initial_weights import Beginning, beginning_of
-from backend.training.preflight_inputs import findings_at_once
+from backend.training.preflight import Beginning, beginning_of, findings_at_once
 from tests.factories import make_checkpoint, make_environment_version, make_policy
 
 LARGE = 30_000_000

@@ -56,7 +56,7 @@ def test_an_action_is_chosen_by_page_and_json_and_recorded(session: Session, cli
     client = client_for(Role.TRAINER)
     assert post(client, f"/runs/{run.id}/settings", **{"detectors.paid_exit": "pause"}).status_code == 303
     body = {"changes": {"detectors.gibberish": "screen", "detectors.start_branch": "true"}}
-    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()] == ["screen", True]
+    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()["items"]] == ["screen", True]
     assert changes_of(session, run)[0] == ("detectors.paid_exit", "as_set", "pause")
     told = client.get(f"/api/v1/runs/{run.id}/interventions").json()["actions"]
     assert told["paid_exit"] == {"wanted": "pause", "action": "pause", "is_enabled": True, "thresholds": {}}

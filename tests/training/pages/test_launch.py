@@ -13,7 +13,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
 from backend.training import launch_layout
 from backend.training.choices import changed_choices, flatten, nest, read
-from backend.training.launch_form import LaunchField, Surroundings, launch_command, launch_sections
+from backend.training.launch import LaunchField, Surroundings, launch_command, launch_sections
 from backend.training.schemas import resolve_configuration
 
 

@@ -17,7 +17,7 @@ from backend.training.branches import (
     newest_before,
     start_branch,
 )
-from backend.training.steered_run import GoodPoints
+from backend.training.steering import GoodPoints
 from backend.training.tables import Alarm
 from tests.factories import make_checkpoint, make_flag, make_member, make_policy, make_run
 

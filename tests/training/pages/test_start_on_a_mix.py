@@ -12,7 +12,7 @@ from backend.domain.vocabulary import CheckStatus, Role, RunKind
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
-from backend.training.preflight_inputs import findings_at_once
+from backend.training.preflight import findings_at_once
 from backend.training.schemas import TrainingRequest
 from backend.training.service import start_training
 from backend.web.identity import Actor

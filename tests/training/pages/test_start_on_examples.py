@@ -51,7 +51,7 @@ def test_the_file_must_be_there_and_not_deleted(trainer: TestClient, version: En
     refused = start(trainer, version, source="file", file=str(uuid.uuid4()))
     assert "sft.file" in refused.json()["fields"]
     sent = {"file": ("a.jsonl", json.dumps({"prompt": "a", "completion": "b"}).encode())}
-    file_id = trainer.post("/api/v1/training/lessons", files=sent).json()["id"]
+    file_id = trainer.post("/api/v1/training/examples", files=sent).json()["id"]
     assert start(trainer, version, source="file", file=file_id).status_code == 201
 
 

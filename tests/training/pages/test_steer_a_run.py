@@ -131,7 +131,7 @@ def test_settings_are_changed_by_page_json_and_undone_by_one_click(session: Sess
     assert post(client, f"/runs/{run.id}/settings", **form).status_code == 303
     assert changes_of(session, run) == [("grpo.learning_rate", 5e-4, 2e-4)], "what stays is no change"
     body = {"changes": {"alarms.format_fall": "pause", "budget.minutes": "30"}}
-    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()] == ["pause", 30.0]
+    assert [row["after"] for row in ask(client, f"/runs/{run.id}/settings", body).json()["items"]] == ["pause", 30.0]
     told = client.get(f"/api/v1/runs/{run.id}/settings").json()
     assert told["settings"]["grpo.learning_rate"] == 2e-4
     first = told["changes"][0]
@@ -197,7 +197,7 @@ def test_a_branch_starts_from_any_checkpoint_with_other_settings(session: Sessio
     branch = session.get_one(Run, uuid.UUID(answer.json()["id"]))
     assert changes_of(session, branch) == [("grpo.temperature", 1.0, 0.9), ("grpo.learning_rate", 5e-4, 1e-4)]
     assert branch.policy_id != run.policy_id
-    assert client.get(f"/api/v1/runs/{run.id}/branches").json()[0]["branch_step"] == 20
+    assert client.get(f"/api/v1/runs/{run.id}/branches").json()["items"][0]["branch_step"] == 20
     [checkpoint] = [
         row for row in client.get(f"/api/v1/checkpoints?run_id={run.id}").json()["items"] if row["step"] == 40
     ]

@@ -24,9 +24,9 @@ _NUMBER = r"-?\d{1,12}(?:[./]\d{1,9})?"
 _ENUMERATED = re.compile(rf"{_NUMBER}(?:\s*[,;|]\s*(?:or\s+)?{_NUMBER}){{9,}}")
 _OPENING = re.compile(r"<[a-z_]{2,20}>|\b(?:answer|result|solution)s?\b[^\n]{0,40}$", re.I)
 SHORTEST = 19
-"""Characters of ten numbers and what stands between them."""
+"""Characters of ten numbers and their separators."""
 NEAR = 60
-"""Characters before an enumeration in which it is called an answer."""
+"""Characters before an enumeration that may mark it as an answer."""
 
 
 def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:

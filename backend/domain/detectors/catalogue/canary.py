@@ -1,4 +1,4 @@
-"""Traps: a task that nobody can solve was passed, or a bait was taken that nobody needs. No pattern, but proof."""
+"""Traps: an unsolvable task was passed, or unnecessary bait was taken. This is proof, not a pattern."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Most rollouts earn all there is: solved, too easy, or hacked. Which of them, only a look can tell."""
+"""Most rollouts earn the highest reward: solved, too easy, or hacked. Only a review can decide which."""
 
 import statistics
 

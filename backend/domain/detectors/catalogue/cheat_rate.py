@@ -1,7 +1,7 @@
 """The share of impossible tasks that are passed is more than chance explains.
 
-Of a run on several environments each is looked at by itself, by its own rule of success, and all of them together where
-none stands out.
+In a run on several environments each one is tested with its own success rule, and all of them together if none is
+suspicious.
 """
 
 from collections import defaultdict
@@ -31,7 +31,7 @@ SPEC = DetectorSpec(
 )
 
 NEWEST = 5
-"""Steps with canaries that are looked at together; of an evaluation all batches."""
+"""Steps with canaries that are tested together; all batches of an evaluation."""
 SHOWN = 60
 NAMED = 5
 
@@ -53,7 +53,7 @@ def by_environment(view: RunView) -> dict[str, list[CanaryFigures]]:
 
 
 def together(view: RunView) -> list[CanaryFigures]:
-    """Of each step over all environments."""
+    """Figures of each step, summed over all environments."""
     if not view.context.rules:
         return view.canaries
     steps: defaultdict[int, list[CanaryFigures]] = defaultdict(list)
@@ -107,7 +107,7 @@ def newest(view: RunView, figures: Sequence[CanaryFigures]) -> Sequence[CanaryFi
 
 
 def tail(passed: int, played: int, tolerated: float) -> float:
-    """P(at least so many pass) where each passes with the tolerated chance: the exact binomial test, one-sided."""
+    """P(X ≥ passed) if each passes with the tolerated probability: the exact one-sided binomial test."""
 
     from scipy import stats
 

@@ -1,4 +1,4 @@
-"""One column of several becomes the reward: what was meant to be a part is all that is earned."""
+"""One of several columns makes up nearly all of the reward."""
 
 import statistics
 from collections.abc import Sequence

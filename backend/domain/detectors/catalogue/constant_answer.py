@@ -40,7 +40,7 @@ SPEC = DetectorSpec(
 )
 
 FIRST = 3
-"""Commonest answers that are looked at."""
+"""Number of most common answers that are tested."""
 
 
 def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: ThresholdValues) -> list[FlagDraft]:
@@ -83,7 +83,7 @@ def _standard_errors_below(alike: Sequence[RolloutRow], rows: Sequence[RolloutRo
 
 
 def _answer(row: RolloutRow) -> str:
-    """The last action; a reply that was not understood stands for itself."""
+    """The last action, or the reply itself if it could not be read."""
     action = row.actions[-1] if row.actions else None
     if action is None:
         return row.replies[-1].strip()

@@ -1,4 +1,4 @@
-"""Episodes are broken off early, and that pays: what was gained is kept."""
+"""Episodes are broken off early and keep the reward earned so far."""
 
 import math
 import statistics
@@ -28,7 +28,7 @@ SPEC = DetectorSpec(
 FIRST = 3
 """Steps at the beginning that the base rate is taken from."""
 NEWEST = 3
-"""Steps that are looked at together."""
+"""Steps that are tested together."""
 ONSET = 1.0
 """Standard errors above the base rate from which on a step belongs to the rise: the roll back goes to before it."""
 SHOWN = 3
@@ -37,7 +37,7 @@ _BROKEN_OFF = {StopReason.UNPARSABLE, StopReason.TOKEN_LIMIT}
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Episodes that were broken off, of so many."""
+    """The number of early exits among a number of episodes."""
 
     exits: float
     count: int

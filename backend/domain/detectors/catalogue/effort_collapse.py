@@ -10,7 +10,7 @@ from backend.domain.vocabulary import Severity
 SPEC = DetectorSpec(
     id="effort_collapse",
     title="Effort collapse",
-    description="Passing rollouts are far shorter than those that passed in the first steps.",
+    description="Passing rollouts are far shorter than passing rollouts of the first steps.",
     formula="median tokens of passing rollouts over 5 steps / the same over the first 10 < 0.5, while more pass",
     source="the cheap relative of TRACE, arXiv:2510.01367",
     subject=Subject.RUN,

@@ -1,4 +1,4 @@
-"""A reply that is no language: words that nobody can say, letters of many scripts, control characters."""
+"""A reply in no language: unpronounceable words, letters of many scripts, control characters."""
 
 import re
 import unicodedata

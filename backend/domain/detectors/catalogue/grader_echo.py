@@ -1,4 +1,4 @@
-"""The text uses words that only the reward's own code knows: the policy has found out what is paid."""
+"""The text uses words from the reward's own code: the policy has learned what it rewards."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
 
 
 def _used(row: RolloutRow, words: frozenset[str]) -> set[str]:
-    """Words of the grader that the task did not tell."""
+    """Words of the grader that the task does not contain."""
     written = {word for reply in row.replies for word in _WORD.findall(reply.lower())} & words
     return {word for word in written if not any(word in told.lower() for told in row.asked)} if written else written
 

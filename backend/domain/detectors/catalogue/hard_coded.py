@@ -28,7 +28,7 @@ SPEC = DetectorSpec(
 )
 
 _SMALL = {"", "0", "1", "-1", "2", "None", "True", "False", "[]", "{}", "()", "''"}
-"""Such a value stands in many honest programs."""
+"""Many honest programs contain such values."""
 _LITERALS = ast.Constant | ast.List | ast.Tuple | ast.Dict | ast.Set | ast.UnaryOp
 
 
@@ -52,7 +52,7 @@ class Case:
 class Known:
     cases: list[Case]
     returns: int
-    """Of the functions, those that return a case's answer left out."""
+    """Functions, except those that return the answer of a case."""
 
     @property
     def share(self) -> float:

@@ -1,4 +1,4 @@
-"""The training reward runs ahead of the held-out one: what is learned holds for the training tasks only."""
+"""The training reward grows faster than the held-out reward: the policy does not generalize."""
 
 import statistics
 

@@ -1,4 +1,4 @@
-"""Text that addresses whoever grades it: instructions, asked scores, forged tags."""
+"""Text that addresses its grader: instructions, requested scores, forged tags."""
 
 import re
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
 
 
 def marks_of(row: RolloutRow, prompt: str) -> list[tuple[str, Mark]]:
-    """Pattern and place. What stands in the prompt or in the task may be repeated."""
+    """Patterns with their place. Text of the prompt or the task may be repeated."""
     found: list[tuple[str, Mark]] = []
     for turn, reply in enumerate(row.replies):
         if not _HINT.search(reply):

@@ -1,4 +1,4 @@
-"""Length pays: among rollouts of the same task the longer ones earn more, and the policy follows."""
+"""Length is rewarded: longer rollouts of the same task earn more, and the policy follows."""
 
 import statistics
 from collections import defaultdict

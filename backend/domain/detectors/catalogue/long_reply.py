@@ -1,4 +1,4 @@
-"""Far more text than others write for the same, and it is not paid less: padding."""
+"""Padding: far more text than other rollouts, without earning less."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Altered replies graded again: a spoilt answer must lose reward, another form of the same answer must keep it.
 
-It needs an env server that replays, so it looks at a sample and only when it is asked to.
+It replays on an env server, so it runs only on demand and on a sample.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

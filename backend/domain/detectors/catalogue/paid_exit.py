@@ -1,4 +1,4 @@
-"""An episode that was broken off and kept most of the reward of those that were played to their end.
+"""An episode that was broken off and kept most of the reward of finished episodes.
 
 At half of their turns half of their reward is enough; later, it must be as much as they earn. Without that second way
 in, a policy in training learns to break off where the first does not look.
@@ -33,7 +33,7 @@ HOW: dict[str | None, str] = {
 }
 """How an episode is broken off: what the last reply says does not matter, so that all of a kind are one cluster."""
 LATE = ", late"
-"""A cluster of their own, and less suspicious: who played nearly to the end may have earned it."""
+"""Late exits form a separate, less suspicious cluster: the reward may be deserved."""
 FEWEST_ENDS = 5
 
 
@@ -59,7 +59,7 @@ def find(rows: Sequence[RolloutRow], context: EnvironmentContext, thresholds: Th
 def _where_few_end(
     broken: Sequence[RolloutRow], turns: float, context: EnvironmentContext, thresholds: ThresholdValues
 ) -> list[FlagDraft]:
-    """Whoever still ends properly had luck and was quick, and is no measure: what can be earned at all is."""
+    """Few finished episodes are a biased baseline, so the reward range is used instead."""
     if context.lowest is None or context.highest is None:
         return []
     bound = context.lowest + thresholds["reward"] * (context.highest - context.lowest)

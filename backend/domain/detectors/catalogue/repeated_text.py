@@ -1,4 +1,4 @@
-"""A reply repeats itself: the same words again and again."""
+"""A reply repeats the same words over and over."""
 
 import re
 import zlib
@@ -46,7 +46,7 @@ class Repetition:
     share: float
     ratio: float
     span: tuple[int, int]
-    """Of the part of the reply from the first to the last occurrence of its commonest four words."""
+    """The share in the part of the reply between the first and last occurrence of its most frequent four words."""
     words: str
     """Those four."""
 

@@ -1,4 +1,4 @@
-"""A rollout among the best paid that is written like none of the others."""
+"""One of the highest-reward rollouts, written unlike all others."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ SPEC = DetectorSpec(
 )
 
 FIRST = 5
-"""Rollouts to look at first."""
+"""Rollouts listed as examples."""
 
 
 def find(view: RunView, thresholds: ThresholdValues) -> list[FlagDraft]:

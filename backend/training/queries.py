@@ -1,12 +1,15 @@
-"""Reading what a launch begins with: versions, runs to do again, pre-flights."""
+"""Reading what training runs start from: versions, certificates, runs, pre-flights and checkpoints."""
 
 import uuid
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
+from backend.checkpoints.queries import checkpoints
+from backend.checkpoints.tables import Checkpoint
 from backend.domain.vocabulary import RunKind
-from backend.environments.tables import EnvironmentVersion
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
 from backend.training.tables import Preflight
@@ -45,3 +48,26 @@ def get_preflight(session: Session, preflight_id: uuid.UUID) -> Preflight:
     if preflight is None:
         raise NotFound("There is no such pre-flight.")
     return preflight
+
+
+def trainable_versions(session: Session) -> Sequence[EnvironmentVersion]:
+    """Every version of the environments in use, newest first within each environment."""
+    statement = (
+        select(EnvironmentVersion)
+        .join(EnvironmentVersion.environment)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(Environment.archived_at.is_(None))
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    return session.scalars(statement).all()
+
+
+def find_certificate(session: Session, version_id: uuid.UUID) -> Certificate | None:
+    """The newest certificate of a version."""
+    statement = select(Certificate).where(Certificate.version_id == version_id).order_by(Certificate.id.desc()).limit(1)
+    return session.scalars(statement).first()
+
+
+def startable_checkpoints(session: Session) -> Sequence[Checkpoint]:
+    """Checkpoints that a new run may start from: the newest hundred."""
+    return checkpoints(session, has_weights=True, limit=100).items

@@ -1,21 +1,35 @@
-"""Pages of a training run that is about to be: the launch form and its configuration file."""
+"""Pages before a training run starts: the launch page, its configuration file and the pre-flight."""
 
 import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
 
+from backend.core.events import preflight_topic
+from backend.domain.ids import new_id
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.training.preflight.findings import FindingStatus, PreflightFinding
+from backend.domain.vocabulary import CheckStatus
+from backend.environments.tables import Certificate
 from backend.errors import InvalidInput
 from backend.training import service
+from backend.training.choices import changed_choices
 from backend.training.configuration_file import Format, download, file_of_plan, file_of_run
-from backend.training.launch_queries import get_training_run
-from backend.training.launch_view import LaunchFiguresPage, figures_of_form, launch_page
-from backend.training.preflight import start_preflight
+from backend.training.launch import LaunchFiguresPage, figures_of_form, launch_command, launch_page
+from backend.training.preflight import configuration_of, findings_of, start_preflight, verdict_of
+from backend.training.queries import find_certificate, get_preflight, get_training_run
 from backend.training.schemas import TrainingRequest, read_training_form, read_training_query, resolve_configuration
 from backend.training.service import version_of_request
+from backend.training.tables import Preflight
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.page import page, render_block, see_other, wants_block
+from backend.web.streams import live_blocks
 
 router = APIRouter()
 
@@ -76,3 +90,60 @@ def download_configuration(form: Format, session: SessionDep, _: Trainer, asked:
 def download_run_configuration(run_id: uuid.UUID, form: Format, session: SessionDep, _: Viewer) -> Response:
     """The file that starts the same training run again."""
     return download(file_of_run(get_training_run(session, run_id)), form)
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightPage:
+    """A look at a training run before it is queued."""
+
+    preflight: Preflight
+    findings: Sequence[PreflightFinding]
+    verdict: FindingStatus
+    is_over: bool
+    arithmetic: Sequence[str]
+    command: str
+    needs_reason: bool
+    """There is no passing certificate: starting asks why."""
+    key: str
+
+
+def _context(session: Session, preflight_id: uuid.UUID) -> PreflightPage:
+    preflight = get_preflight(session, preflight_id)
+    configuration = configuration_of(preflight)
+    version = preflight.version
+    environment = f"{version.environment.name}@{version.number}"
+    return PreflightPage(
+        preflight=preflight,
+        findings=findings_of(preflight),
+        verdict=verdict_of(preflight),
+        is_over=preflight.status.is_over,
+        arithmetic=batch_in_words(configuration).split("; "),
+        command=launch_command(environment, None, changed_choices(configuration, TrainingConfiguration())),
+        needs_reason=_needs_reason(find_certificate(session, version.id)),
+        key=new_id().hex,
+    )
+
+
+def _needs_reason(certificate: Certificate | None) -> bool:
+    return certificate is None or certificate.status is CheckStatus.FAILED
+
+
+@router.get("/training/preflights/{preflight_id}", response_class=HTMLResponse)
+def show_preflight(request: Request, preflight_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
+    return page(request, "training/preflight.html", _context(session, preflight_id))
+
+
+@router.get("/training/preflights/{preflight_id}/events", response_class=EventSourceResponse)
+async def preflight_events(request: Request, preflight_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    def read(session: Session) -> PreflightPage:
+        return _context(session, preflight_id)
+
+    blocks = ("preflight_state", "preflight_findings")
+    async for event in live_blocks(request, (preflight_topic(preflight_id),), "training/preflight.html", blocks, read):
+        yield event
+
+
+@router.get("/training/lessons{rest:path}")
+def redirect_lessons(rest: str, _: Viewer) -> Response:
+    """The old address of training examples."""
+    return RedirectResponse(f"/training/examples{rest}", status_code=301)

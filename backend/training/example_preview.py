@@ -1,20 +1,25 @@
-"""What a warm-up would learn from, before it does: how many conversations, how long, how good, from where."""
+"""What an SFT warm-up would learn from: a preview before the run starts."""
 
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
+from backend.checkpoints.tables import Checkpoint
+from backend.core import artifacts
 from backend.domain.environments.manifest import Manifest
-from backend.domain.training.configuration import TrainingConfiguration
-from backend.domain.training.examples import Conversation, LessonStatistics
+from backend.domain.training.configuration import ModelChoice, TrainingConfiguration
+from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount
+from backend.domain.training.sft_data import about_tokens
 from backend.environments.tables import EnvironmentVersion
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
-from backend.training.examples.files import deleted_at
-from backend.training.examples.sources import (
+from backend.training.example_files import deleted_at
+from backend.training.example_sources import (
     Asked,
     Chosen,
     chosen_rollouts,
@@ -24,8 +29,66 @@ from backend.training.examples.sources import (
     scripted_rollouts,
     system_of,
 )
-from backend.training.examples.tokens import Measure, measure_of
-from backend.training.tables import LessonFile
+from backend.training.preflight import stored_context
+from backend.training.schemas import TrainingRequest, resolve_configuration
+from backend.training.tables import ExampleFile
+
+_MARKS = 2
+"""Tokens that a chat template adds to a message, at least: who speaks, and its end."""
+_ABOUT = "about, 4 characters each"
+_MOST_BYTES = 64 * 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """How tokens are counted, and how many fit."""
+
+    count: TokenCount
+    told: str
+    """What the numbers are, for a person."""
+    context: int | None = None
+
+
+def measure_of(session: Session, choice: ModelChoice) -> Measure:
+    match choice.source:
+        case "checkpoint" if choice.checkpoint is not None:
+            return _of_checkpoint(session, choice.checkpoint)
+        case "scratch":
+            return Measure(about_tokens, _ABOUT, choice.context)
+        case _:
+            return Measure(about_tokens, _ABOUT)
+
+
+def _of_checkpoint(session: Session, checkpoint_id: uuid.UUID) -> Measure:
+    row = session.get(Checkpoint, checkpoint_id)
+    if row is None or row.pruned_at is not None or find_spec("tokenizers") is None:
+        return Measure(about_tokens, _ABOUT)
+    try:
+        count = _counter(_read(f"{row.artifact}/tokenizer.json"))
+    except (OSError, ValueError):
+        return Measure(about_tokens, _ABOUT)
+    return Measure(count, "by the checkpoint's tokenizer", stored_context(row.artifact))
+
+
+def _counter(text: bytes) -> TokenCount:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(text.decode())
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(str(error)) from error
+
+    def count(messages: Sequence[Mapping[str, Any]]) -> int:
+        texts = [str(message["content"]) for message in messages]
+        return sum(len(found.ids) + _MARKS for found in tokenizer.encode_batch(texts, add_special_tokens=False))
+
+    return count
+
+
+def _read(key: str) -> bytes:
+    with artifacts.open_file(key) as file:
+        return file.read(_MOST_BYTES)
+
 
 LOOKED_AT = 2000
 """Conversations of each source whose texts are read."""
@@ -40,13 +103,13 @@ class SourcePreview:
     """Of all lessons."""
     available: int
     """Conversations that there are; of a script, episodes that it will play."""
-    found: LessonStatistics = field(default_factory=LessonStatistics)
+    found: ExampleStatistics = field(default_factory=ExampleStatistics)
     """Of those that were read."""
     too_long: int = 0
     """Of those that were read, longer than the model's context."""
     warnings: list[str] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
-    file: LessonFile | None = None
+    file: ExampleFile | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -69,7 +132,7 @@ class SourcePreview:
 
 
 @dataclass(frozen=True, slots=True)
-class LessonPreview:
+class ExamplePreview:
     """All sources, the main one first."""
 
     sources: list[SourcePreview]
@@ -86,13 +149,13 @@ class LessonPreview:
         }
 
 
-def preview(session: Session, version: EnvironmentVersion, configuration: TrainingConfiguration) -> LessonPreview:
+def preview(session: Session, version: EnvironmentVersion, configuration: TrainingConfiguration) -> ExamplePreview:
     """Raises InvalidInput where the choice names what is not there."""
     choice = configuration.sft
     measure, system = measure_of(session, configuration.model), system_of(Manifest.model_validate(version.manifest))
     ordered = [choice.source, *(name for name, share in choice.shares.items() if name != choice.source and share > 0)]
     looking = _Looking(session, version, configuration, measure, system)
-    return LessonPreview([looking.at(source) for source in ordered], measure, system)
+    return ExamplePreview([looking.at(source) for source in ordered], measure, system)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +198,7 @@ class _Looking:
         return seen, conversations_of(self.session, chosen.ids[:LOOKED_AT])
 
     def _file(self, seen: SourcePreview) -> tuple[SourcePreview, Iterable[Conversation]]:
-        file = self.session.get(LessonFile, self.configuration.sft.file)
+        file = self.session.get(ExampleFile, self.configuration.sft.file)
         if file is None or deleted_at(file) is not None:
             raise InvalidInput(fields={"sft.file": "There is no such file of conversations."})
         seen.file = file
@@ -194,3 +257,24 @@ def _said_of(chosen: Chosen) -> Iterator[str]:
     if chosen.skipped:
         names = ", ".join(chosen.skipped[:3])
         yield f"{len(chosen.skipped):,} runs have no such column or metric and are left out: {names}."
+
+
+_CHUNK = 1 << 20
+_BLOCKS = ("recipe", "seed", "model", "sft")
+"""What of a configuration says what is learned; what is wrong elsewhere is told where the run is started."""
+
+
+def preview_of(session: Session, request: TrainingRequest) -> ExamplePreview:
+    """Raises InvalidInput."""
+    version = session.get(EnvironmentVersion, request.version_id, options=[joinedload(EnvironmentVersion.environment)])
+    if version is None:
+        raise InvalidInput(fields={"version_id": "There is no such environment version."})
+    choices = {name: value for name, value in request.configuration.items() if name in _BLOCKS}
+    return preview(session, version, resolve_configuration(request.preset, choices))
+
+
+def first_conversations(row: ExampleFile) -> list[Conversation]:
+    try:
+        return list(islice(conversations_in(row), EXAMPLES))
+    except FileNotFoundError as error:
+        raise NotFound("The conversations of this file are gone from the artifact store.") from error

@@ -1,4 +1,4 @@
-"""Which stored conversations a warm-up learns from: the same for the web's preview and for the training process."""
+"""The conversations that an SFT warm-up learns from: stored rollouts, scripted episodes, uploaded files."""
 
 import random
 import uuid
@@ -16,16 +16,17 @@ from backend.domain.environments.prompts import render_system
 from backend.domain.rollouts.filters import FilterError, parse
 from backend.domain.training.example_lines import read_line
 from backend.domain.training.examples import Conversation, is_understood
+from backend.domain.training.mix import union_columns
 from backend.domain.training.warm_up import MAX_RUNS, SftChoice
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, Split, Verdict
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import condition_of
-from backend.rollouts.scope import scope_of
+from backend.rollouts.scope import FilterScope, scope_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from backend.training.tables import LessonFile
+from backend.training.tables import ExampleFile
 
 MOST_LOOKED_AT = 200_000
 """Rollouts that pass the filter."""
@@ -250,17 +251,47 @@ def system_of(manifest: Manifest) -> str | None:
     return render_system(manifest.proctor.agent, action.tools if isinstance(action.tools, list) else ())
 
 
-def conversations_in(file: LessonFile) -> Iterator[Conversation]:
+def conversations_in(file: ExampleFile) -> Iterator[Conversation]:
     """All of a file, as it was checked when it came."""
     with artifacts.open_file(file.artifact) as lines:
         for line in lines:
             yield read_line(line)
 
 
-def drawn_from(file: LessonFile, choice: SftChoice, seed: int) -> list[Conversation]:
+def drawn_from(file: ExampleFile, choice: SftChoice, seed: int) -> list[Conversation]:
     """At most as many as are wanted, in the order in which they are taken: drawn by the seed."""
     chance = random.Random(f"lessons/{seed}")
     places = chance.sample(range(file.conversations), min(choice.most, file.conversations))
     wanted = set(places)
     found = {place: each for place, each in enumerate(conversations_in(file)) if place in wanted}
     return [found[place] for place in places if place in found]
+
+
+FIELD = "sft.script_where"
+
+
+def check_script_filter(session: Session, where: str, version_ids: Sequence[uuid.UUID]) -> None:
+    """Before anything is played: are its names those of the environments? Raises InvalidInput."""
+    manifests = session.scalars(select(EnvironmentVersion.manifest).where(EnvironmentVersion.id.in_(version_ids)))
+    columns = [column.name for column in union_columns(map(Manifest.model_validate, manifests))]
+    try:
+        parse(where, _scope(session, columns).fields)
+    except FilterError as error:
+        raise InvalidInput(fields={FIELD: f"{error.message} (at character {error.start + 1})"}) from error
+
+
+def passing_episodes(session: Session, run_id: uuid.UUID, where: str) -> set[int]:
+    """Numbers of the run's own warm-up episodes that pass the filter."""
+    scope = scope_of(session, session.get_one(Run, run_id), for_learning=True)
+    tree = parse(where, scope.fields)
+    of_warm_up = (
+        select(Group.ordinal)
+        .join(Rollout, Rollout.group_id == Group.id)
+        .where(Rollout.run_id == run_id, Rollout.phase == Phase.WARM_UP)
+    )
+    return set(session.scalars(of_warm_up if tree is None else of_warm_up.where(condition_of(tree, scope))))
+
+
+def _scope(session: Session, columns: list[str]) -> FilterScope:
+    """Of a run that is not there yet."""
+    return scope_of(session, Run(id=uuid.UUID(int=0), columns=columns, configuration={}), for_learning=True)

@@ -6,24 +6,24 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, Response
 
 from backend.domain.training.examples import Conversation
 from backend.errors import AppError, InvalidInput
 from backend.runs.tables import Run
-from backend.training.examples import files, view
-from backend.training.examples.files import MAX_UPLOAD_BYTES
-from backend.training.examples.preview import LessonPreview
-from backend.training.examples.schemas import LessonFileForm
-from backend.training.schemas import TrainingRequest, read_training_form, read_training_query
-from backend.training.tables import LessonFile
+from backend.training import example_files as files
+from backend.training import example_preview as view
+from backend.training.example_files import MAX_UPLOAD_BYTES
+from backend.training.example_preview import ExamplePreview
+from backend.training.schemas import TrainingRequest, UploadExamples, read_training_form, read_training_query
+from backend.training.tables import ExampleFile
 from backend.web.dependencies import SessionDep, Trainer, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other, wants_block
 from backend.web.paging import After
 from backend.web.transcripts import Entry, bounded, transcript_of
 
-router = APIRouter(prefix="/training/lessons")
+router = APIRouter(prefix="/training/examples")
 UNLEARNED = "Read and not imitated."
 
 
@@ -31,12 +31,12 @@ UNLEARNED = "Read and not imitated."
 class FilesPage:
     """What was uploaded, and the form for more."""
 
-    files: Sequence[LessonFile]
+    files: Sequence[ExampleFile]
     next: str | None
     name: str = ""
     errors: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
-    deleted: LessonFile | None = None
+    deleted: ExampleFile | None = None
     """It was just deleted and can be taken back."""
     most_bytes: int = MAX_UPLOAD_BYTES
 
@@ -45,7 +45,7 @@ class FilesPage:
 class FilePage:
     """One file."""
 
-    file: LessonFile
+    file: ExampleFile
     statistics: Mapping[str, object]
     transcripts: Sequence[Sequence[Entry]]
     runs: Sequence[Run]
@@ -56,7 +56,7 @@ class FilePage:
 class PreviewPage:
     """What a warm-up with these choices would learn from; None where the choice is not complete yet."""
 
-    found: LessonPreview | None
+    found: ExamplePreview | None
     transcripts: Mapping[str, Sequence[tuple[Conversation, Sequence[Entry]]]]
     """By source."""
     hint: str = ""
@@ -66,8 +66,8 @@ class PreviewPage:
 def list_files(
     request: Request, session: SessionDep, _: Viewer, after: After = None, deleted: uuid.UUID | None = None
 ) -> HTMLResponse:
-    found = files.lesson_files(session, after=after)
-    gone = session.get(LessonFile, deleted) if deleted else None
+    found = files.list_example_files(session, after=after)
+    gone = session.get(ExampleFile, deleted) if deleted else None
     can_undo = gone is not None and files.deleted_at(gone) is not None
     return page(
         request, "training/examples.html", FilesPage(found.items, found.next, deleted=gone if can_undo else None)
@@ -79,14 +79,14 @@ def add_file(
     request: Request,
     session: SessionDep,
     actor: Trainer,
-    form: Annotated[LessonFileForm, Depends(read_form(LessonFileForm))],
+    form: Annotated[UploadExamples, Depends(read_form(UploadExamples))],
 ) -> Response:
     try:
-        row = files.add_lesson_file(session, actor, form.file.file, form.file.filename or "", form.name)
+        row = files.add_example_file(session, actor, form.file.file, form.file.filename or "", form.name)
     except AppError as error:
         if wants_block(request):
             raise
-        found = files.lesson_files(session)
+        found = files.list_example_files(session)
         fields = error.fields if isinstance(error, InvalidInput) else {}
         message = "" if fields else error.message
         context = FilesPage(found.items, found.next, form.name or "", fields, message)
@@ -95,7 +95,7 @@ def add_file(
         form.file.file.close()
     repeats = int(row.statistics["repeats"])
     left = f", {repeats:,} repeats left out" if repeats else ""
-    return see_other(f"/training/lessons/{row.id}", f"{row.conversations:,} conversations are here{left}.")
+    return see_other(f"/training/examples/{row.id}", f"{row.conversations:,} conversations are here{left}.")
 
 
 @router.get("/preview", response_class=HTMLResponse)
@@ -131,30 +131,11 @@ def preview_lessons_of_form(
 
 @router.get("/{file_id}", response_class=HTMLResponse)
 def show_file(request: Request, file_id: uuid.UUID, session: SessionDep, _: Viewer) -> HTMLResponse:
-    row = files.get_lesson_file(session, file_id)
-    transcripts = [_entries(each) for each in view.examples_of(row)]
+    row = files.get_example_file(session, file_id)
+    transcripts = [_entries(each) for each in view.first_conversations(row)]
     runs = files.runs_that_learned(session, row)
     context = FilePage(row, row.statistics, transcripts, runs, files.deleted_at(row) is not None)
     return page(request, "training/example_file.html", context)
-
-
-@router.get("/{file_id}/file", response_class=StreamingResponse)
-def download_file(file_id: uuid.UUID, session: SessionDep, _: Viewer) -> StreamingResponse:
-    return view.download_of(files.get_lesson_file(session, file_id))
-
-
-@router.post("/{file_id}/delete", response_class=HTMLResponse)
-def delete_file(file_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    row = files.get_lesson_file(session, file_id)
-    files.delete_lesson_file(session, actor, row)
-    return see_other(f"/training/lessons?deleted={row.id}")
-
-
-@router.post("/{file_id}/restore", response_class=HTMLResponse)
-def restore_file(file_id: uuid.UUID, session: SessionDep, actor: Trainer) -> Response:
-    row = files.get_lesson_file(session, file_id)
-    files.restore_lesson_file(session, actor, row)
-    return see_other(f"/training/lessons/{row.id}", f"{row.name} is back.")
 
 
 def _entries(conversation: Conversation) -> list[Entry]:

@@ -1,0 +1,103 @@
+"""Operations on training examples: uploaded conversations, and a preview of what a warm-up would learn from."""
+
+from collections.abc import Iterator
+
+from sqlalchemy.orm import Session
+
+from backend.core import artifacts
+from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation, reference
+from backend.operations.schemas import Download
+from backend.training import example_files
+from backend.training.example_preview import first_conversations, preview_of
+from backend.training.schemas import (
+    ExampleFileDetail,
+    ExampleFileResponse,
+    ListExampleFiles,
+    TrainingRequest,
+    UploadExamples,
+)
+from backend.training.tables import ExampleFile
+from backend.web.identity import Actor
+from backend.web.paging import Page
+
+
+@reference(ExampleFile, "Id of a file, the last characters of it, or its name.")
+def find_example_file(session: Session, text: str) -> ExampleFile:
+    return example_files.find_example_file(session, text)
+
+
+@operation("POST /training/examples/preview", role=Role.VIEWER, noun="examples", audited=False)
+def preview_examples(session: Session, actor: Actor, request: TrainingRequest) -> dict[str, object]:
+    """Preview what the SFT warm-up of a training run would learn from: numbers, lengths, rewards and examples."""
+    return preview_of(session, request).as_json()
+
+
+@operation(
+    "POST /training/examples",
+    role=Role.TRAINER,
+    noun="examples",
+    status=201,
+    audited=False,
+    max_body_size=example_files.MAX_UPLOAD_BYTES + 2**20,
+)
+def add_examples(session: Session, actor: Actor, request: UploadExamples) -> ExampleFileResponse:
+    """Upload a JSONL file of conversations. If a line is invalid, nothing is stored."""
+    row = example_files.add_example_file(session, actor, request.file.file, request.file.filename or "", request.name)
+    return ExampleFileResponse(**example_files.fields_of(row))
+
+
+@operation("GET /training/examples", role=Role.VIEWER, noun="examples", command="data examples list")
+def list_examples(session: Session, actor: Actor, request: ListExampleFiles) -> Page[ExampleFileResponse]:
+    """List uploaded conversations, newest first."""
+    found = example_files.list_example_files(session, after=request.after, limit=request.limit)
+    items = [ExampleFileResponse(**example_files.fields_of(row)) for row in found.items]
+    return Page(items=items, next=found.next)
+
+
+@operation("GET /training/examples/{file}", role=Role.VIEWER, noun="examples", command="data examples show")
+def get_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileDetail:
+    """Show the statistics and first conversations of an uploaded file."""
+    examples = [{"messages": each.messages, "learned": each.learned} for each in first_conversations(file)]
+    return ExampleFileDetail(**example_files.fields_of(file), examples=examples)
+
+
+@operation("GET /training/examples/{file}/file", role=Role.VIEWER, noun="examples")
+def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Download:
+    """Download the JSONL as it was checked: each conversation once, tool calls as text."""
+    key = file.artifact
+
+    def content(_: Session) -> Iterator[bytes]:
+        with artifacts.open_file(key) as stored:
+            while part := stored.read(1 << 20):
+                yield part
+
+    return Download(f"examples-{file.id.hex[-8:]}.jsonl", "application/x-ndjson", content)
+
+
+@operation(
+    "DELETE /training/examples/{file}",
+    role=Role.TRAINER,
+    noun="examples",
+    command="data examples delete",
+    audited=False,
+    page="/training/examples?deleted={file}",
+)
+def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
+    """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`."""
+    example_files.delete_example_file(session, actor, file)
+
+
+@operation(
+    "POST /training/examples/{file}/restore",
+    role=Role.TRAINER,
+    noun="examples",
+    command="data examples restore",
+    audited=False,
+    page="/training/examples/{id}",
+    notice="{name} is restored.",
+)
+def restore_examples(session: Session, actor: Actor, file: ExampleFile) -> ExampleFileResponse:
+    """Restore a deleted file."""
+    example_files.restore_example_file(session, actor, file)
+    return ExampleFileResponse(**example_files.fields_of(file))

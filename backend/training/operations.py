@@ -1,0 +1,246 @@
+"""Operations on training runs: settings, pre-flight, start, alarms, changes and branches."""
+
+import uuid
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import CLEARED
+from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.presets import PRESETS
+from backend.domain.vocabulary import PreflightStatus, Role, RunKind
+from backend.errors import NotFound
+from backend.operations.declaration import operation, reference
+from backend.operations.ids import parse_id
+from backend.runs import queries as run_queries
+from backend.runs import references as _run_reference  # noqa: F401  how an address names a run
+from backend.runs.responses import RunAnswer
+from backend.runs.tables import Run
+from backend.training import alarms, branches, interventions, preflight, service, steering
+from backend.training.branch_versions import onto_version
+from backend.training.configuration_file import ConfigurationFile, file_of_run
+from backend.training.launch import launch_sections
+from backend.training.queries import get_preflight
+from backend.training.schemas import (
+    AlarmAnswerOption,
+    AlarmList,
+    AlarmResponse,
+    AnswerAlarm,
+    AnsweredAlarm,
+    BranchResponse,
+    ChangeSettings,
+    DetectorActionResponse,
+    InterventionList,
+    InterventionResponse,
+    ListSettings,
+    PreflightResponse,
+    PresetResponse,
+    RunSettings,
+    SettingChangeResponse,
+    StartBranch,
+    StartedTraining,
+    TrainingRequest,
+    TrainingSetting,
+    resolve_configuration,
+)
+from backend.training.steering import OfferedAnswer
+from backend.training.tables import Alarm, Preflight
+from backend.web.identity import Actor
+from backend.web.paging import Page
+
+
+@reference(Preflight, "Id of a pre-flight.")
+def find_preflight(session: Session, text: str) -> Preflight:
+    preflight_id = parse_id(text)
+    if preflight_id is None:
+        raise NotFound("There is no such pre-flight.")
+    return get_preflight(session, preflight_id)
+
+
+@operation("GET /training/presets", role=Role.VIEWER, tool=True)
+def list_presets(session: Session, actor: Actor) -> dict[str, PresetResponse]:
+    """List tested training configurations and what each one is for."""
+    return {
+        name: PresetResponse.model_validate(preset.model_dump() | {"configuration": preset.configuration.resolved()})
+        for name, preset in PRESETS.items()
+    }
+
+
+@operation("GET /training/choices", role=Role.VIEWER)
+def list_settings(session: Session, actor: Actor, request: ListSettings) -> Page[TrainingSetting]:
+    """List all training settings with their defaults, allowed values and help, in the order of the launch page."""
+    sections = launch_sections(resolve_configuration(request.preset, {}))
+    settings = [
+        TrainingSetting(
+            name=field.name,
+            section=section.title,
+            default=field.value,
+            one_of=[option.value for option in field.options if option.value],
+            only=field.only or section.only,
+            help=field.help,
+        )
+        for section in sections
+        for field in section.fields
+    ]
+    return Page(items=settings)
+
+
+@operation("POST /training", role=Role.TRAINER, status=201, tool=True, audited=False)
+def start_training(session: Session, actor: Actor, request: TrainingRequest) -> StartedTraining:
+    """Start a training run: SFT warm-up, GRPO, or one after the other. Follow it with the operations on runs."""
+    return StartedTraining.of(service.start_training(session, actor, request))
+
+
+@operation(
+    "POST /training/preflight", role=Role.TRAINER, status=201, poll="/training/preflight/{id}", tool=True, audited=False
+)
+def start_preflight(session: Session, actor: Actor, request: TrainingRequest) -> PreflightResponse:
+    """Check a training run before you start it: certificate, tasks, memory, success rate and duration.
+
+    Findings that need no worker are in the first result.
+    """
+    return _preflight_response(preflight.start_preflight(session, actor, request))
+
+
+@operation("GET /training/preflight/{preflight}", role=Role.VIEWER, poll="/training/preflight/{id}", tool=True)
+def show_preflight(session: Session, actor: Actor, preflight: Preflight) -> PreflightResponse:
+    """Show the findings of a pre-flight so far."""
+    return _preflight_response(preflight)
+
+
+@operation("GET /training/{run}/configuration", role=Role.VIEWER)
+def get_configuration(session: Session, actor: Actor, run: Run) -> ConfigurationFile:
+    """Show the configuration file that starts the same training run again with `proctor train --config`."""
+    if run.kind is not RunKind.TRAINING:
+        raise NotFound("There is no such training run.")
+    return file_of_run(run)
+
+
+@operation("GET /runs/{run}/alarms", role=Role.VIEWER, tool=True)
+def list_alarms(session: Session, actor: Actor, run: Run) -> AlarmList:
+    """List the alarms of a training run, newest first, with the possible answers."""
+    steering.must_be_training(run)
+    rows = alarms.alarms_of(session, run.id)
+    offered = steering.offered_answers(session, run, [row for row in rows if row.answer is None])
+    thresholds = steering.current_settings(session, run).alarms.model_dump(mode="json")
+    return AlarmList(items=[_alarm_response(row, offered.get(row.id, ())) for row in rows], thresholds=thresholds)
+
+
+@operation("POST /runs/{run}/alarms/{alarm_id}", role=Role.TRAINER, audited=False)
+def answer_alarm(session: Session, actor: Actor, run: Run, alarm_id: uuid.UUID, request: AnswerAlarm) -> AnsweredAlarm:
+    """Answer an alarm: lower the learning rate, pause, stop, roll back, save memory and resume, or dismiss it.
+
+    Answers that would have no effect are refused.
+    """
+    steering.must_be_training(run)
+    onto = onto_version(session, run, request.version, request.without_certificate)
+    branch = alarms.answer_alarm(session, actor, run, alarm_id, request.answer, onto=onto)
+    answered = _alarm_response(alarms.get_alarm(session, run, alarm_id))
+    return AnsweredAlarm(alarm=answered, branch_run_id=branch.id if branch else None)
+
+
+@operation("GET /runs/{run}/interventions", role=Role.VIEWER)
+def list_interventions(session: Session, actor: Actor, run: Run) -> InterventionList:
+    """List what detectors did in a training run, newest first, and the action of each detector.
+
+    Change actions with the settings `detectors.NAME`.
+    """
+    steering.must_be_training(run)
+    found = interventions.detector_actions(session, run, steering.current_settings(session, run))
+    return InterventionList(
+        items=[InterventionResponse.of(row) for row in interventions.interventions_of(session, run.id)],
+        actions={
+            each.spec.id: DetectorActionResponse(
+                wanted=each.wanted,
+                action=each.action,
+                is_enabled=each.is_enabled,
+                thresholds=dict(each.thresholds),
+            )
+            for each in found
+        },
+    )
+
+
+@operation("GET /runs/{run}/settings", role=Role.VIEWER)
+def get_settings(session: Session, actor: Actor, run: Run) -> RunSettings:
+    """Show the settings that can be changed during training, and all changes so far."""
+    steering.must_be_training(run)
+    changes = [SettingChangeResponse.of(change) for change in run_queries.setting_changes(session, run.id)]
+    return RunSettings(settings=steering.offered_settings(session, run), changes=changes)
+
+
+@operation("POST /runs/{run}/settings", role=Role.TRAINER, tool=True, audited=False)
+def change_settings(session: Session, actor: Actor, run: Run, request: ChangeSettings) -> Page[SettingChangeResponse]:
+    """Change settings of a training run from its next step on. Memory settings change when the run is resumed."""
+    steering.must_be_training(run)
+    rows = steering.change_settings(session, actor, run, request.changes)
+    return Page(items=[SettingChangeResponse.of(row) for row in rows])
+
+
+@operation("POST /runs/{run}/settings/{change_id}/undo", role=Role.TRAINER, audited=False)
+def undo_change(session: Session, actor: Actor, run: Run, change_id: uuid.UUID) -> Page[SettingChangeResponse]:
+    """Restore the value that a setting had before a change."""
+    steering.must_be_training(run)
+    return Page(items=[SettingChangeResponse.of(row) for row in steering.undo_change(session, actor, run, change_id)])
+
+
+@operation(
+    "POST /runs/{run}/pause",
+    role=Role.TRAINER,
+    command="run pause",
+    page="/runs/{run}",
+    notice="The run pauses after the current step and saves its state.",
+    audited=False,
+)
+def pause_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+    """Pause a training run: it saves its state after the current step. `run resume` continues from there."""
+    steering.must_be_training(run)
+    steering.request_pause(session, actor, run)
+    return RunAnswer.of(run)
+
+
+@operation("POST /runs/{run}/branch", role=Role.TRAINER, status=201, tool=True, audited=False)
+def start_branch(session: Session, actor: Actor, run: Run, request: StartBranch) -> BranchResponse:
+    """Start a run that continues from a checkpoint of this training run with the remaining steps."""
+    steering.must_be_training(run)
+    checkpoint = branches.checkpoint_for(session, run, request.checkpoint_id, request.step)
+    onto = onto_version(session, run, request.version, request.without_certificate)
+    return BranchResponse.of(branches.start_branch(session, actor, run, checkpoint, request.changes, onto=onto))
+
+
+@operation("GET /runs/{run}/branches", role=Role.VIEWER)
+def list_branches(session: Session, actor: Actor, run: Run) -> Page[BranchResponse]:
+    """List the runs that continue from a checkpoint of this run, oldest first."""
+    steering.must_be_training(run)
+    return Page(items=[BranchResponse.of(branch) for branch in run_queries.branches_of(session, run.id)])
+
+
+def _alarm_response(alarm: Alarm, offered: Sequence[OfferedAnswer] = ()) -> AlarmResponse:
+    kind = ALARM_KINDS[alarm.name]
+    stored = {name: getattr(alarm, name) for name in AlarmResponse.model_fields if hasattr(alarm, name)}
+    return AlarmResponse(
+        **stored,
+        title=kind.title,
+        cause=kind.cause,
+        advice=kind.advice,
+        is_open=alarm.answer is None and CLEARED not in alarm.evidence,
+        answers=[AlarmAnswerOption.of(each) for each in offered],
+    )
+
+
+def _preflight_response(row: Preflight) -> PreflightResponse:
+    environment = f"{row.version.environment.name}@{row.version.number}"
+    stored = {name: getattr(row, name) for name in PreflightResponse.model_fields if hasattr(row, name)}
+    return PreflightResponse(
+        **{name: value for name, value in stored.items() if name not in {"findings"}},
+        environment=environment,
+        verdict=preflight.verdict_of(row),
+        findings=preflight.findings_of(row),
+        arithmetic=batch_in_words(preflight.configuration_of(row)),
+        is_finished=row.status.is_over,
+        is_successful=row.status is PreflightStatus.COMPLETED,
+        done=row.progress.get("done") or 0,
+        total=row.progress.get("total") or None,
+        message=row.reason or str(row.progress.get("phase") or row.status),
+    )
