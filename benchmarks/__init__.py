@@ -1,1 +1,1 @@
-"""Numbers, measured: `python -m benchmarks.<name>`. Each starts what it needs in a temporary folder and ends it."""
+"""Benchmarks. `python -m benchmarks --list` shows them; `make bench` runs them all."""

@@ -1,78 +1,239 @@
-"""What `proctor_sandbox.execute()` costs: one small program with common imports, alone and many at a time.
+"""Measure what isolation costs: a sandboxed program, an environment server, a session and a frame.
 
-python -m benchmarks.sandbox [--count 400] [--strict]
+Peers: a fresh Python interpreter without a sandbox; OpenEnv's GenericEnvClient on the same plain server.
+Units: ms and executions/s; seconds per server; frames/s and µs of the client's CPU per frame.
+Repeats: 3, both sides in alternation.
 """
 
-import argparse
+import asyncio
+import functools
 import os
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from rich.console import Console
+import aiohttp
 
+from backend.domain.environments.manifest import Manifest, read_manifest
+from backend.domain.environments.packages import MANIFEST_PATH, content_hash
+from backend.domain.rollouts.rollout import task_of
+from backend.domain.vocabulary import Split
+from backend.environments.library import load_package
+from backend.settings import PROJECT_ROOT, get_settings
+from benchmarks.harness import START_SECONDS, Measure, Options, alternate, installation, json_from, percentile
 from proctor_sandbox import Limits, execute
+from workers.environments.client import EnvHost, EnvServer
+from workers.environments.wire import Wire
 
-console = Console(soft_wrap=True)
+REPEATS = 3
 PROGRAM = """
 import collections, functools, itertools, json, math, random, re, string
 words = re.findall(r"[a-z]+", input())
 print(json.dumps(collections.Counter(words).most_common(3)), math.prod(range(1, 10)))
 submit(functools.reduce(lambda total, n: total + n, itertools.islice(itertools.count(), 100)))
 """
-MOST_MS, LEAST_PER_SECOND = 15.0, 150.0
-"""What is promised of two cores."""
+ENVIRONMENT = "tictactoe"
+STEP_SECONDS = 30.0
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=400, help="executions per line")
-    parser.add_argument("--strict", action="store_true", help="end with 1 when a promise is not kept")
-    arguments = parser.parse_args()
-    begun = time.perf_counter()
-    once()
-    console.print(f"warm interpreter started, first execution   {1000 * (time.perf_counter() - begun):8.1f} ms")
-    alone = sorted(seconds_of_one() for _ in range(arguments.count))
-    median = 1000 * statistics.median(alone)
-    console.print(f"one at a time: p50 {median:.1f} ms, p99 {1000 * alone[int(0.99 * len(alone))]:.1f} ms")
-    bare = statistics.median(seconds_of_bare_interpreter() for _ in range(10))
-    console.print(f"a fresh interpreter without any sandbox: p50 {1000 * bare:.1f} ms")
-    rates = {callers: executions_per_second(callers, arguments.count) for callers in (1, 2, 4, 8)}
-    for callers, rate in rates.items():
-        console.print(f"{callers} callers on {len(os.sched_getaffinity(0))} cores   {rate:8.0f} executions/s")
-    is_kept = median <= MOST_MS and max(rates.values()) >= LEAST_PER_SECOND
-    console.print(f"promised: p50 ≤ {MOST_MS:g} ms, ≥ {LEAST_PER_SECOND:g}/s: {'kept' if is_kept else 'NOT kept'}")
-    return int(arguments.strict and not is_kept)
+def measure(options: Options) -> Iterator[Measure]:
+    yield from _executions(options)
+    files = load_package(ENVIRONMENT)
+    environment = Environment(files, read_manifest(files[MANIFEST_PATH]), options.size(4000, 400))
+    with installation():
+        yield from asyncio.run(_env_host(environment, options))
+    with _plain_server(files) as url:
+        for sessions in (1, 32):
+            sides = {"ours": lambda n=sessions: asyncio.run(_wire_rate(environment, url, n))}
+            sides["peer"] = functools.partial(_openenv_rate, environment, url, sessions)
+            rates = alternate(options.repeats, sides)
+            name = f"frames without sandbox, {sessions} session{'s' * (sessions > 1)}"
+            yield Measure(name, "frames/s", rates["ours"], rates["peer"], higher_is_better=True)
 
 
-def once() -> None:
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A package whose observations list the legal choices; the first one is always played."""
+
+    files: Mapping[str, str]
+    manifest: Manifest
+    frames: int
+    """Frames to play for one value."""
+
+    def choice(self, fields: Mapping[str, list[object]]) -> dict[str, object]:
+        action = self.manifest.proctor.agent.action
+        return {str(action.field): fields[str(action.choices)][0]}
+
+    def reset_arguments(self, index: int) -> dict[str, object]:
+        return task_of(self.manifest, Split.TRAIN, index).reset_arguments()
+
+
+def _executions(options: Options) -> Iterator[Measure]:
+    """One small program with common imports: alone, and from several threads."""
+    _execute()  # starts the warm interpreter
+    count = options.size(400, 40)
+    alone = [sorted(_milliseconds(_execute) for _ in range(count)) for _ in range(options.repeats)]
+    bare = [statistics.median(_milliseconds(_bare_interpreter) for _ in range(10)) for _ in range(options.repeats)]
+    yield Measure("execute(), p50", "ms", [statistics.median(each) for each in alone], bare, target=15)
+    yield Measure("execute(), p99", "ms", [percentile(each, 0.99) for each in alone])
+    for callers in (1, 2, 4, 8):
+        with ThreadPoolExecutor(callers) as pool:
+            rates = []
+            for _ in range(options.repeats):
+                began = time.perf_counter()
+                list(pool.map(lambda _: _execute(), range(count)))
+                rates.append(count / (time.perf_counter() - began))
+        name, target = f"execute(), {callers} caller{'s' * (callers > 1)}", 150 if callers == 4 else None
+        yield Measure(name, "executions/s", rates, target=target, higher_is_better=True)
+
+
+def _execute() -> None:
     result = execute(PROGRAM, stdin="to be or not to be\n", limits=Limits(seconds=10))
     if result.value != 4950:
         raise RuntimeError(f"the program did not run: {result}")
 
 
-def seconds_of_one() -> float:
-    begun = time.perf_counter()
-    once()
-    return time.perf_counter() - begun
-
-
-def seconds_of_bare_interpreter() -> float:
-    begun = time.perf_counter()
-    source = "submit = print\n" + PROGRAM
+def _bare_interpreter() -> None:
+    source = f"submit = print\n{PROGRAM}"
     subprocess.run([sys.executable, "-I", "-c", source], input=b"to be\n", stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begun
 
 
-def executions_per_second(callers: int, count: int) -> float:
-    with ThreadPoolExecutor(callers) as pool:
-        begun = time.perf_counter()
-        for _ in pool.map(lambda _: once(), range(count)):
-            pass
-        return count / (time.perf_counter() - begun)
+def _milliseconds(work: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    work()
+    return 1000 * (time.perf_counter() - began)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+async def _env_host(environment: Environment, options: Options) -> list[Measure]:
+    """Servers, sessions and frames through the env host and its sandbox."""
+    hash_ = content_hash(environment.files)
+    async with EnvHost(get_settings().envhost_address) as host:
+
+        async def prepare(number: int) -> None:
+            variant = {**environment.files, "VARIANT.md": str(number)}
+            await host.prepare(content_hash(variant), variant)
+
+        first = await _seconds(host.prepare(hash_, environment.files))
+        servers = [await _seconds(prepare(number)) for number in range(options.size(7, 2))]
+        async with host.lease(hash_, environment.manifest.proctor.resources) as server:
+
+            async def open_session() -> None:
+                async with server.session() as session:
+                    await session.reset(environment.reset_arguments(0), timeout=STEP_SECONDS)
+                    session.wire.is_broken = True  # the pool must not hand it out again
+
+            opened = [1000 * await _seconds(open_session()) for _ in range(options.size(50, 10))]
+            measures = [
+                Measure("first server, cold interpreter", "s", [first]),
+                Measure("new server", "s", [statistics.median(servers)]),
+                Measure("new session with reset", "ms", [statistics.median(opened)]),
+            ]
+            for sessions in (1, 8, 32):
+                pairs = [await _frames(environment, server, sessions) for _ in range(options.repeats)]
+                rates, cpu = zip(*pairs, strict=True)
+                name = f"frames, {sessions} session{'s' * (sessions > 1)}"
+                measures.append(Measure(name, "frames/s", rates, higher_is_better=True))
+                measures.append(Measure(f"client CPU, {name}", "µs/frame", cpu))
+    return measures
+
+
+async def _seconds(work: Awaitable[None]) -> float:
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
+
+
+async def _frames(environment: Environment, server: EnvServer, sessions: int) -> tuple[float, float]:
+    """Return frames/s and the client's CPU time per frame in microseconds."""
+
+    async def play(number: int) -> int:
+        count, wanted = 0, environment.frames // sessions
+        while count < wanted:
+            async with server.session() as session:
+                arguments = environment.reset_arguments(number * wanted + count)
+                observation = await session.reset(arguments, timeout=STEP_SECONDS)
+                count += 1
+                while not observation.done:
+                    observation = await session.step(environment.choice(observation.fields), timeout=STEP_SECONDS)
+                    count += 1
+        return count
+
+    began, cpu = time.perf_counter(), time.process_time()
+    total = sum(await asyncio.gather(*(play(number) for number in range(sessions))))
+    return total / (time.perf_counter() - began), 1e6 * (time.process_time() - cpu) / total
+
+
+@contextmanager
+def _plain_server(files: Mapping[str, str]) -> Iterator[str]:
+    """Serve the package without a sandbox on loopback, because GenericEnvClient only speaks TCP."""
+    with tempfile.TemporaryDirectory(prefix="pb-") as folder, socket.create_server(("127.0.0.1", 0)) as listener:
+        for path, text in files.items():
+            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+            (Path(folder) / path).write_text(text, encoding="utf-8")
+        port, options = listener.getsockname()[1], ("--log-level", "warning", "--no-access-log")
+        process = subprocess.Popen(
+            [_runtime(), "-m", "uvicorn", "server.app:app", "--fd", str(listener.fileno()), *options],
+            cwd=folder,
+            pass_fds=(listener.fileno(),),
+            env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},  # noqa: TID251 - the package imports proctor_sandbox
+        )
+        try:
+            deadline = time.monotonic() + START_SECONDS
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError("the package's server did not start")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
+
+
+def _answers(port: int) -> bool:
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.settimeout(START_SECONDS)  # the listening socket accepts before the server is up
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+        return connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+def _runtime() -> str:
+    return str(get_settings().runtime_python.absolute())
+
+
+async def _wire_rate(environment: Environment, url: str, sessions: int) -> float:
+    """Return the frames/s of Proctor's own client."""
+    frames = environment.frames // sessions
+
+    async def play(wire: Wire, number: int) -> int:
+        count = 0
+        while count < frames:
+            observation = await wire.reset({"seed": number * frames + count}, STEP_SECONDS)
+            count += 1
+            while not observation.done:
+                observation = await wire.step(environment.choice(observation.fields), STEP_SECONDS)
+                count += 1
+        return count
+
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        wires = [Wire(await http.ws_connect(f"{url}/ws", compress=0)) for _ in range(sessions)]
+        for wire in wires:
+            await wire.reset({"seed": 1}, STEP_SECONDS)
+        began = time.perf_counter()
+        counts = await asyncio.gather(*(play(wire, number) for number, wire in enumerate(wires)))
+        rate = sum(counts) / (time.perf_counter() - began)
+        await asyncio.gather(*(wire.close() for wire in wires))
+        return rate
+
+
+def _openenv_rate(environment: Environment, url: str, sessions: int) -> float:
+    action = environment.manifest.proctor.agent.action
+    program = [_runtime(), "-P", str(PROJECT_ROOT / "benchmarks/peers.py"), "openenv"]
+    arguments = [url, str(sessions), str(environment.frames), str(action.choices), str(action.field)]
+    return float(json_from([*program, *arguments]))

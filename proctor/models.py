@@ -1063,7 +1063,9 @@ class DraftResponse(Model):
     updated_at: AwareDatetime
     validation: ValidationResponse
     files: dict[str, str]
-    """Text by path."""
+    """The complete package: text by path."""
+    generated: list[str]
+    """Paths of the files that Proctor generates. Write one to replace it."""
 
 
 class DraftSaved(Model):

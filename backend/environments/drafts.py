@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from backend.core.events import announce, draft_topic
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files
 from backend.environments.queries import get_draft
+from backend.environments.scaffold import with_generated, without_generated
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.errors import Conflict, InvalidInput, NotFound
 from backend.web.audit import audit
@@ -55,7 +56,7 @@ def save_file(
     `overwrite`: the author has seen that the file changed and wants theirs.
     """
     draft = locked_draft(session, environment)
-    now = draft.files.get(path)
+    now = package_of(draft).get(path)
     if not overwrite and now != text:
         if now is None:
             raise DraftChanged(f"Somebody deleted or renamed {path} after you opened it. Your text is still here.")
@@ -67,7 +68,7 @@ def save_file(
 def add_file(session: Session, actor: Actor | None, environment: Environment, path: str) -> EnvironmentDraft:
     """A new, empty file."""
     draft = locked_draft(session, environment)
-    if path in draft.files:
+    if path in package_of(draft):
         raise InvalidInput(fields={"path": f"There is a file {path} already."})
     return write_draft(session, actor, draft, {**draft.files, path: ""})
 
@@ -112,6 +113,11 @@ def refuse_unseen(revision: int, seen: int) -> None:
         )
 
 
+def package_of(draft: EnvironmentDraft) -> dict[str, str]:
+    """Return the complete package: the draft's files and the generated ones."""
+    return with_generated(draft.files)
+
+
 def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft:
     """The draft as it is now; others wait until this transaction ends."""
     if environment.archived_at is not None:
@@ -124,12 +130,14 @@ def locked_draft(session: Session, environment: Environment) -> EnvironmentDraft
 def write_draft(
     session: Session, actor: Actor | None, draft: EnvironmentDraft, files: Mapping[str, str]
 ) -> EnvironmentDraft:
+    """Store the author's files; those that are generated alike are left out."""
     checked_files(files)
-    if dict(files) != draft.files:
+    files = without_generated(files)
+    if files != draft.files:
         now = datetime.now(UTC)
         if draft.updated_by != actor.person_id if actor else None or now - draft.updated_at > SITTING:
             audit(session, actor, "environment.edit", "environment", draft.environment_id, revision=draft.revision + 1)
-        draft.files = dict(files)
+        draft.files = files
         draft.revision += 1
         draft.updated_by = actor.person_id if actor else None
         draft.updated_at = now

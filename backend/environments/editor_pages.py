@@ -18,6 +18,7 @@ from backend.environments.diff import FileDiff, diff_files
 from backend.environments.file_tree import Folder, file_tree
 from backend.environments.play import rollout_of
 from backend.environments.queries import VersionRow
+from backend.environments.scaffold import generated_files
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.trials import TrialView
@@ -68,6 +69,9 @@ class EditPage:
     """By file."""
     manifest: Manifest | None
     tree: Folder
+    """The author's files."""
+    generated: Sequence[str]
+    """Paths of the standard files that the author has not replaced."""
     sources: Sequence[ColumnSource]
     """Where each reward column is computed."""
     lost: Sequence[tuple[str, str, int]]
@@ -98,7 +102,7 @@ def edit_draft(
     """`beside`: a rollout of this environment, to be read beside the code."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    path = file if file in draft.files else MANIFEST_PATH
+    path = file if file in drafts.package_of(draft) else MANIFEST_PATH
     return _edit_page(request, session, environment, draft, path, beside=_beside(session, environment, beside))
 
 
@@ -225,7 +229,8 @@ def _refused(
         message = " ".join([message, *error.fields.values()])
     conflict = None
     if isinstance(error, drafts.DraftChanged):
-        stored = {form.path: draft.files[form.path]} if form.path in draft.files else {}
+        files = drafts.package_of(draft)
+        stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
     return _edit_page(
         request,
@@ -275,8 +280,9 @@ def _edit_page(
 ) -> HTMLResponse:
     actor = current_actor(request)
     person_id = actor.person_id if actor and not is_quiet else None
-    validation: Validation = validate_package(draft.files, environment.name)
-    stored = draft.files.get(path, "")
+    files, generated = drafts.package_of(draft), generated_files(draft.files)
+    validation: Validation = validate_package(files, environment.name)
+    stored = files.get(path, "")
     versions = queries.versions_of(session, environment)
     context = EditPage(
         environment=environment,
@@ -294,8 +300,9 @@ def _edit_page(
         problem_counts=Counter(problem.path for problem in validation.problems),
         manifest=validation.manifest,
         tree=file_tree(draft.files),
-        sources=column_sources(validation.manifest.columns, draft.files) if validation.manifest else (),
-        lost=functions_without_column(validation.manifest.columns, draft.files) if validation.manifest else (),
+        generated=sorted(generated),
+        sources=column_sources(validation.manifest.columns, files) if validation.manifest else (),
+        lost=functions_without_column(validation.manifest.columns, files) if validation.manifest else (),
         trial=trials.trial_view(session, draft, person_id, validation.manifest) if person_id else None,
         stored_mark=drafts.text_mark(stored),
         versions=versions[:SHOWN_VERSIONS],

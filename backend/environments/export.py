@@ -10,14 +10,14 @@ from collections.abc import Mapping
 import yaml
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, read_toml
+from backend.domain.environments.packages import MANIFEST_PATH
 from backend.domain.yaml_text import read_yaml
+from backend.environments.scaffold import SCAFFOLD, fill, requirements_of
 from backend.environments.validation import parse_python
 from backend.settings import PROJECT_ROOT
 
 PARTS = PROJECT_ROOT / "workers" / "library" / "exported"
 SANDBOX = PROJECT_ROOT / "proctor_sandbox"
-RUNTIME = "openenv>=0.10,<0.11"
 
 
 def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
@@ -48,13 +48,14 @@ def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
         "__APP__": manifest.app,
         "__PORT__": str(manifest.port),
     }
-    parts = {path: _fill(_part(name), words) for path, name in _PARTS.items()}
+    parts = {path: fill((PARTS / name).read_text("utf-8"), words) for path, name in _PARTS.items()}
+    parts |= {path: (SCAFFOLD / path).read_text("utf-8") for path in (".dockerignore", "server/Dockerfile")}
     if "inference.py" in files:
         del parts["inference_words.py"]
     if any(path.endswith("Dockerfile") for path in files):
         del parts["server/Dockerfile"]
         parts["server/Dockerfile"] = files.get("server/Dockerfile") or files["Dockerfile"]
-    parts["server/requirements.txt"] = _requirements(files.get("pyproject.toml", ""))
+    parts["server/requirements.txt"] = requirements_of(files.get("pyproject.toml", ""))
     module, _, attribute = manifest.app.partition(":")
     if manifest.app != "server.app:app" and module != "server.app":
         parts["server/app.py"] = f'"""The server."""\n\nfrom {module} import {attribute or "app"} as app\n'
@@ -70,32 +71,7 @@ _PARTS = {
     "client.py": "client.txt",
     "README.md": "readme.txt",
     "pyproject.toml": "pyproject.txt",
-    "server/Dockerfile": "dockerfile.txt",
-    ".dockerignore": "dockerignore.txt",
 }
-
-
-def _requirements(pyproject: str) -> str:
-    """What the package says it needs, and the runtime where it does not say so."""
-    try:
-        project = read_toml(pyproject).get("project")
-    except PackageInvalid:
-        project = None
-    written = project.get("dependencies") if isinstance(project, dict) else None
-    needed = [line for line in written if isinstance(line, str)] if isinstance(written, list) else []
-    if not any(re.match(r"openenv(-core)?\b", line) for line in needed):
-        needed.append(RUNTIME)
-    return "\n".join(needed) + "\n"
-
-
-def _part(name: str) -> str:
-    return (PARTS / name).read_text(encoding="utf-8")
-
-
-def _fill(text: str, words: Mapping[str, str]) -> str:
-    for placeholder, word in words.items():
-        text = text.replace(placeholder, word)
-    return text
 
 
 def _plain(text: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, check_files
+from backend.environments.scaffold import fill, with_generated
 from backend.settings import PROJECT_ROOT
 
 PACKAGES = PROJECT_ROOT / "workers" / "library"
@@ -43,10 +44,10 @@ def library_names() -> list[str]:
 
 
 def load_package(name: str) -> dict[str, str]:
-    """A built-in environment's files, text by path. Raises KeyError for an unknown name."""
+    """Return a built-in environment's complete package, text by path. Raises KeyError for an unknown name."""
     if name not in library_names():
         raise KeyError(name)
-    return _read(PACKAGES / name)
+    return with_generated(_read(PACKAGES / name))
 
 
 def templates() -> tuple[Template, ...]:
@@ -54,7 +55,7 @@ def templates() -> tuple[Template, ...]:
 
 
 def render_template(template: str, name: str) -> dict[str, str]:
-    """A new environment's files, text by path. Raises KeyError for an unknown template."""
+    """Return a new environment's complete package, text by path. Raises KeyError for an unknown template."""
     if template not in {known.name for known in _TEMPLATES}:
         raise KeyError(template)
     words = {
@@ -62,16 +63,11 @@ def render_template(template: str, name: str) -> dict[str, str]:
         "__CLASS__": "".join(part.capitalize() for part in name.split("_")),
         "__TITLE__": name.replace("_", " ").capitalize(),
     }
-    files = {_fill(path, words): _fill(text, words) for path, text in _read(TEMPLATES / template).items()}
+    own = {fill(path, words): fill(text, words) for path, text in _read(TEMPLATES / template).items()}
+    files = with_generated(own)
     check_files(files)
     read_manifest(files[MANIFEST_PATH])
     return files
-
-
-def _fill(text: str, words: dict[str, str]) -> str:
-    for placeholder, word in words.items():
-        text = text.replace(placeholder, word)
-    return text
 
 
 def _read(folder: Path) -> dict[str, str]:

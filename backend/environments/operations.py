@@ -13,6 +13,7 @@ from backend.environments import references as _references  # noqa: F401  how ad
 from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.queries import CheckRun, VersionRow
+from backend.environments.scaffold import generated_files, with_generated
 from backend.environments.schemas import (
     MAX_FILES_BODY_BYTES,
     CertificateResponse,
@@ -102,7 +103,11 @@ def get_environment(session: Session, actor: Actor, environment: Environment) ->
 def get_draft(session: Session, actor: Actor, environment: Environment) -> DraftResponse:
     """Show all files of the draft and its problems."""
     draft = queries.get_draft(session, environment)
-    return DraftResponse(**_saved(environment, draft).model_dump(), files=draft.files)
+    return DraftResponse(
+        **_saved(environment, draft).model_dump(),
+        files=drafts.package_of(draft),
+        generated=sorted(generated_files(draft.files)),
+    )
 
 
 @operation("PUT /environments/{environment}/draft", role=Role.AUTHOR, audited=False, max_body_size=MAX_FILES_BODY_BYTES)
@@ -112,15 +117,21 @@ def put_draft(session: Session, actor: Actor, environment: Environment, request:
     if revision is None:
         revision = drafts.locked_draft(session, environment).revision
     draft = drafts.save_draft(session, actor, environment, request.files, revision)
-    return DraftResponse(**_saved(environment, draft).model_dump(), files=draft.files)
+    return DraftResponse(
+        **_saved(environment, draft).model_dump(),
+        files=drafts.package_of(draft),
+        generated=sorted(generated_files(draft.files)),
+    )
 
 
 @operation("GET /environments/{environment}/draft/file", role=Role.VIEWER, tool=True)
 def read_draft_file(session: Session, actor: Actor, environment: Environment, request: ReadDraftFile) -> DraftFile:
     """Read one file of the draft."""
     draft = queries.get_draft(session, environment)
-    drafts.require_file(draft, request.path)
-    return DraftFile(path=request.path, text=draft.files[request.path], revision=draft.revision)
+    package = drafts.package_of(draft)
+    if request.path not in package:
+        drafts.require_file(draft, request.path)
+    return DraftFile(path=request.path, text=package[request.path], revision=draft.revision)
 
 
 @operation(
@@ -361,6 +372,14 @@ def _version(environment: Environment, row: VersionRow) -> VersionResponse:
     )
 
 
+def _whole_draft(environment: Environment, draft: EnvironmentDraft) -> DraftResponse:
+    return DraftResponse(
+        **_saved(environment, draft).model_dump(),
+        files=drafts.package_of(draft),
+        generated=sorted(generated_files(draft.files)),
+    )
+
+
 def _saved(environment: Environment, draft: EnvironmentDraft) -> DraftSaved:
     return DraftSaved(
         environment=environment.name,
@@ -372,11 +391,12 @@ def _saved(environment: Environment, draft: EnvironmentDraft) -> DraftSaved:
 
 def _validation(files: Mapping[str, str], name: str | None) -> ValidationResponse:
     found = validate_package(files, name)
+    has_no_package = any(problem.path == "" for problem in found.problems)
     return ValidationResponse(
         is_publishable=found.is_publishable,
         problems=[PackageProblem.of(problem) for problem in found.problems],
         columns=[RewardColumn.of(column) for column in found.manifest.columns] if found.manifest else [],
-        content_hash="" if any(problem.path == "" for problem in found.problems) else content_hash(files),
+        content_hash="" if has_no_package else content_hash(with_generated(files)),
     )
 
 

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased, contains_eager, joinedload, undefer
 
 from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import CheckStatus, RunKind, RunStatus
+from backend.environments.scaffold import with_generated
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.errors import NotFound
 from backend.runs.tables import Run
@@ -199,7 +200,7 @@ def recent_runs(session: Session, environment: Environment, *, limit: int = 10) 
 def files_named(session: Session, environment: Environment, name: str) -> dict[str, str]:
     """The files of the draft (`draft`), of a version (its number) or of the latest version (empty)."""
     if name == DRAFT or not (name or find_version(session, environment)):
-        return get_draft(session, environment).files
+        return with_generated(get_draft(session, environment).files)
     if name and (not name.isdecimal() or len(name) > 9):
         raise VersionNotFound(f"{environment.name} has no version {name[:20]!r}.")
     return get_version(session, environment, int(name) if name else None, with_files=True).files

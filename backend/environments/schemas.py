@@ -189,7 +189,9 @@ class DraftSaved(Response):
 
 class DraftResponse(DraftSaved):
     files: dict[str, str]
-    """Text by path."""
+    """The complete package: text by path."""
+    generated: list[str]
+    """Paths of the files that Proctor generates. Write one to replace it."""
 
 
 class DiffLineResponse(Response):

@@ -15,9 +15,10 @@ from backend.core.queue import enqueue
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import Queue, RunKind
-from backend.environments.drafts import checked_files, locked_draft, refuse_unseen, write_draft
+from backend.environments.drafts import checked_files, locked_draft, package_of, refuse_unseen, write_draft
 from backend.environments.library import library_names, load_package
 from backend.environments.queries import find_environment, find_open_check, find_version_of_content, get_draft
+from backend.environments.scaffold import without_generated
 from backend.environments.tables import Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import FileProblem, validate_package
 from backend.errors import Conflict, InvalidInput
@@ -78,7 +79,7 @@ def create_environment(
             session.add(environment)
     except IntegrityError as error:
         raise NameIsTaken(f"Somebody created an environment called {name} at this moment.") from error
-    session.add(EnvironmentDraft(environment_id=environment.id, files=dict(files), updated_by=_id(actor)))
+    session.add(EnvironmentDraft(environment_id=environment.id, files=without_generated(files), updated_by=_id(actor)))
     audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()
     return environment
@@ -102,7 +103,7 @@ def publish_version(
     draft = locked_draft(session, environment)
     if revision is not None:
         refuse_unseen(draft.revision, revision)
-    version = _publish(session, actor, environment, draft.files, notes)
+    version = _publish(session, actor, environment, package_of(draft), notes)
     if check:
         start_check(session, actor, version, environment.name)
     if regrade and actor:
@@ -113,7 +114,7 @@ def publish_version(
 
 def is_published(draft: EnvironmentDraft, versions: Sequence[EnvironmentVersion]) -> bool:
     """Is the draft's content one of these versions?"""
-    digest = content_hash(draft.files)
+    digest = content_hash(package_of(draft))
     return any(version.content_hash == digest for version in versions)
 
 
@@ -138,7 +139,7 @@ def import_package(
         return None
     draft = get_draft(session, environment)
     session.refresh(draft, with_for_update=True)
-    if newest is None or content_hash(draft.files) == newest.content_hash:
+    if newest is None or content_hash(package_of(draft)) == newest.content_hash:
         write_draft(session, None, draft, files)
     return _publish(session, None, environment, files, notes or "Comes with Proctor.")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.packages import MANIFEST_PATH
+from backend.environments.drafts import package_of
 from backend.environments.library import render_template, templates
 from backend.environments.queries import find_environment, find_version, get_draft
 from backend.errors import InvalidInput
@@ -53,6 +54,6 @@ def _copied_files(session: Session, original: str, name: str) -> dict[str, str]:
     version = find_version(session, environment, int(number) if number else None, with_files=True)
     if version is None and number:
         raise InvalidInput(fields={"template": f"{known} has no version {number}."})
-    files = dict(version.files if version else get_draft(session, environment).files)
+    files = dict(version.files if version else package_of(get_draft(session, environment)))
     files[MANIFEST_PATH] = _NAME_LINE.sub(f"name: {name}", files[MANIFEST_PATH], count=1)
     return files

@@ -126,7 +126,8 @@ def _answer(request: Request, session: Session, actor: Actor, name: str) -> Resp
 def _context(session: Session, actor: Actor, name: str, path: str) -> TryPage:
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
-    manifest = validate_package(draft.files, environment.name).manifest
+    files = drafts.package_of(draft)
+    manifest = validate_package(files, environment.name).manifest
     return TryPage(
         environment=environment,
         draft=draft,
@@ -134,5 +135,5 @@ def _context(session: Session, actor: Actor, name: str, path: str) -> TryPage:
         manifest=manifest,
         trial=trials.trial_view(session, draft, actor.person_id, manifest),
         path=path,
-        stored_mark=drafts.text_mark(draft.files[path]) if path in draft.files else "",
+        stored_mark=drafts.text_mark(files[path]) if path in files else "",
     )

@@ -11,6 +11,7 @@ from backend.domain.environments.fixtures import fixture_problems, is_fixture
 from backend.domain.environments.manifest import ActionSpec, Manifest, ManifestInvalid, line_of, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, MAX_FILE_BYTES, PackageInvalid, check_files
 from backend.domain.templates import parse_template
+from backend.environments.scaffold import with_generated
 
 Kind = Literal["Action", "Observation"]
 
@@ -107,6 +108,7 @@ class Validation:
 
 def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
     """Every problem of the files. `name`: what the environment is called, which its manifest must say too."""
+    files = with_generated(files)
     try:
         check_files(files)
     except PackageInvalid as error:

@@ -18,13 +18,14 @@ from backend.checkpoints.tables import Checkpoint
 from backend.domain.ids import new_id
 from backend.domain.runs.capabilities import not_offered
 from backend.domain.training.batch_arithmetic import batch_in_words
+from backend.domain.training.blocks import Block, Card, setting_of
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.preflight.findings import PreflightFinding
 from backend.domain.training.presets import PRESETS, Preset, find_preset
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
-from backend.training import launch_layout, queries
+from backend.training import queries
 from backend.training.choices import (
     block_of,
     changed_choices,
@@ -46,6 +47,13 @@ Offered = Mapping[str, Sequence[tuple[str, str]]]
 """Lists to pick ids from, by name: (id, text)."""
 LONG_HELP = 110
 """Characters beyond which only the first sentence is shown before one asks for more."""
+SECTIONS: Mapping[str, tuple[str, str]] = {
+    "": ("Recipe", "Stages of the run."),
+    "mix": ("Further environments", "Train on several environments at the same time."),
+    "machine": ("Machine", "How much of the machine the run uses."),
+}
+"""Title and help of the sections that are no block."""
+ACRONYMS: Mapping[str, str] = {"sft": "SFT", "grpo": "GRPO", "adam": "Adam", "beta2": "β₂", "is": "", "kl": "KL"}
 NotOffered = Mapping[tuple[str, str], str]
 """Choices by field and value that no worker can carry out, with the reason."""
 
@@ -140,17 +148,17 @@ def launch_sections(configuration: TrainingConfiguration, around: Surroundings |
         if isinstance(value, BaseModel):
             _section(sections, name, type(value)).fields.extend(_fields_of(value, name + ".", around))
         else:
-            key = launch_layout.SECTION_OF_TOP_LEVEL.get(name, launch_layout.MACHINE)
-            _section(sections, key).fields.append(_field(name, info, value, around))
-    places = {name: place for place, name in enumerate(launch_layout.ORDER)}
-    return sorted(sections.values(), key=lambda section: places.get(section.name, len(places)))
+            section = setting_of(info).section
+            _section(sections, section).fields.append(_field(name, info, value, around))
+    return list(sections.values())
 
 
 def _section(sections: dict[str, LaunchSection], name: str, block: type[BaseModel] | None = None) -> LaunchSection:
     if name not in sections:
-        help_text = " ".join((block.__doc__ or "").split()) if block else launch_layout.HELP.get(name, "")
-        title = launch_layout.TITLES.get(name, name.replace("_", " ").capitalize())
-        sections[name] = LaunchSection(name, title, help_text, launch_layout.SECTION_ONLY.get(name, ""))
+        if block is not None and issubclass(block, Block):
+            sections[name] = LaunchSection(name, block.title, " ".join((block.__doc__ or "").split()), block.only)
+        else:
+            sections[name] = LaunchSection(name, *SECTIONS[name])
     return sections[name]
 
 
@@ -165,27 +173,28 @@ def _fields_of(block: BaseModel, prefix: str, around: Surroundings) -> Iterator[
 
 def _field(name: str, info: FieldInfo, value: Any, around: Surroundings) -> LaunchField:
     shown = around.given.get(name, _shown(value))
+    setting = setting_of(info)
     options = tuple(_options(name, info, shown, around))
     return LaunchField(
         name=name,
-        label=launch_layout.NAMES.get(name) or _label(name),
+        label=setting.label or _label(name),
         help=" ".join((info.description or "").split()),
         value=shown,
-        kind=_kind(name, info, bool(options)),
+        kind=_kind(info, has_options=bool(options)),
         options=options,
         minimum=_bound(info, Ge, Gt),
         maximum=_bound(info, Le, Lt),
         step="1" if set(members(info.annotation)) == {int} else "any",
-        is_basic=name in launch_layout.BASIC,
+        is_basic=setting.is_basic,
         is_changed=name in around.base and around.base[name] != shown,
-        is_large=name in launch_layout.LARGE,
+        is_large=setting.is_wide,
         may_be_empty=is_optional(info),
-        only=launch_layout.ONLY.get(name, ""),
+        only=setting.only,
     )
 
 
-def _kind(name: str, info: FieldInfo, has_options: bool) -> str:
-    if name in launch_layout.CARDS:
+def _kind(info: FieldInfo, *, has_options: bool) -> str:
+    if setting_of(info).cards:
         return "cards"
     if has_options:
         return "select"
@@ -198,17 +207,19 @@ def _kind(name: str, info: FieldInfo, has_options: bool) -> str:
 
 
 def _options(name: str, info: FieldInfo, shown: str, around: Surroundings) -> Iterator[LaunchOption]:
-    if listed := launch_layout.CHOSEN_FROM.get(name):
+    setting = setting_of(info)
+    if setting.chosen_from:
         yield LaunchOption("", "None")
-        known = around.offered.get(listed, ())
+        known = around.offered.get(setting.chosen_from, ())
         if shown and shown not in {key for key, _ in known}:
             yield LaunchOption(shown, shown)
         yield from (LaunchOption(key, text) for key, text in known)
         return
-    notes = launch_layout.CARDS.get(name, {})
+    cards = {card.value: card for card in setting.cards}
     for value in _values(info.annotation):
-        label = launch_layout.LABELS.get(value, value.replace("_", " ")) if notes else value.replace("_", " ")
-        yield LaunchOption(value, label, notes.get(value, ""), around.not_offered.get((name, value), ""))
+        refused = around.not_offered.get((name, value), "")
+        card = cards.get(value) or Card(value, value.replace("_", " "), "")
+        yield LaunchOption(value, card.label, card.note, refused)
 
 
 def _values(annotation: Any) -> tuple[str, ...]:
@@ -229,7 +240,7 @@ def _shown(value: Any) -> str:
 
 
 def _label(name: str) -> str:
-    words = [launch_layout.WORDS.get(word, word) for word in name.rpartition(".")[2].split("_")]
+    words = [ACRONYMS.get(word, word) for word in name.rpartition(".")[2].split("_")]
     text = " ".join(word for word in words if word)
     return text[0].upper() + text[1:]
 
@@ -306,7 +317,7 @@ def launch_page(session: Session, shown: TrainingRequest, error: InvalidInput | 
         configuration = start
     offered = {
         "checkpoints": _checkpoints(queries.startable_checkpoints(session)),
-        "lesson_files": [
+        "example_files": [
             (str(file.id), f"{file.name} · {file.conversations:,} conversations")
             for file in list_example_files(session, limit=100).items
         ],

@@ -106,8 +106,20 @@ def test_a_column_leads_to_the_line_that_computes_it(page: Page, name: str) -> N
 
 
 def test_folders_open_and_close_and_the_open_file_is_marked(page: Page, name: str) -> None:
-    opened(page, name, "server/app.py")
+    opened(page, name, f"server/{name}_environment.py")
     files = page.locator("#file-list")
-    expect(files.locator("[aria-current=page]")).to_have_text("app.py")
+    current = files.locator("[aria-current=page]")
+    expect(current).to_have_text(f"{name}_environment.py")
     files.locator("summary", has_text="server/").click()
-    expect(files.get_by_text("rewards.py")).to_be_hidden()
+    expect(current).to_be_hidden()
+
+
+def test_generated_files_are_listed_apart_and_can_be_read(page: Page, name: str) -> None:
+    opened(page, name, "models.py")
+    generated = page.locator("#generated-files")
+    expect(generated.get_by_role("link", name="client.py")).to_be_hidden()
+    generated.locator("summary").click()
+    generated.get_by_role("link", name="client.py").click()
+    expect(page.get_by_role("heading", name="client.py")).to_be_visible()
+    expect(page.locator("#generated-note")).to_be_visible()
+    expect(generated.locator("[aria-current=page]")).to_have_text("client.py")

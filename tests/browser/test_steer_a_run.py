@@ -43,7 +43,7 @@ def raise_alarm(run_id: uuid.UUID) -> None:
 def test_an_alarm_appears_and_is_answered_by_one_click(page: Page) -> None:
     run_id = training()
     page.goto(f"/runs/{run_id}/alarms")
-    expect(page.get_by_text("No alarm so far")).to_be_visible()
+    expect(page.get_by_text("No alarms")).to_be_visible()
     raise_alarm(run_id)
     article = page.locator(".alarm").filter(has_text="Format falls")
     expect(article).to_contain_text("Usually:")
@@ -57,7 +57,7 @@ def test_the_rate_is_changed_while_the_run_trains_taken_up_and_changed_back(page
     run_id = training()
     page.goto(f"/runs/{run_id}/alarms")
     page.get_by_label("Learning rate", exact=True).fill("0.0001")
-    page.get_by_role("button", name="Change from the next step").click()
+    page.get_by_role("button", name="Save settings").click()
     row = page.locator("#run-changes").get_by_role("row").filter(has_text="0.0001")
     expect(row).to_contain_text("waits")
     take_up(run_id, lambda _: 49)

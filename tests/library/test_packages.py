@@ -1,4 +1,4 @@
-"""The built-in packages and the templates as data: complete, valid, and one scaffold in all of them."""
+"""The built-in packages and the templates as data: complete and valid."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from backend.cli.environments import TEMPLATES
 from backend.domain.environments.fixtures import fixture_problems, read_fixtures
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import check_files
-from backend.environments.library import PACKAGES, library_names, load_package, render_template, templates
+from backend.environments.library import library_names, load_package, render_template, templates
 from backend.environments.validation import validate_package
 
 NEEDED = {
@@ -78,11 +78,6 @@ def test_a_package_has_fixtures_that_its_manifest_understands(name: str):
 
 def test_the_command_line_names_every_template():
     assert f"{', '.join(t.name for t in templates()[:-1])} or {templates()[-1].name}." == TEMPLATES
-
-
-def test_the_scaffold_is_the_same_everywhere():
-    copies = {path.read_text() for path in PACKAGES.rglob("server/rewards.py")}
-    assert len(copies) == 1
 
 
 def test_unknown_names_are_refused():

@@ -87,7 +87,8 @@ def test_a_checkpoint_is_an_id() -> None:
 
 
 TELLS_WHEN = re.compile(
-    r"\b(when|where|if|unless|until|raise|lower|higher|more|fewer|few|choose|suits|repeat)\b", re.IGNORECASE
+    r"\b(when|where|if|unless|until|raise|lower|higher|more|fewer|few|choose|suits|repeat|use|try|prefer)\b",
+    re.IGNORECASE,
 )
 
 

@@ -24,6 +24,7 @@ from backend.domain.rollouts.divergence import Recorded
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.statistics import TIE, estimate_mean
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind
+from backend.environments.scaffold import with_generated
 from backend.environments.tables import EnvironmentDraft, EnvironmentVersion
 from backend.policies.tables import Policy
 from backend.rollouts.tables import Group, Rollout, Task
@@ -86,7 +87,7 @@ def _read(session: Session, environment_id: uuid.UUID, rollout_id: uuid.UUID) ->
     history = _history(session, environment_id)
     return _Question(
         manifest=read_manifest(draft.files.get(MANIFEST_PATH, "")),
-        files=dict(draft.files),
+        files=with_generated(draft.files),
         revision=draft.revision,
         this=rollout_id,
         cluster=cluster,

@@ -19,6 +19,7 @@ from backend.domain.rollouts.rollout import TaskSpec, columns_over_episode
 from backend.domain.text import json_text
 from backend.domain.vocabulary import Split
 from backend.domain.yaml_text import read_yaml
+from backend.environments.scaffold import with_generated
 from backend.environments.tables import DraftTrial, EnvironmentDraft
 from workers.policies.scripted import ScriptedPolicy
 from workers.storage.episodes import Played, Scene, replay
@@ -63,7 +64,7 @@ def _read(context: JobContext) -> _Question | None:
         except ManifestInvalid as error:
             _settle(session, context, {"error": f"{MANIFEST_PATH}: {error}"})
             return None
-        files = traced_files(draft.files, manifest)
+        files = traced_files(with_generated(draft.files), manifest)
         scene = Scene(_task(trial), content_hash(files), files, manifest, list(trial.replies))
         return _Question(trial.id, trial.revision, draft.revision, scene, str(context.arguments.get("script", "")))
 

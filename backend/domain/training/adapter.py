@@ -6,11 +6,11 @@ one it was trained beside plays differently, so every checkpoint of one carries 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Setting
 
 ALL_LAYERS = "all-linear"
 _OUTPUT_HEADS = {"lm_head", "embed_out", "output"}
@@ -25,29 +25,32 @@ class AdapterKind(StrEnum):
 
 
 class AdapterChoice(Block):
-    """Which weights are trained: all of the model's, or a small adapter beside a base that stays as it is."""
+    """Train all weights of the model, or only a small adapter."""
 
-    kind: AdapterKind = AdapterKind.FULL
-    """full: all weights, in 32 bits; best for models of some million parameters. lora: two thin matrices beside each
-    layer, the base stays in its own precision; a fraction of the memory, for pretrained models. qlora: the same beside
-    a base rounded to 4 bits (NF4), when the base does not fit otherwise; needs bitsandbytes on the worker."""
-    rank: int = Field(default=16, ge=1, le=1024)
-    """Width of the adapter's matrices: how much it can learn. 8 to 64 is usual; more costs memory and rarely helps."""
-    alpha: float = Field(default=32.0, gt=0, le=8192)
-    """How strongly the adapter acts: its product is multiplied by alpha / rank. Twice the rank is usual; change it with
-    the rank, and the learning rate when it learns too slowly."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the adapter's inputs that are dropped in training. Leave it at 0 for reinforcement, which must train the
-    policy that played; 0.05 to 0.1 when a warm-up has few lessons and learns them by heart."""
-    targets: str = Field(default=ALL_LAYERS, max_length=400, pattern=r"^[A-Za-z0-9_.,\- ]+$")
-    """Which layers get an adapter. all-linear: every linear layer but the output, which learns best. Choose names of
-    layers, separated by commas, when memory is short: q_proj,v_proj uses less."""
-    is_rank_stabilised: bool = False
-    """Multiply by alpha / √rank instead. For ranks of 64 and more, where alpha / rank makes the adapter too quiet to
-    use its width."""
-    is_double_quantised: bool = True
-    """Only qlora: round the scales of the 4-bit base too. Saves 0.4 bits a weight; turn off when memory is not scarce
-    and the base should be as exact as 4 bits allow."""
+    title: ClassVar[str] = "Adapter"
+
+    kind: Annotated[AdapterKind, Setting(label="Trained weights")] = AdapterKind.FULL
+    """full: all weights in 32 bits; best for models of a few million parameters. lora: two thin matrices next to each
+    layer, with the base in its own precision; a fraction of the memory, for pretrained models. qlora: the same on a
+    base quantized to 4 bits (NF4), if the base does not fit otherwise; needs bitsandbytes on the worker."""
+    rank: Annotated[int, Setting(label="Rank", only="adapter.kind=lora|qlora")] = Field(default=16, ge=1, le=1024)
+    """Rank of the adapter matrices. 8 to 64 is usual; more costs memory and rarely helps."""
+    alpha: Annotated[float, Setting(only="adapter.kind=lora|qlora")] = Field(default=32.0, gt=0, le=8192)
+    """Scale of the adapter: its output is multiplied by alpha / rank. Twice the rank is usual. Raise it with the
+    rank."""
+    dropout: Annotated[float, Setting(only="adapter.kind=lora|qlora")] = Field(default=0.0, ge=0, lt=1)
+    """Dropout of the adapter's inputs. Use 0 for GRPO, which must train the policy that sampled; 0.05 to 0.1 if a
+    warm-up memorizes few examples."""
+    targets: Annotated[str, Setting(label="Target layers", only="adapter.kind=lora|qlora")] = Field(
+        default=ALL_LAYERS, max_length=400, pattern=r"^[A-Za-z0-9_.,\- ]+$"
+    )
+    """Layers with an adapter. all-linear: every linear layer except the output, which learns best. Name layers,
+    separated by commas, to save memory: q_proj,v_proj. Use fewer layers if memory is short."""
+    is_rank_stabilised: Annotated[bool, Setting(label="Rank-stabilized scale", only="adapter.kind=lora|qlora")] = False
+    """Multiply by alpha / √rank instead. Use it for ranks of 64 and more."""
+    is_double_quantised: Annotated[bool, Setting(label="Double quantization", only="adapter.kind=qlora")] = True
+    """QLoRA only: also quantize the scales of the 4-bit base. Saves 0.4 bits per weight. Turn it off if memory is not
+    scarce."""
 
     @field_validator("targets")
     @classmethod

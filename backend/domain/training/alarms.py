@@ -3,11 +3,11 @@
 What each alarm means and what helps is in `alarm_kinds`.
 """
 
-from typing import Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from backend.domain.training.blocks import Block, Share
+from backend.domain.training.blocks import Block, Setting, Share
 from backend.domain.vocabulary import AlarmAction
 
 Answering = Literal["off", "note", "lower_rate", "pause", "stop", "roll_back"]
@@ -22,16 +22,17 @@ CLEARED = "cleared_step"
 
 
 class AlarmsChoice(Block):
-    """What looks unhealthy in training, and what the run does about it by itself: off (nobody looks), note (say it),
-    lower_rate, pause, stop, or roll_back to the last good checkpoint as a new branch."""
+    """Problems to watch for, and what the run does automatically: off (not watched), note, lower_rate, pause, stop, or
+    roll_back to the last good checkpoint as a new branch."""
 
-    grace_steps: int = Field(default=20, ge=0)
-    """GRPO steps at the beginning in which only what is broken raises an alarm: a policy from scratch changes fast.
-    Fewer for a run of few steps, which would be over before anybody looks; more when the first alarms are always
-    false."""
-    rate_factor: float = Field(default=0.5, gt=0, lt=1)
-    """What `lower_rate` multiplies the learning rate by; a branch after `roll_back` begins with it too. Nearer to 1
-    where the rate was chosen with care; 0.1 to 0.3 when the same alarm comes back after it."""
+    title: ClassVar[str] = "Alarms"
+
+    grace_steps: Annotated[int, Setting(label="Grace period in steps")] = Field(default=20, ge=0)
+    """GRPO steps at the start in which only broken runs raise an alarm, because a policy from scratch changes fast.
+    Lower it for short runs; raise it if the first alarms are always false."""
+    rate_factor: Annotated[float, Setting(label="Learning rate factor")] = Field(default=0.5, gt=0, lt=1)
+    """lower_rate multiplies the learning rate by this factor, and so does a branch after roll_back. Use 0.1 to 0.3 if
+    the same alarm returns."""
 
     no_variance: Answering = "note"
     """Most groups teach nothing, because all their episodes earned the same. A lower rate does not help; pause when

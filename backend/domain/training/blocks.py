@@ -1,17 +1,57 @@
-"""What the blocks of a training run's configuration have in common.
+"""How training settings are declared.
 
-The docstring beneath a field is its help in the launch form, the JSON API and the command line.
+Each setting is declared once, as a field of a block: its type, default and limits in the field, its help in the
+docstring below, and its place on the launch page in `Setting`. The launch page, `proctor train --set`, the JSON API,
+configuration files and the pre-flight derive from this.
 """
 
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One value of a setting that is shown as cards."""
+
+    value: str
+    label: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the launch page shows a setting."""
+
+    label: str = ""
+    """Default: made from the name of the field."""
+    is_basic: bool = False
+    """Shown at once. Other settings of a section are folded."""
+    only: str = ""
+    """The settings with which it has an effect: `model.source=base|checkpoint`, alternatives separated by a semicolon;
+    empty: always. It is hidden otherwise."""
+    is_wide: bool = False
+    chosen_from: str = ""
+    """The list that its value is chosen from: `checkpoints` or `example_files`."""
+    cards: tuple[Card, ...] = ()
+    section: str = ""
+    """Of a setting outside of the blocks: its section."""
+
+
+def setting_of(field: FieldInfo) -> Setting:
+    return next((each for each in field.metadata if isinstance(each, Setting)), Setting())
+
+
 class Block(BaseModel):
-    """Some choices that belong together. A name that is not known is refused."""
+    """A section of settings. Its docstring is the help of the section. Unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    title: ClassVar[str] = ""
+    only: ClassVar[str] = ""
+    """As `Setting.only`, for the whole section."""

@@ -2,25 +2,28 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Setting
 
 
 class BudgetChoice(Block):
-    """Limits beside the number of steps. The first that is reached ends the run with a last examination."""
+    """Limits in addition to the number of steps. The first one that is reached ends the run with a final held-out
+    evaluation."""
 
-    minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Minutes at work, all stages and attempts together, waiting for a worker not counted. Empty: no limit. Set it when
-    the machine is rented or is needed again by a certain hour."""
-    tokens: int | None = Field(default=None, ge=1)
-    """Tokens that the policy samples in GRPO's episodes; examinations are not counted. Empty: no limit. Set it to
-    compare runs at the same effort, or when replies may grow long."""
-    rollouts: int | None = Field(default=None, ge=1)
-    """Episodes that GRPO plays; examinations are not counted. Empty: no limit. Set it when every episode costs
-    something, as with paid services behind the environment or groups that are replaced."""
+    title: ClassVar[str] = "Budget"
+
+    minutes: Annotated[float | None, Setting(label="Minutes")] = Field(default=None, gt=0, allow_inf_nan=False)
+    """Maximum training time in minutes, over all stages and attempts, without waiting for a worker. Default: no limit.
+    Use it if the machine is rented."""
+    tokens: Annotated[int | None, Setting(label="Tokens")] = Field(default=None, ge=1)
+    """Maximum number of tokens sampled in GRPO episodes, without held-out evaluations. Default: no limit. Use it to
+    compare runs with equal compute."""
+    rollouts: Annotated[int | None, Setting(label="Rollouts")] = Field(default=None, ge=1)
+    """Maximum number of GRPO episodes, without held-out evaluations. Default: no limit. Use it if every episode costs
+    money."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ import math
 import uuid
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from backend.domain.training.adapter import AdapterChoice, AdapterKind
 from backend.domain.training.alarms import AlarmsChoice
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Card, Setting
 from backend.domain.training.budget import BudgetChoice
 from backend.domain.training.curriculum import CurriculumChoice
 from backend.domain.training.detector_actions import DetectorsChoice
@@ -52,36 +52,62 @@ class Stage(StrEnum):
 
 
 class ModelChoice(Block):
-    """Which weights the run starts from."""
+    """Weights to start from."""
 
-    source: Literal["scratch", "checkpoint", "base"] = "scratch"
-    """scratch: a small model made here, nothing is downloaded. checkpoint: weights of an earlier run, to go on from
-    what it learned. base: a Hugging Face name or a folder on the worker, where the task needs a model that can read and
-    reason; lower the learning rates and see the presets for one."""
-    size: Literal["tiny", "mini", "small", "medium"] = "tiny"
-    """Only from scratch: about 0.1, 0.2, 0.9 or 4 million parameters. tiny learns a small game in minutes on one core;
-    take a larger one when the training reward stays low although replies are understood."""
-    architecture: Literal["gpt2", "llama"] = "gpt2"
-    """Only from scratch. gpt2 is the faster one on a CPU; choose llama to try tools on what larger models look like."""
-    context: int = Field(default=256, ge=64, le=4096)
-    """Only from scratch: the longest conversation in tokens. Raise it when the pre-flight finds conversations that do
-    not fit; memory and time grow with what is played, not with this."""
-    vocabulary: int = Field(default=384, ge=300, le=4096)
-    """Only from scratch: at most this many tokens, learned from the environment's own text. More make conversations
-    shorter and the model larger; small worlds need few."""
-    pieces: Pieces = "signs"
-    """Only from scratch: what stays a token of its own. signs: tags, digits, capitals and punctuation, so that numbers
-    and boards can be read. phrases: only tags, so that a whole message becomes one token; sooner learned where the
-    environment says few different things, such as `O plays 5.`; rare messages are read in bytes."""
-    initializer_range: float = Field(default=0.1, gt=0, le=1)
-    """Only from scratch: spread of the first weights. Tiny models do not leave the plateau at the usual 0.02; try 0.15
-    when the warm-up's loss stays flat."""
-    checkpoint: uuid.UUID | None = None
-    """Only from a checkpoint: its id. The best one by held-out reward is usually the one to go on from; an earlier one
-    where the reward was hacked."""
-    base: str = Field(default="", max_length=300)
-    """Only from a base: its name or folder. Its weights must be safetensors; its code is never run. Choose an instruct
-    model: it has a chat template, and keeps to the environment's format sooner."""
+    title: ClassVar[str] = "Policy"
+
+    source: Annotated[
+        Literal["scratch", "checkpoint", "base"],
+        Setting(
+            label="Start from",
+            is_basic=True,
+            cards=(
+                Card("scratch", "From scratch", "A small model created here. Nothing is downloaded."),
+                Card("base", "Hugging Face model or folder", "A Hugging Face name or a folder on the worker."),
+                Card("checkpoint", "Checkpoint", "Weights of an earlier run."),
+            ),
+        ),
+    ] = "scratch"
+    """scratch: a small model created here; nothing is downloaded. checkpoint: weights of an earlier run. base: a
+    Hugging Face model or a folder on the worker, for tasks that need a model that can read and reason. Lower the
+    learning rates for a base; the presets show suitable values."""
+    size: Annotated[Literal["tiny", "mini", "small", "medium"], Setting(is_basic=True, only="model.source=scratch")] = (
+        "tiny"
+    )
+    """Models from scratch only: about 0.1, 0.2, 0.9 or 4 million parameters. tiny learns a small game in minutes on one
+    core. Use a larger model if the training reward stays low although replies are parsed."""
+    architecture: Annotated[Literal["gpt2", "llama"], Setting(only="model.source=scratch")] = "gpt2"
+    """Models from scratch only. gpt2 is faster on a CPU. Use llama to test tools on the architecture of larger
+    models."""
+    context: Annotated[int, Setting(label="Context length", only="model.source=scratch")] = Field(
+        default=256, ge=64, le=4096
+    )
+    """Models from scratch only: maximum length of a conversation in tokens. Raise it if the pre-flight finds
+    conversations that do not fit. Memory and time depend on the actual length, not on this limit."""
+    vocabulary: Annotated[int, Setting(label="Vocabulary size", only="model.source=scratch")] = Field(
+        default=384, ge=300, le=4096
+    )
+    """Models from scratch only: maximum number of tokens, learned from the text of the environment. More tokens make
+    conversations shorter and the model larger."""
+    pieces: Annotated[Pieces, Setting(label="Tokenization", only="model.source=scratch")] = "signs"
+    """Models from scratch only. signs: tags, digits, capitals and punctuation are separate tokens, so the model can
+    read numbers and boards. phrases: only tags are separate, so a whole message becomes one token; faster to learn if
+    the environment has few different messages, such as `O plays 5.`. Rare messages are encoded as bytes."""
+    initializer_range: Annotated[float, Setting(only="model.source=scratch")] = Field(default=0.1, gt=0, le=1)
+    """Models from scratch only: standard deviation of the initial weights. Tiny models do not leave the plateau at the
+    usual 0.02. Try 0.15 if the SFT loss stays flat."""
+    checkpoint: Annotated[
+        uuid.UUID | None,
+        Setting(
+            label="Checkpoint", is_basic=True, only="model.source=checkpoint", is_wide=True, chosen_from="checkpoints"
+        ),
+    ] = None
+    """Checkpoint to start from. Usually the best one by held-out reward; an earlier one if the reward was hacked."""
+    base: Annotated[
+        str, Setting(label="Model name or folder", is_basic=True, only="model.source=base", is_wide=True)
+    ] = Field(default="", max_length=300)
+    """Hugging Face name or folder of the base model. Weights must be safetensors; code of the model is never run.
+    Prefer an instruct model: it has a chat template and learns the format of the environment sooner."""
 
     @model_validator(mode="after")
     def _complete(self) -> "ModelChoice":
@@ -93,44 +119,66 @@ class ModelChoice(Block):
 
 
 class HeldoutChoice(Block):
-    """The examination: the same held-out tasks, again and again, never trained on."""
+    """Evaluate on the same held-out tasks, which are never trained on."""
 
-    every: int = Field(default=20, ge=1)
-    """GRPO steps between two examinations. The best checkpoint is chosen by them: fewer steps miss less, and cost more
+    title: ClassVar[str] = "Held-out evaluation"
+
+    every: Annotated[int, Setting(label="Steps between evaluations", is_basic=True)] = Field(default=20, ge=1)
+    """GRPO steps between held-out evaluations, which select the best checkpoint. Fewer steps miss less and take more
     time."""
-    tasks: int = Field(default=100, ge=1, le=100_000)
-    """Held-out tasks, one episode each; the same ones every time. A hundred tell shares apart that differ by ten
-    points, a thousand by three: more when the best checkpoint has to be told from a lucky one, fewer when examinations
-    take most of the time."""
+    tasks: Annotated[int, Setting(label="Held-out tasks", is_basic=True)] = Field(default=100, ge=1, le=100_000)
+    """Number of held-out tasks, one episode each, the same every time. 100 tasks distinguish success rates that differ
+    by 10 points; 1,000 by 3. Raise it to tell the best checkpoint from a lucky one; lower it if evaluations take most
+    of the time."""
     temperature: float = Field(default=1.0, ge=0, le=5)
-    """Sampling temperature; 0 takes the likeliest token. Leave it at 1 to see the policy that trains; 0 when it will be
-    used greedily."""
+    """Sampling temperature. Use 1 to evaluate the policy that is trained; 0 (greedy) if it will be used greedily."""
 
 
 class CheckpointChoice(Block):
-    """How much work a crash may cost, and which checkpoints keep their weights: a run deletes those of the others by
-    itself, after each examination and without asking."""
+    """How often the trainer saves its state, and which checkpoints keep their weights. The run deletes the weights of
+    the others after each held-out evaluation."""
 
-    every: int = Field(default=10, ge=1)
-    """Steps between two saved states of the trainer; a run that was cut goes on from the last. Fewer lose less work in
-    a crash and write more; large models want more."""
-    keep_last: int = Field(default=5, ge=1, le=1_000_000)
-    """So many of the newest GRPO checkpoints keep their weights. Of older ones the run deletes them for good after each
-    examination, and keeps the figures. The untrained one, those of the warm-up, the best one and those that are marked
-    or that anything uses always keep them. More when you may want to roll back far, fewer when the weights are
-    large."""
-    keep_every: int = Field(default=0, ge=0, le=1_000_000)
-    """Beside them, the GRPO checkpoint of every so many steps keeps its weights; 0: none, 1: all of them do, and
-    nothing is deleted. Set it when you want to look at how the policy changed over a long run, or to branch off far
-    back."""
+    title: ClassVar[str] = "Checkpoints"
+
+    every: Annotated[int, Setting(label="Steps between saved states")] = Field(default=10, ge=1)
+    """Steps between saved trainer states, from which an interrupted run resumes. Lower it to lose less work in a crash;
+    raise it for large models."""
+    keep_last: Annotated[int, Setting(label="Latest checkpoints to keep")] = Field(default=5, ge=1, le=1_000_000)
+    """Number of latest GRPO checkpoints that keep their weights. The run deletes the weights of older ones after each
+    held-out evaluation and keeps their results. The untrained, warm-up and best checkpoints, and those that are marked
+    or in use, are always kept."""
+    keep_every: Annotated[int, Setting(label="Keep every Nth step")] = Field(default=0, ge=0, le=1_000_000)
+    """Also keep the weights of the GRPO checkpoint of every Nth step. 0: none; 1: all. Use it to study a long run or to
+    branch from far back."""
 
 
 class TrainingConfiguration(Block):
-    """All of a training run's choices."""
+    """All settings of a training run."""
 
-    recipe: Recipe = Recipe.SFT_THEN_GRPO
-    """Which stages: imitation, reinforcement, or the one after the other. Choose imitation first when the model
-    knows nothing of the task, reinforcement alone when it succeeds sometimes, and imitation alone to copy good play."""
+    recipe: Annotated[
+        Recipe,
+        Setting(
+            label="Recipe",
+            is_basic=True,
+            cards=(
+                Card(
+                    "sft_then_grpo",
+                    "SFT, then GRPO",
+                    "Learn from examples, then from rewards. For models that know nothing of the task.",
+                ),
+                Card(
+                    "sft",
+                    "SFT only",
+                    "Learn from examples only. For a warm-up for other runs, or to copy good play.",
+                ),
+                Card(
+                    "grpo", "GRPO only", "Learn from rewards only. For a model or checkpoint that sometimes succeeds."
+                ),
+            ),
+        ),
+    ] = Recipe.SFT_THEN_GRPO
+    """Stages of the run. Start with SFT if the model knows nothing of the task, use GRPO alone if it sometimes
+    succeeds, and SFT alone to copy good play."""
     model: ModelChoice = ModelChoice()
     """Which weights it starts from."""
     adapter: AdapterChoice = AdapterChoice()
@@ -143,16 +191,18 @@ class TrainingConfiguration(Block):
     """The reinforcement."""
     curriculum: CurriculumChoice = CurriculumChoice()
     """Which levels are played when."""
+    mix: Annotated[Mix, Setting(label="Environments and weights", is_wide=True, section="mix")] = Field(
+        default_factory=list
+    )
+    """Further environments to train on, as `name@3=0.5`, separated by commas; version and weight are optional. The
+    run's own environment has weight 1. Every step and every held-out evaluation has tasks of all environments. Use it
+    if one policy should play them all, or if it forgets one while it learns another."""
     heldout: HeldoutChoice = HeldoutChoice()
     """The examination."""
     checkpoints: CheckpointChoice = CheckpointChoice()
     """What is saved when."""
     budget: BudgetChoice = BudgetChoice()
     """What it may use up."""
-    mix: Mix = Field(default_factory=list)
-    """Further environments to train on at once, as `name@3=0.5` (version and weight may be left out), set apart by
-    commas. The run's own environment has the weight 1; every step and every examination has tasks of all. Add some when
-    one policy should play them all, or when it forgets one while it learns another."""
     alarms: AlarmsChoice = AlarmsChoice()
     """What looks unhealthy, and what the run does about it."""
     detectors: DetectorsChoice = DetectorsChoice()
@@ -161,19 +211,22 @@ class TrainingConfiguration(Block):
     """Where the model computes, and how exactly."""
     vllm: VllmChoice = VllmChoice()
     """How vLLM samples, where it is the engine."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
-    """Same seed, same machine: the same run. Repeat a run with another to see how much of its result is luck."""
-    engine: Engine = "transformers"
-    """Which workers take the run up: those of the queue gpu (transformers: any machine), gpu-vllm or gpu-unsloth. Their
-    installations differ, because the engines' pins conflict; choose another one only where such a worker reports."""
-    concurrency: int = Field(default=256, ge=1, le=4096)
-    """Episodes played at a time, at most. More fill the processor better until memory ends it; fewer when the
-    environment bears no more."""
-    servers: int = Field(default=1, ge=1, le=64)
-    """Env servers. More help when stepping the environment is what takes the time (see the run's time split), and cost
-    memory each."""
-    threads: int = Field(default=1, ge=1, le=256)
-    """CPU threads of the trainer. More than one only pays when nothing else wants the cores."""
+    seed: Annotated[int, Setting(label="Seed", is_basic=True)] = Field(default=0, ge=0, lt=2**31)
+    """The same seed on the same machine gives the same run. Repeat a run with another seed to see how much of its
+    result is chance."""
+    engine: Annotated[Engine, Setting(label="Engine", section="machine")] = "transformers"
+    """Selects the worker queue: gpu (transformers, any machine), gpu-vllm or gpu-unsloth. Use vllm or unsloth only if
+    such a worker is online."""
+    concurrency: Annotated[int, Setting(label="Concurrent episodes", section="machine")] = Field(
+        default=256, ge=1, le=4096
+    )
+    """Maximum number of episodes sampled at the same time. Raise it to use the processor better, until memory runs out
+    or the environment is overloaded."""
+    servers: Annotated[int, Setting(label="Env servers", section="machine")] = Field(default=1, ge=1, le=64)
+    """Number of env servers. More help if stepping the environment takes most of the time (see the time split of the
+    run); each needs memory."""
+    threads: Annotated[int, Setting(label="CPU threads", section="machine")] = Field(default=1, ge=1, le=256)
+    """CPU threads of the trainer. More than one only helps if nothing else needs the cores."""
 
     @classmethod
     def of_run(cls, configuration: Mapping[str, Any]) -> "TrainingConfiguration":

@@ -1,14 +1,14 @@
 """What a training run does when a detector of reward hacking flags something: a choice for each detector there is."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, create_model
 
 from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.settings import Thresholds
 from backend.domain.detectors.spec import Action, DetectorSpec, Subject
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Setting
 
 AS_SET = "as_set"
 """As the environment has it, else the detector's default."""
@@ -16,16 +16,20 @@ Wanted = Literal["as_set", "note", "screen", "pause", "stop_and_roll_back"]
 
 
 class _Detecting(Block):
-    """What happens when a detector of reward hacking flags something: as_set (as the environment has it, else the
-    detector's default), note, screen (flagged rollouts stay out of the gradient until a person judged them), pause, or
-    stop_and_roll_back (stop, with a branch from the last honest checkpoint prepared)."""
+    """What happens when a reward-hacking detector flags something: as_set (the setting of the environment, else the
+    default of the detector), note, screen (flagged rollouts stay out of the gradient until they are reviewed), pause,
+    or stop_and_roll_back (stop, and prepare a branch from the last honest checkpoint)."""
 
-    start_branch: bool = False
-    """After stop_and_roll_back the branch starts by itself. Otherwise it is prepared, and one click starts it: without
-    a repaired reward a branch finds the same hack again."""
-    thresholds: Thresholds = Field(default_factory=list)
-    """Thresholds of detectors in this run, as `paid_exit.reward=0.6`, set apart by commas; over those of the
-    environment. Every detector has `suspicion`, the least that is told as a flag; its page has the others."""
+    title: ClassVar[str] = "Detectors"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
+
+    start_branch: Annotated[bool, Setting(label="Start the branch automatically")] = False
+    """After stop_and_roll_back, start the prepared branch automatically. Otherwise you start it with one click: without
+    a fixed reward, a branch finds the same hack again. Use it for runs that nobody watches."""
+    thresholds: Annotated[Thresholds, Setting(label="Detector thresholds", is_wide=True)] = Field(default_factory=list)
+    """Detector thresholds of this run, such as `paid_exit.reward=0.6`, separated by commas. They override those of the
+    environment. Every detector has `suspicion`, the minimum score of a flag; its page lists the others. Raise a
+    threshold if its flags are false."""
 
     def action_of(self, detector: str, otherwise: Action) -> Action:
         wanted = getattr(self, detector, AS_SET)

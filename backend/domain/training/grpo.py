@@ -1,10 +1,10 @@
 """The choices of reinforcement (GRPO): what is played, how it is sampled, and what the optimiser makes of it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Setting
 
 LossType = Literal["dapo", "grpo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 _OF_SEQUENCES = frozenset({"grpo", "sapo", "luspo"})
@@ -14,94 +14,96 @@ CISPO_CEILING = 5.0
 
 
 class GrpoChoice(Block):
-    """Reinforcement: play groups of the same task, and make what did better than its group more likely."""
+    """Sample groups of episodes of the same task, and make those that did better than their group more likely."""
 
-    steps: int = Field(default=100, ge=1, le=1_000_000)
-    """Training steps; each plays tasks × group size new episodes. More while the held-out reward still rises; the best
-    checkpoint is kept anyway."""
-    tasks_per_step: int = Field(default=20, ge=1, le=4096)
-    """Different tasks in a step. More make each step's direction surer, which helps most when rewards are noisy or
-    formats collapse late."""
-    group_size: int = Field(default=8, ge=2, le=256)
-    """Episodes of the same task, compared with each other. Larger groups find rare successes and rare failures: raise
-    it when many groups have no variance."""
-    levels: list[Annotated[float, Field(ge=0)]] | None = None
-    """Relative share of each level in every step, from level 0, such as `2,1,1`; empty: the same for all. Give little
-    where episodes always or never succeed."""
-    replace_uniform: int = Field(default=0, ge=0, le=20)
-    """Rounds in which groups whose rewards are all equal give place to groups of fresh tasks, because they teach
-    nothing (DAPO's dynamic sampling); 0: they stay. Turn on when many groups have no variance and episodes are cheap:
-    each round plays more. The share thrown away is a curve."""
-    learning_rate: float = Field(default=5e-4, gt=0, le=1)
-    """Highest learning rate. 5e-4 suits tiny models from scratch, 1e-6 to 1e-5 pretrained ones, ten times that their
-    adapters. Formats collapse late when it is too high."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """How the learning rate falls over the run. constant where the end is not known; cosine and linear settle."""
+    title: ClassVar[str] = "GRPO"
+    only: ClassVar[str] = "recipe=sft_then_grpo|grpo"
+
+    steps: Annotated[int, Setting(is_basic=True)] = Field(default=100, ge=1, le=1_000_000)
+    """Training steps. Each step samples tasks × group size new episodes. Raise it while the held-out reward still
+    rises; the best checkpoint is kept anyway."""
+    tasks_per_step: Annotated[int, Setting(label="Tasks per step", is_basic=True)] = Field(default=20, ge=1, le=4096)
+    """Number of different tasks in a step. More tasks reduce the variance of the gradient, which helps most with noisy
+    rewards or if the format collapses late."""
+    group_size: Annotated[int, Setting(label="Group size", is_basic=True)] = Field(default=8, ge=2, le=256)
+    """Number of episodes of the same task, which are compared with each other. Larger groups find rare successes and
+    failures: raise it if many groups have no variance."""
+    levels: Annotated[list[Annotated[float, Field(ge=0)]] | None, Setting(label="Levels")] = None
+    """Relative share of each level in every step, from level 0, such as `2,1,1`. Default: equal shares. Use a small
+    share for levels that always or never succeed."""
+    replace_uniform: Annotated[int, Setting(label="Rounds of dynamic sampling")] = Field(default=0, ge=0, le=20)
+    """Rounds in which groups with equal rewards are replaced by groups of new tasks (dynamic sampling, DAPO). 0: they
+    are kept. Use it if many groups have no variance and episodes are cheap, because each round samples more."""
+    learning_rate: Annotated[float, Setting(is_basic=True)] = Field(default=5e-4, gt=0, le=1)
+    """Peak learning rate. Use 5e-4 for tiny models from scratch, 1e-6 to 1e-5 for pretrained models, and 10 times that
+    for adapters. The format collapses late if it is too high."""
+    schedule: Annotated[Literal["cosine", "linear", "constant"], Setting(label="Learning rate schedule")] = "cosine"
+    """How the learning rate decays over the run. Use constant if the number of steps is not known."""
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps until the learning rate is reached. Choose some, such as 10, for large models, whose first gradients
-    mislead Adam."""
-    updates: int = Field(default=1, ge=1, le=64)
-    """Optimiser updates from the same episodes. 1 stays on-policy and is the steadiest. 2 to 4 learn more from episodes
-    that are expensive to play; `epsilon` and the ratio's level then decide how far one step may go, and with 1 they
-    decide nothing."""
-    loss_type: LossType = "dapo"
-    """How token losses are weighed. dapo: every token of the step counts the same. grpo: every episode does, so long
-    ones speak less per token. dr_grpo: divided by a fixed length. bnpo: as dapo, within each part of the step. cispo:
-    the ratio is cut but no token loses its gradient. sapo: a soft gate instead of a cut. luspo: whole episodes,
-    weighted by their length. vespo: whole episodes, softly weighted. With one update cispo and vespo learn as dapo
-    does, and sapo as grpo: choose among them when `updates` is above 1, and dr_grpo or dapo when replies grow long
-    without earning more."""
-    importance_level: Literal["auto", "token", "sequence"] = "auto"
-    """How far the policy has moved since the episode was played: measured at each token, or over the whole episode
-    (GSPO), which is calmer for long replies and models of experts. auto: what the loss type was made for; choose
-    another when `updates` is above 1 and the ratio's curve is restless."""
-    epsilon: float = Field(default=0.2, gt=0, lt=1)
-    """How far the ratio may fall below 1, and rise above it, before a token stops teaching. Smaller is steadier; for
-    ratios of whole episodes GSPO takes 3e-4. Counts with more than one update; sapo and vespo have no such cut."""
-    epsilon_high: float | None = Field(default=None, gt=0, le=100)
-    """Another limit above 1, so that rare tokens can become likely; DAPO takes 0.28. Empty: the same as below. Raise it
-    when the entropy falls with several updates. For cispo it is the greatest ratio itself; empty: 5."""
-    aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
-    """How reward columns become one advantage. sum_then_normalize: the weighted sum is compared within its group.
-    normalize_then_sum: each column is compared on its own first (GDPO); choose it when a column of small numbers is not
-    heard beside one of large numbers. It always divides by the spread, whatever `scale_rewards` says."""
-    credit: Literal["episode", "turn"] = "episode"
-    """Which tokens a reward speaks to. episode: all of them. turn: a turn's tokens get what came from that turn on,
-    compared with the group at the same turn; use it when the environment's columns tell single turns apart. With one
-    turn both are the same."""
-    scale_rewards: Literal["none", "group", "batch"] = "none"
-    """Divide advantages by the spread of the group or of the step, or leave them. The group's makes easy and hard tasks
-    speak equally loud, and noise as loud as signal where all did nearly the same."""
-    beta: float = Field(default=0.01, ge=0, le=10)
-    """Weight of the divergence from the policy as it was before GRPO. A little keeps the reply's format from drifting
-    away; raise it when the format falls; 0 needs no second model in memory."""
-    temperature: float = Field(default=1.0, gt=0, le=5)
-    """Sampling temperature in training. Above 1 tries more, below 1 less; a group that all plays the same learns
-    nothing."""
-    temperature_end: float | None = Field(default=None, gt=0, le=5)
-    """Temperature of the last step, reached in a straight line; empty: it stays. Choose a lower one to explore first
-    and settle then, a higher one against entropy that collapses."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample from the likeliest tokens that together reach this probability. Choose less than 1 when rare slips spoil
-    training episodes; the loss still sees all tokens, so stay above 0.9."""
-    top_k: int = Field(default=0, ge=0, le=1_000_000)
-    """Sample from at most so many of the likeliest tokens; 0: all. As `top_p`, it parts sampling from the loss: set it,
-    to 50 or more, only when a large vocabulary's rare tokens spoil episodes."""
+    """Steps until the learning rate reaches its peak. Use some, such as 10, for large models."""
+    updates: Annotated[int, Setting(label="Updates per step")] = Field(default=1, ge=1, le=64)
+    """Optimizer updates per batch of episodes. 1 stays on-policy and is the most stable. 2 to 4 learn more from
+    expensive episodes; `epsilon` and the importance level then limit each update, and have no effect with 1."""
+    loss_type: Annotated[LossType, Setting(label="Loss", is_basic=True)] = "dapo"
+    """How token losses are aggregated. dapo: all tokens of the step have equal weight. grpo: all episodes have equal
+    weight, so tokens of long episodes count less. dr_grpo: divided by a fixed length. bnpo: as dapo, within each
+    micro-batch. cispo: the ratio is clipped, but every token keeps its gradient. sapo: a soft gate instead of clipping.
+    luspo: whole episodes, weighted by length. vespo: whole episodes, softly weighted. With one update, cispo and vespo
+    equal dapo, and sapo equals grpo. Choose dr_grpo or dapo if replies get longer without earning more."""
+    importance_level: Annotated[
+        Literal["auto", "token", "sequence"], Setting(label="Importance ratio", only="grpo.updates!=1")
+    ] = "auto"
+    """Importance ratio of each token, or of the whole episode (GSPO), which is more stable for long replies and
+    mixture-of-experts models. auto: as the loss requires. Change it if `updates` is above 1 and the ratio is
+    unstable."""
+    epsilon: Annotated[float, Setting(label="Clip range", only="grpo.updates!=1")] = Field(default=0.2, gt=0, lt=1)
+    """How far the importance ratio may be from 1 before a token is clipped. Smaller is more stable; GSPO uses 3e-4 for
+    sequence ratios. Only with more than one update; sapo and vespo do not clip."""
+    epsilon_high: Annotated[float | None, Setting(label="Upper clip range", only="grpo.updates!=1")] = Field(
+        default=None, gt=0, le=100
+    )
+    """Separate limit above 1, so that rare tokens can become more likely; DAPO uses 0.28. Default: the same as below.
+    Raise it if the entropy falls with several updates. For cispo it is the maximum ratio; default: 5."""
+    aggregation: Annotated[Literal["sum_then_normalize", "normalize_then_sum"], Setting(label="Reward aggregation")] = (
+        "sum_then_normalize"
+    )
+    """How reward columns become one advantage. sum_then_normalize: the weighted sum is normalized within its group.
+    normalize_then_sum: each column is normalized first (GDPO), which keeps columns with small values from being drowned
+    out; it always divides by the standard deviation, regardless of `scale_rewards`. Use it if such columns matter."""
+    credit: Annotated[Literal["episode", "turn"], Setting(label="Credit assignment")] = "episode"
+    """Which tokens a reward applies to. episode: all tokens. turn: the tokens of a turn get the reward from that turn
+    on, compared with the group at the same turn; use it if reward columns differ between turns."""
+    scale_rewards: Annotated[Literal["none", "group", "batch"], Setting(label="Reward scaling")] = "none"
+    """Divide advantages by the standard deviation of the group or of the step. group gives easy and hard tasks equal
+    weight, and amplifies noise if all rewards are nearly equal."""
+    beta: Annotated[float, Setting(label="KL coefficient (β)", is_basic=True)] = Field(default=0.01, ge=0, le=10)
+    """Weight of the KL divergence from the policy before GRPO. A small value keeps the reply format from drifting;
+    raise it if the format degrades. 0 saves the memory of the reference model."""
+    temperature: Annotated[float, Setting(is_basic=True)] = Field(default=1.0, gt=0, le=5)
+    """Sampling temperature during training. Higher explores more. A group that always plays the same learns nothing."""
+    temperature_end: Annotated[float | None, Setting(label="Final temperature")] = Field(default=None, gt=0, le=5)
+    """Temperature of the last step, reached linearly. Default: constant. Use a lower one to explore first, or a higher
+    one against entropy collapse."""
+    top_p: Annotated[float, Setting(label="Top-p")] = Field(default=1.0, gt=0, le=1)
+    """Sample from the most likely tokens with this total probability. Below 1 avoids rare slips in training episodes.
+    The loss still covers all tokens, so stay above 0.9. Use it only if rare slips spoil episodes."""
+    top_k: Annotated[int, Setting(label="Top-k")] = Field(default=0, ge=0, le=1_000_000)
+    """Sample from this many most likely tokens. 0: all. Like `top_p`, it makes sampling differ from the loss. Use 50 or
+    more, and only if rare tokens of a large vocabulary spoil episodes."""
     mask_truncated: bool = False
-    """Episodes with a reply that was cut at its token limit teach nothing, though they count in their group's mean.
-    Turn on when good long replies are being cut; leave off when rambling should be unlearned."""
-    max_grad_norm: float = Field(default=0.1, gt=0)
-    """Longer gradients are cut to this length. Low values hold single steps back; raise it when the curve of the norm
-    is always above it and learning is slow."""
+    """Exclude episodes with a truncated reply from the gradient; they still count in the mean of their group. Use it if
+    good long replies are cut; not if rambling should be unlearned."""
+    max_grad_norm: Annotated[float, Setting(label="Maximum gradient norm")] = Field(default=0.1, gt=0)
+    """Gradients are clipped to this norm. Raise it if the gradient norm is always above it and learning is slow."""
     adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower follows sooner and is noisier; 0.999
-    suits long runs of large models."""
+    """Decay rate of Adam's second moment (β₂). Lower adapts sooner and is noisier; 0.999 suits long runs of large
+    models."""
     entropy_bonus: float = Field(default=0.0, ge=0, le=1)
-    """Reward for variety of tokens. It can destroy the reply's format, with dr_grpo soonest: try 0.001 when the entropy
-    collapses and neither a higher temperature nor a lower rate holds it."""
-    micro_batches: int = Field(default=1, ge=1, le=4096)
-    """Parts in which a step's gradient is computed, to save memory. Raise it when a step does not fit; what is learned
-    stays the same."""
+    """Reward for token entropy. It can destroy the reply format, most quickly with dr_grpo. Try 0.001 if the entropy
+    collapses and neither a higher temperature nor a lower learning rate helps."""
+    micro_batches: Annotated[int, Setting(label="Micro-batches")] = Field(default=1, ge=1, le=4096)
+    """Number of parts in which the gradient of a step is computed, to save memory. Raise it if a step runs out of
+    memory; the result is the same."""
 
     @property
     def episodes_per_step(self) -> int:

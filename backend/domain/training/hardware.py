@@ -1,41 +1,46 @@
 """The choices of a training run about the machine: where the model computes, how exactly, and how vLLM samples."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from backend.domain.training.blocks import Block
+from backend.domain.training.blocks import Block, Setting
 
 
 class HardwareChoice(Block):
-    """Where the model computes, and how exactly."""
+    """Where the model computes, and with which precision."""
 
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """auto: the GPU where the worker has one. cpu: leave it alone, as for a tiny model beside other work. cuda: fail at
-    once where there is none, rather than crawl."""
-    precision: Literal["auto", "float32", "bf16"] = "auto"
-    """Of the products in training and sampling; weights and the optimiser's memory stay as they are. auto: bf16 on a
-    GPU that computes in it, else float32. Choose float32 when a run must agree with one on a CPU."""
-    gradient_checkpointing: bool = False
-    """Compute activations again on the way back instead of keeping them: about a third slower, and much less memory.
-    Turn on when a step runs out of it, after more `grpo.micro_batches`."""
-    processes: int = Field(default=1, ge=1, le=64)
-    """Processes that train together, one on each GPU of the worker: more where it has several. A step's groups and a
-    warm-up's batch are divided evenly among them, so `grpo.tasks_per_step` and `sft.batch` must divide. Each keeps the
-    whole model, plays at most `concurrency` episodes at a time, and has `servers` env servers of its own; examinations
-    are played by the first alone. On a CPU it only serves to try this out."""
+    title: ClassVar[str] = "Device and precision"
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Setting(label="Device")] = "auto"
+    """auto: the GPU if the worker has one. cpu: leave the GPU alone. cuda: fail at once if there is no GPU."""
+    precision: Annotated[Literal["auto", "float32", "bf16"], Setting(label="Precision")] = "auto"
+    """Precision of matrix products in training and sampling; weights and optimizer state are not affected. auto: bf16
+    on a GPU that supports it, else float32. Use float32 to match a run on a CPU."""
+    gradient_checkpointing: Annotated[bool, Setting(label="Gradient checkpointing")] = False
+    """Recompute activations in the backward pass instead of storing them: about a third slower, with much less memory.
+    Try more `grpo.micro_batches` first."""
+    processes: Annotated[int, Setting(label="Processes")] = Field(default=1, ge=1, le=64)
+    """Number of processes that train together, one per GPU of the worker. They share the groups of a step and the batch
+    of the warm-up evenly, so `grpo.tasks_per_step` and `sft.batch` must be divisible by it. Each holds the whole model
+    and has its own `concurrency` and `servers`. The first process runs the held-out evaluations. On a CPU only for
+    testing. Raise it if the worker has several GPUs."""
 
 
 class VllmChoice(Block):
-    """How vLLM samples training episodes; only for the engine vllm."""
+    """How vLLM samples training episodes. Only for the engine vllm."""
 
-    mode: Literal["colocate", "server"] = "colocate"
-    """colocate: in the training process, on the same GPU. server: a `trl vllm-serve` that runs already, on GPUs of its
-    own; weights are sent to it before each step. Choose server where there are several GPUs and playing takes most of
-    the time."""
-    memory: float = Field(default=0.3, gt=0, lt=1)
-    """Only for colocate: share of the GPU's memory for vLLM's weights and cache. Raise it when vLLM cannot start or
-    plays few episodes at a time; lower it when the training step runs out of memory."""
-    server: str = Field(default="", max_length=300)
-    """Only for server: its address, as `http://127.0.0.1:8000`. Give it when `trl vllm-serve` runs on GPUs that this
-    run does not train on."""
+    title: ClassVar[str] = "vLLM"
+    only: ClassVar[str] = "engine=vllm"
+
+    mode: Annotated[Literal["colocate", "server"], Setting(label="vLLM mode")] = "colocate"
+    """colocate: in the training process, on the same GPU. server: a running `trl vllm-serve` on separate GPUs, which
+    receives the weights before each step. Use it with several GPUs if sampling takes most of the time."""
+    memory: Annotated[float, Setting(label="vLLM GPU memory", only="vllm.mode=colocate")] = Field(
+        default=0.3, gt=0, lt=1
+    )
+    """Colocate only: share of GPU memory for vLLM. Raise it if vLLM cannot start or samples few episodes at a time;
+    lower it if the training step runs out of memory."""
+    server: Annotated[str, Setting(label="vLLM server", only="vllm.mode=server")] = Field(default="", max_length=300)
+    """Server only: its URL, such as `http://127.0.0.1:8000`. Use it if `trl vllm-serve` runs on GPUs that this run does
+    not train on."""

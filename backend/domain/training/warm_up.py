@@ -3,12 +3,12 @@
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from backend.domain.rollouts.filters import MAX_LENGTH
-from backend.domain.training.blocks import Block, Name, Share
+from backend.domain.training.blocks import Block, Name, Setting, Share
 
 Source = Literal["script", "rollouts", "file"]
 MAX_RUNS = 50
@@ -17,71 +17,102 @@ HOPELESS = 0.02
 
 
 class SftChoice(Block):
-    """The warm-up: imitate what is good, so that GRPO finds replies that are understood."""
+    """Learn from examples first, so that GRPO starts with replies that can be parsed."""
 
-    source: Source = "script"
-    """script: play of the environment's own script. rollouts: stored episodes, such as a teacher's evaluation on
-    training tasks; choose them where no script plays well. file: uploaded conversations. Only replies are learned, and
-    only those that were understood."""
-    script: Name = "teacher"
-    """Only a script: the scripted policy that is imitated; the environment's manifest lists what it offers. A perfect
-    one teaches the most; a weak one, with `script_where`, when the model should find good play by itself."""
-    episodes: int = Field(default=4000, ge=8, le=1_000_000)
-    """Only a script: scripted episodes to collect. More when the warm-up repeats them often (steps × batch is many
-    times as large) and still errs on held-out tasks."""
-    noise: Share = 0.1
-    """Only a script: chance, before each move, of an attempt that cannot be accepted. It is not imitated, the recovery
-    after it is. 0 where a refused reply ends the episode, or where `script_where` asks for wins; more when the policy
-    repeats itself after a refusal."""
-    script_where: str = Field(default="", max_length=MAX_LENGTH)
-    """Only a script: a filter that its episodes pass to be imitated, such as `win > 0`; empty: all are. What a weak
-    script did well by chance then teaches without what it did badly; it has to play more for as many lessons."""
-    runs: list[uuid.UUID] = Field(default_factory=list, max_length=MAX_RUNS)
-    """Only rollouts: ids of the runs, with commas between; empty: every run of this environment. Name some when not all
-    of them played what should be imitated. Held-out tasks never come in, nor what was judged a hack."""
-    where: str = Field(default="", max_length=MAX_LENGTH)
-    """Only rollouts: a filter that they pass, such as `reward >= 0.9 and turns < 6`. Ask for more where the episodes
-    are of mixed quality: what is bad is imitated as well as what is good."""
-    file: uuid.UUID | None = None
-    """Only a file: the id of the uploaded conversations. For demonstrations from elsewhere, when neither a script nor
-    stored episodes show what is wanted."""
-    most: int = Field(default=20_000, ge=1, le=1_000_000)
-    """Only rollouts and files: where there are more conversations, so many are drawn by the seed. Raise it when steps ×
-    batch would repeat them often; lower it when reading them takes long."""
-    system: Literal["kept", "environment"] = "kept"
-    """Only rollouts and files: their own system prompt stays, or this environment's takes its place, as the policy will
-    read it later. Choose environment when the preview says that they differ."""
-    also_script: Share = 0.0
-    """Share of the lessons from the script, where another source is the main one. Some, such as 0.2, when the main
-    source covers few levels or hardly ever shows the reply's format."""
-    also_rollouts: Share = 0.0
-    """Share of the lessons from rollouts, where another source is the main one. Some, when earlier episodes show play
-    that the main source lacks."""
-    also_file: Share = 0.0
-    """Share of the lessons from the file, where another source is the main one. Some, when conversations from elsewhere
-    should be kept in mind beside the main source."""
-    demonstrations: Share = 0.0
-    """Share of the lessons taken from episodes of this version that people marked as SFT data, repeated as needed. 0.1
-    to 0.3 when what they marked is few and good; more of few episodes is learned by heart."""
-    steps: int = Field(default=800, ge=1, le=1_000_000)
-    """Optimiser steps. More while the loss still falls; too many make the policy so sure of itself that reinforcement
-    finds nothing to choose from."""
-    batch: int = Field(default=32, ge=1, le=4096)
-    """Episodes in a step. Tiny models learn what is legal sooner from many small steps than from few large ones."""
-    learning_rate: float = Field(default=2e-3, gt=0, le=1)
-    """Highest learning rate. 2e-5 suits pretrained models, ten times that their adapters; small ones from scratch want
-    a hundred times more."""
+    title: ClassVar[str] = "SFT warm-up"
+    only: ClassVar[str] = "recipe=sft_then_grpo|sft"
+
+    source: Annotated[Source, Setting(label="Source", is_basic=True)] = "script"
+    """script: episodes of the environment's scripted policy. rollouts: stored episodes, such as a teacher's evaluation
+    on training tasks, if no scripted policy plays well. file: uploaded conversations. Only replies that were parsed
+    carry loss."""
+    script: Annotated[
+        Name, Setting(label="Scripted policy", is_basic=True, only="sft.source=script;sft.also_script!=0")
+    ] = "teacher"
+    """Scripted policy to learn from; the manifest of the environment lists them. A perfect one teaches the most. Use a
+    weak one with `script_where` if the model should find good play by itself."""
+    episodes: Annotated[
+        int, Setting(label="Scripted episodes", is_basic=True, only="sft.source=script;sft.also_script!=0")
+    ] = Field(default=4000, ge=8, le=1_000_000)
+    """Number of scripted episodes to collect. Raise it if the warm-up repeats them often (steps × batch size is many
+    times larger) and still fails on held-out tasks."""
+    noise: Annotated[Share, Setting(only="sft.source=script;sft.also_script!=0")] = 0.1
+    """Probability of an invalid attempt before each move of the scripted policy. The attempt carries no loss; the
+    recovery does. Use 0 if an invalid reply ends the episode, or if `script_where` requires wins. Raise it if the
+    policy repeats itself after a rejected reply."""
+    script_where: Annotated[
+        str,
+        Setting(
+            label="Filter for scripted episodes",
+            is_basic=True,
+            only="sft.source=script;sft.also_script!=0",
+            is_wide=True,
+        ),
+    ] = Field(default="", max_length=MAX_LENGTH)
+    """Only learn from scripted episodes that pass this filter, such as `win > 0`. Default: all. The scripted policy
+    then plays more episodes to collect the same number of examples."""
+    runs: Annotated[
+        list[uuid.UUID],
+        Setting(label="Runs", is_basic=True, only="sft.source=rollouts;sft.also_rollouts!=0", is_wide=True),
+    ] = Field(default_factory=list, max_length=MAX_RUNS)
+    """Ids of the runs to learn from, separated by commas. Default: all runs of this environment. Held-out tasks and
+    rollouts judged to be hacks are never used. Name runs if not all of them show good play."""
+    where: Annotated[
+        str,
+        Setting(
+            label="Filter for rollouts", is_basic=True, only="sft.source=rollouts;sft.also_rollouts!=0", is_wide=True
+        ),
+    ] = Field(default="", max_length=MAX_LENGTH)
+    """Only learn from rollouts that pass this filter, such as `reward >= 0.9 and turns < 6`. Use a strict filter if the
+    quality is mixed: bad replies are learned as well as good ones."""
+    file: Annotated[
+        uuid.UUID | None,
+        Setting(label="File", is_basic=True, only="sft.source=file;sft.also_file!=0", chosen_from="example_files"),
+    ] = None
+    """Uploaded conversations to learn from, for demonstrations that neither a scripted policy nor stored rollouts
+    provide. Use it for demonstrations from elsewhere."""
+    most: Annotated[
+        int, Setting(label="Maximum examples", only="sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0")
+    ] = Field(default=20_000, ge=1, le=1_000_000)
+    """Rollouts and files only: maximum number of conversations. If there are more, a random sample is drawn with the
+    seed. Raise it if steps × batch size would repeat them often; lower it if reading them takes long."""
+    system: Annotated[
+        Literal["kept", "environment"],
+        Setting(label="System prompt", only="sft.source=rollouts|file;sft.also_rollouts!=0;sft.also_file!=0"),
+    ] = "kept"
+    """Rollouts and files only. kept: the system prompt of the conversation. environment: the prompt of this
+    environment, as the policy will see it later. Use environment if the preview shows a difference."""
+    also_script: Annotated[Share, Setting(label="Share of scripted episodes")] = 0.0
+    """Share of training examples from the scripted policy, in addition to the main source. Try 0.2 if the main source
+    covers few levels or rarely shows the reply format."""
+    also_rollouts: Annotated[Share, Setting(label="Share of rollouts")] = 0.0
+    """Share of training examples from stored rollouts, in addition to the main source. Use some if they show play that
+    the main source lacks."""
+    also_file: Annotated[Share, Setting(label="Share of the file")] = 0.0
+    """Share of training examples from the uploaded file, in addition to the main source. Use some to keep conversations
+    from elsewhere in mind."""
+    demonstrations: Annotated[Share, Setting(label="Share of demonstrations")] = 0.0
+    """Share of training examples from episodes of this version that people marked as SFT data, repeated as needed. Use
+    0.1 to 0.3 for few good episodes; a larger share of few episodes is memorized."""
+    steps: Annotated[int, Setting(is_basic=True)] = Field(default=800, ge=1, le=1_000_000)
+    """Optimizer steps. Raise it while the loss still falls. Too many steps make the policy so certain that GRPO finds
+    nothing to choose from."""
+    batch: Annotated[int, Setting(label="Batch size")] = Field(default=32, ge=1, le=4096)
+    """Number of episodes per step. Tiny models learn legal moves sooner from many small steps than from few large
+    ones."""
+    learning_rate: Annotated[float, Setting(is_basic=True)] = Field(default=2e-3, gt=0, le=1)
+    """Peak learning rate. Use 2e-5 for pretrained models, 10 times that for adapters, and 100 times that for small
+    models from scratch."""
     warmup_steps: int = Field(default=20, ge=0)
-    """Steps until the learning rate is reached; it then falls as a cosine. More when the loss jumps at first."""
+    """Steps until the learning rate reaches its peak; it then decays as a cosine. Raise it if the loss jumps at the
+    start."""
     adam_beta2: float = Field(default=0.95, gt=0, lt=1)
-    """How long the optimiser remembers the size of gradients (Adam's β₂). Lower suits short runs; 0.999 long ones of
-    large models."""
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    """Longer gradients are cut to this length. Lower when the loss has spikes."""
-    examine_every: int = Field(default=0, ge=0)
-    """Steps between two examinations during the warm-up; the best checkpoint goes on, so that a warm-up that is too
-    long loses nothing. 0: only at the end. Set it when you do not know how long is long enough: each examination costs
-    its tasks."""
+    """Decay rate of Adam's second moment (β₂). Lower values suit short runs; 0.999 suits long runs of large models."""
+    max_grad_norm: Annotated[float, Setting(label="Maximum gradient norm")] = Field(default=1.0, gt=0)
+    """Gradients are clipped to this norm. Lower it if the loss has spikes."""
+    examine_every: Annotated[int, Setting(label="Steps between evaluations")] = Field(default=0, ge=0)
+    """Steps between held-out evaluations during SFT. GRPO starts from the best checkpoint, so a long warm-up loses
+    nothing. 0: evaluate only at the end. Use it if you do not know how many steps are enough."""
 
     @property
     def scripted_episodes(self) -> int:
@@ -113,21 +144,23 @@ class SftChoice(Block):
 
 
 class GateChoice(Block):
-    """What the warm-up must reach before GRPO begins: a policy that is never understood learns nothing from rewards."""
+    """What the warm-up must reach before GRPO starts. A policy whose replies cannot be parsed learns nothing from
+    rewards."""
+
+    title: ClassVar[str] = "Gate before GRPO"
+    only: ClassVar[str] = "recipe=sft_then_grpo"
 
     minimum_format: Share = 0.5
-    """Mean share of held-out turns that could be parsed. Raise it where an unreadable reply costs the whole episode."""
+    """Minimum mean share of held-out turns that were parsed. Raise it if an invalid reply costs the whole episode."""
     minimum_success: Share = HOPELESS
-    """Share of held-out tasks that succeed: the column named for it (win, success, solved, …) at its highest value,
-    else half of what the reward can be. Where hardly anything succeeds, groups hold no success to make likelier, and
-    GRPO trains on noise. Raise it when the warm-up should reach more; 0 lets a run through on purpose, for rewards that
-    teach before anything succeeds."""
+    """Minimum share of held-out tasks that succeed: the success column (win, success, solved, …) at its maximum, else
+    half of the maximum reward. If hardly any task succeeds, GRPO trains on noise. Use 0 for rewards that carry signal
+    before anything succeeds."""
     minimum_reward: float | None = Field(default=None, allow_inf_nan=False)
-    """Mean held-out reward; empty: any. For rewards that say more than success does."""
+    """Minimum mean held-out reward. Default: none. Use it for rewards that say more than success does."""
     retries: int = Field(default=0, ge=0, le=5)
-    """Further attempts at the warm-up while the gate stays closed, each with another seed and more steps. The warm-up
-    is the fragile step of small models: the same choices reach the plateau's other side with one seed and not with
-    another."""
-    lengthen: float = Field(default=1.5, ge=1, le=4)
-    """Each further attempt has so many times the steps of the one before. 1 changes the seed alone: choose it when
-    attempts fail by chance and not by being too short."""
+    """Further attempts at the warm-up if the gate stays closed, each with another seed and more steps. The warm-up is
+    the fragile stage of small models: one seed may leave the plateau where another does not."""
+    lengthen: Annotated[float, Setting(label="Step factor per retry")] = Field(default=1.5, ge=1, le=4)
+    """Each retry has this many times the steps of the attempt before. 1 only changes the seed: use it if attempts fail
+    by chance."""

@@ -28,7 +28,7 @@ def _train(page: Page) -> str:
     page.wait_for_url("**/training/new?preset=quick*")
     choose_tictactoe(page)
     say_why(page, "a small try")
-    page.get_by_role("heading", name="Gate before reinforcement").click()
+    page.get_by_role("heading", name="Gate before GRPO").click()
     for name, value in {
         "sft.episodes": 200,
         "sft.steps": 40,

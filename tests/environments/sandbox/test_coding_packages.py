@@ -1,22 +1,15 @@
-"""The packages that run programs: their certificates, and one scaffold in all of them."""
+"""The certificates of the packages that run programs."""
 
 import pytest
 
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.vocabulary import CheckStatus
-from backend.environments.library import PACKAGES, load_package, render_template
+from backend.environments.library import load_package, render_template
 from tests.envhost_fixture import prepared
 from workers.environments.checks.examine import examine
 from workers.environments.checks.subject import Subject
 from workers.environments.client import EnvHost
-
-
-@pytest.mark.parametrize("file", ["submissions.py", "inspection.py"])
-def test_submissions_are_run_the_same_way_everywhere(file: str) -> None:
-    copies = {path.read_text() for path in PACKAGES.rglob(f"server/{file}")}
-    assert len(copies) == 1
-    assert len({path.read_text() for path in PACKAGES.rglob("server/inspection.py")}) == 1
 
 
 @pytest.mark.slow

@@ -105,7 +105,7 @@ def test_a_branch_has_a_budget_of_its_own_that_the_form_shows(
     client = client_for(Role.TRAINER)
     html = client.get(f"/runs/{run.id}/branch").text
     assert 'name="budget.minutes" type="number" value="15.0"' in html
-    assert "what this run used is not counted" in html
+    assert "Usage of this run does not count" in html
     checkpoint = branch_points(session, run)[0]
     sent = {"checkpoint_id": str(checkpoint.id), "budget.minutes": "30", "budget.tokens": "", "budget.rollouts": ""}
     assert post(client, f"/runs/{run.id}/branch", **sent).status_code in (200, 303)

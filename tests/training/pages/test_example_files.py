@@ -119,7 +119,7 @@ def test_a_file_that_is_being_learned_from_is_not_deleted(trainer: TestClient, s
 
 
 def test_the_pages_show_upload_and_undo(trainer: TestClient) -> None:
-    assert "Nothing was uploaded yet" in trainer.get("/training/examples").text
+    assert "No uploaded conversations" in trainer.get("/training/examples").text
     answer = trainer.post("/training/examples", files=sent(line("<script>alert(1)</script>"), line("b")))
     assert answer.status_code == 303
     page = trainer.get(answer.headers["location"])

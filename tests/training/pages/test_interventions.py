@@ -1,4 +1,4 @@
-"""What detectors do in a training run: shown, chosen between steps, answered by one click, and by whom."""
+"""Detectors in a training run: shown, chosen between steps, answered by one click, and by whom."""
 
 import uuid
 from typing import Any
@@ -39,8 +39,8 @@ def stepped_in(session: Session, run: Run, checkpoint_id: uuid.UUID | None = Non
 def test_the_tab_tells_what_detectors_did_and_what_a_flag_leads_to(session: Session, client_for: ClientFor) -> None:
     run = training(session)
     empty = client_for(Role.VIEWER).get(f"/runs/{run.id}/alarms").text
-    assert "No detector stepped in" in empty
-    assert "<select" not in empty.split("What a flag leads to")[1], "a viewer chooses nothing"
+    assert "No interventions yet" in empty
+    assert "<select" not in empty.split("Detector actions")[1], "a viewer chooses nothing"
     stepped_in(session, run)
     page = client_for(Role.TRAINER).get(f"/runs/{run.id}/alarms").text
     for shown in ("6 of 64 rollouts.", "Left early and was paid: four rollouts.", 'name="detectors.paid_exit"'):
@@ -85,7 +85,7 @@ def test_thresholds_of_the_run_are_given_by_page_and_json_and_taken_away(
     refused = ask(client, f"/runs/{run.id}/settings", {"changes": {"detectors.thresholds": "paid_exit.rewards=1"}})
     assert (refused.status_code, "paid_exit has no threshold rewards" in refused.text) == (422, True)
     assert post(client, f"/runs/{run.id}/settings", **{"detectors.thresholds": ""}).status_code == 303
-    assert "reward 0.6" not in client.get(f"/runs/{run.id}/alarms").text.split("What a flag leads to")[1]
+    assert "reward 0.6" not in client.get(f"/runs/{run.id}/alarms").text.split("Detector actions")[1]
 
 
 def test_the_environments_action_holds_where_the_run_has_none(session: Session, client_for: ClientFor) -> None:
@@ -135,4 +135,4 @@ def test_a_run_is_launched_with_an_action(session: Session, client_for: ClientFo
     version = make_environment_version(session)
     page = client_for(Role.TRAINER).get(f"/training/new?version_id={version.id}").text
     assert 'name="detectors.tampering"' in page
-    assert "What detectors do" in page
+    assert "Detectors" in page

@@ -30,7 +30,7 @@ def make_export(session: Session, **fields: object) -> Export:
 
 
 def test_the_form_says_what_to_do_when_nothing_can_be_trained_on(client_for: ClientFor):
-    assert "There is nothing to train on yet" in client_for(Role.TRAINER).get("/training/new").text
+    assert "No environment to train on" in client_for(Role.TRAINER).get("/training/new").text
 
 
 def test_the_form_shows_the_preset(session: Session, client_for: ClientFor):

@@ -88,7 +88,7 @@ def test_a_hostile_finding_is_shown_as_text(session: Session, trainer: TestClien
     session.flush()
     page = trainer.get(f"/training/preflights/{preflight.id}").text
     assert "<script>alert(1)" not in page
-    assert "As it stands it would fail" in page
+    assert "the run would fail" in page
     assert "event: end" in trainer.get(f"/training/preflights/{preflight.id}/events").text
 
 

@@ -90,7 +90,7 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
 
 def test_without_alarms_the_tab_says_what_is_looked_for(session: Session, client_for: ClientFor) -> None:
     page = client_for(Role.VIEWER).get(f"/runs/{training(session).id}/alarms").text
-    assert "No alarm so far" in page
+    assert "No alarms" in page
     assert "Entropy collapse" in page
 
 
@@ -140,7 +140,7 @@ def test_settings_are_changed_by_page_json_and_undone_by_one_click(session: Sess
     assert changes_of(session, run)[-1] == ("grpo.learning_rate", 2e-4, 5e-4)
     page = client.get(f"/runs/{run.id}/configuration").text
     assert "grpo.learning_rate" in page.split('id="run-changes"', 1)[1]
-    assert "waits" in page
+    assert "pending" in page
     assert session.scalars(select(AuditEvent).where(AuditEvent.action == "run.set")).first() is not None
 
 
@@ -162,7 +162,7 @@ def test_a_completed_run_takes_no_change_up(session: Session, client_for: Client
     client = client_for(Role.TRAINER)
     answer = ask(client, f"/runs/{run.id}/settings", {"changes": {"heldout.every": 5}})
     assert answer.status_code == 409
-    assert "branch off one of its checkpoints" in client.get(f"/runs/{run.id}/alarms").text
+    assert "branch from one of its checkpoints" in client.get(f"/runs/{run.id}/alarms").text
 
 
 def test_the_rate_is_lowered_by_one_click_each_time_by_the_runs_factor(session: Session, client_for: ClientFor) -> None:
