@@ -462,7 +462,7 @@ class EnvironmentsOperations(Namespace):
         - `rollout_id`: Finished rollout to save.
         - `name`: Lowercase letters, digits, `_` and `-`.
         - `note`: Why the episode matters.
-        - `kind`: What the fixture proves about the reward."""
+        - `kind`: Condition that the fixture checks."""
         return self._call(
             "FixtureResponse",
             "POST",
@@ -651,7 +651,7 @@ class EnvironmentsOperations(Namespace):
         """Publish the draft as the next version and run its checks.
 
         - `environment`: Name or id of an environment.
-        - `notes`: What is new in this version.
+        - `notes`: Release notes of the version.
         - `revision`: Revision of the draft to publish. Default: the current one.
         - `check`: Run the checks of the new version.
         - `regrade`: Score the environment's past rollouts with the new version's rewards."""

@@ -32,6 +32,8 @@ def _tell_result(result: dict[str, Any]) -> None:
     console().print(line, style=style, markup=False)
     cost = f"{result['seconds']:.2f} s, {result['episodes']} episodes" if result.get("episodes") else ""
     say(f"    {result['evidence']}{f'  ({cost})' if cost else ''}")
+    if result["status"] in {"failed", "warned"} and result.get("advice"):
+        say(f"    {result['advice']}", "dim")
     if result["status"] in {"failed", "warned"} and result.get("rollouts"):
         say("    rollouts: " + " ".join(short(str(rollout)) for rollout in result["rollouts"]), "dim")
 

@@ -24,7 +24,7 @@ app = typer.Typer(help="Write, check and play environments.", no_args_is_help=Tr
 def init(
     name: Annotated[str, typer.Argument(help="Lower case letters, digits and `_`.")],
     template: Annotated[str, typer.Option(help=TEMPLATES)] = "single_turn",
-    folder: Annotated[Path | None, typer.Option(help="Where to write it; left out: a folder of that name.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder to write. Default: a folder with that name.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a new package from a template. Needs no server."""
@@ -42,21 +42,21 @@ def init(
 @app.command("push")
 def push(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(),
-    publish: Annotated[bool, typer.Option("--publish", help="Publish the next version, and run its checks.")] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="With --publish: leave the checks for later.")] = False,
+    publish: Annotated[bool, typer.Option("--publish", help="Publish the next version and run its checks.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="With --publish: do not run the checks.")] = False,
     regrade: Annotated[
-        bool, typer.Option("--regrade", help="With --publish: grade the history again by the new version's rewards.")
+        bool, typer.Option("--regrade", help="With --publish: score past rollouts with the new version's rewards.")
     ] = False,
-    notes: Annotated[str, typer.Option(help="What is new in this version.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that went on in the meantime.")] = False,
+    notes: Annotated[str, typer.Option(help="Release notes of the version.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that has changed in the meantime.")] = False,
     to_hub: Annotated[str, typer.Option("--to-hub", metavar="OWNER/NAME", help="Send it as a Space instead.")] = "",
     private: Annotated[bool, typer.Option("--private", help="With --to-hub: a private Space.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --to-hub: only show what would be sent.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a package as the draft of its environment, which is made when it is new.
+    """Send a package as the draft of its environment. A new environment is created.
 
-    A draft that somebody changed since this folder was pulled or pushed is not overwritten: the conflict is told.
+    A draft that changed since this folder was pulled or pushed is not overwritten; the conflict is reported.
     With --to-hub nothing is sent to Proctor: the complete OpenEnv package becomes a Space of the Hugging Face Hub.
     """
     if to_hub:
@@ -85,13 +85,15 @@ def push(
 @app.command("pull")
 def pull(
     environment: EnvironmentName,
-    folder: Annotated[Path | None, typer.Option(help="Where to write it; left out: a folder of its name.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder to write. Default: a folder with its name.")] = None,
     version: Annotated[int | None, typer.Option("--version", min=1, help="A version instead of the draft.")] = None,
-    bare: Annotated[bool, typer.Option("--bare", help="Of a version: only the files that it has itself.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over files that are there.")] = False,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="With a version: only its own files, without generated ones.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write an environment to disk: its draft, to be edited and pushed; or a version, as a package that runs by itself.
+    """Write an environment to disk: its draft, to edit and push, or a version, as a standalone package.
 
     `--version 3` (or NAME@3) gives the complete OpenEnv package: server, client, Dockerfile, README, pyproject and an
     inference.py that lets any OpenAI-compatible endpoint play it.
@@ -115,7 +117,7 @@ def pull(
 def diff(
     folder: Annotated[Path, typer.Argument(help="The package's folder.")] = Path(), as_json: AsJson = False
 ) -> None:
-    """How a folder differs from the draft on the server; ends with 1 when it does."""
+    """Show how a folder differs from the draft on the server. Exits with 1 if it does."""
     from backend.cli import pushing
 
     lines = list(pushing.differences(connect(), folder))
@@ -152,14 +154,16 @@ def show_imports(found: Any) -> None:
 @app.command("check")
 def check(
     environment: EnvironmentName,
-    show: Annotated[bool, typer.Option("--show", help="Show the newest certificate; run nothing.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Show the latest certificate without running the checks.")
+    ] = False,
     policy: Annotated[
-        str, typer.Option(help="Measure the tasks with this policy too (name or id): does it succeed sometimes?")
+        str, typer.Option(help="Policy (name or id) that also attempts the tasks, to measure how often it succeeds.")
     ] = "",
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the checks of a version and show each with its evidence; ends with 1 when one fails."""
+    """Run the checks of a version and show each result with its evidence. Exits with 1 if one fails."""
     client = connect()
     version = version_of(client, environment)
     address = f"/environments/{version['environment']}/versions/{version['number']}"
@@ -182,13 +186,16 @@ def check(
 @app.command("play")
 def play(
     environment: EnvironmentName,
-    level: Annotated[int | None, typer.Option(min=0, help="Difficulty.")] = None,
-    index: Annotated[int | None, typer.Option(min=0, help="Number of the task.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task.")] = None,
-    policy: Annotated[str, typer.Option(help="Let this policy (name or id) play; watch it.")] = "",
-    turns: Annotated[int | None, typer.Option(min=1, help="With --policy: so many turns, then you go on.")] = None,
+    level: Annotated[int | None, typer.Option(min=0, help="Difficulty level. Default: random.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Number of the task. Default: random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task. Default: random.")] = None,
+    policy: Annotated[str, typer.Option(help="Policy (name or id) that plays while you watch.")] = "",
+    turns: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --policy: number of turns it plays before you continue. Default: all."),
+    ] = None,
 ) -> None:
-    """Play an episode in the terminal, by hand or by a policy; it is stored as a rollout."""
+    """Play an episode in the terminal, by hand or with a policy. It is stored as a rollout."""
     from backend.cli.play import Table, play_episode
 
     if turns is not None and not policy:
@@ -201,16 +208,20 @@ def play(
 
 @app.command("try")
 def try_draft(
-    environment: Annotated[str, typer.Argument(help="An environment, or a package's folder: it is pushed first.")],
-    level: Annotated[int | None, typer.Option(min=0, help="Difficulty.")] = None,
-    index: Annotated[int | None, typer.Option(min=0, help="Number of the task.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task.")] = None,
-    script: Annotated[str, typer.Option(help="Let this script of the package play to the end, e.g. `gold`.")] = "",
-    reply: Annotated[list[str] | None, typer.Option(help="Give this reply instead of asking; may be repeated.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Push over a draft that went on in the meantime.")] = False,
+    environment: Annotated[str, typer.Argument(help="An environment, or a package's folder, which is pushed first.")],
+    level: Annotated[int | None, typer.Option(min=0, help="Difficulty level. Default: random.")] = None,
+    index: Annotated[int | None, typer.Option(min=0, help="Number of the task. Default: random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the task. Default: random.")] = None,
+    script: Annotated[
+        str, typer.Option(help="Scripted policy of the package that plays to the end, for example `gold`.")
+    ] = "",
+    reply: Annotated[
+        list[str] | None, typer.Option(help="Reply to send instead of prompting for one. Repeat for several.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a draft that has changed in the meantime.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try a draft: reset it, act, see the columns. Nothing of it becomes a rollout; ends with 1 when it breaks."""
+    """Try a draft: reset it, act, and see the reward columns. No rollout is stored. Exits with 1 if it breaks."""
     from backend.cli.play import Table
     from backend.cli.trying import draft_of, try_episode
 

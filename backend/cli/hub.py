@@ -1,4 +1,4 @@
-"""Sending a package to the Hugging Face Hub as a Space. Everything that would be sent can be looked at first."""
+"""Send a package to the Hugging Face Hub as a Space. A dry run lists everything that would be sent."""
 
 import re
 import tempfile
@@ -16,7 +16,7 @@ _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What is sent, and where to."""
+    """The files of a Space and its address."""
 
     repository: str
     files: dict[str, str]

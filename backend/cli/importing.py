@@ -27,25 +27,29 @@ def import_package(
     source: Annotated[
         str, typer.Argument(help="A folder, a zip, a git address, or with --running a server's address.")
     ],
-    path: Annotated[str, typer.Option(help="Where the package lies in it, when there are several.")] = "",
-    name: Annotated[str, typer.Option(help="What to call the environment; left out: as the package does.")] = "",
+    path: Annotated[str, typer.Option(help="Folder of the package, if the source has several.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the environment. Default: the package's name.")] = "",
     reference: Annotated[str, typer.Option("--ref", help="Branch or tag of a git repository.")] = "",
     running: Annotated[
-        bool, typer.Option("--running", help="SOURCE is a server that runs and speaks OpenEnv.")
+        bool, typer.Option("--running", help="SOURCE is the address of a running OpenEnv server.")
     ] = False,
-    add: Annotated[list[str] | None, typer.Option(help="A Python package that it needs and does not name.")] = None,
+    add: Annotated[
+        list[str] | None, typer.Option(help="Additional Python package that it needs. Repeat for several.")
+    ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="An environment variable: NAME=value.")] = None,
-    columns_from: Annotated[str, typer.Option(help="The observation's dictionary that holds the columns.")] = "",
-    create: Annotated[bool, typer.Option(help="Make the environment's draft when the package plays.")] = True,
-    log: Annotated[bool, typer.Option("--log", help="Show the log of its virtual environment too.")] = False,
+    columns_from: Annotated[
+        str, typer.Option(help="Dictionary of the observation that holds the reward columns.")
+    ] = "",
+    create: Annotated[bool, typer.Option(help="Create the environment's draft if the package can be played.")] = True,
+    log: Annotated[bool, typer.Option("--log", help="Also show the log of building its virtual environment.")] = False,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Bring in a package that others wrote: OpenEnv, or verifiers 0.3 and 0.4.
+    """Import a package that others wrote: OpenEnv, or verifiers 0.3 and 0.4.
 
-    It is started and played in the sandbox; the report says what was seen. When it plays, a draft with a proposed
-    manifest is made, which you complete (`proctor env pull NAME`, or in the browser) and publish. Git
-    repositories are cloned on this side. Ends with 1 when the package cannot be played.
+    It is started and played in the sandbox, which gives a report. If it can be played, a draft with a proposed
+    manifest is created. Complete it (`proctor env pull NAME`, or in the browser) and publish it. Git
+    repositories are cloned on this machine. Exits with 1 if the package cannot be played.
     """
     client = connect()
     wishes = {"name": name, "path": path, "requires": add or [], "variables": _variables(set_ or [])}
@@ -106,7 +110,7 @@ def _variables(given: list[str]) -> dict[str, str]:
 
 
 def _wait(client: Client, import_id: str, *, quiet: bool) -> dict[str, Any]:
-    """Ctrl-C leaves it going on and says where it is shown."""
+    """Wait for the import. Ctrl-C stops waiting and shows where the import is."""
     with work_bar("import", f"The import goes on: {client.url}/imports/{import_id}", quiet=quiet) as move:
         while True:
             found: dict[str, Any] = client.get(f"/imports/{import_id}")

@@ -11,14 +11,14 @@ from backend.cli.output import BAD_RESULT, OK, fail, say, write_json
 
 
 def grant(
-    name: Annotated[str, typer.Argument(help="An environment, or ENVIRONMENT@VERSION; its newest version by default.")],
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Take the grant away.")] = False,
-    show: Annotated[bool, typer.Option("--show", help="Change nothing, tell what holds.")] = False,
+    name: Annotated[str, typer.Argument(help="An environment or ENVIRONMENT@VERSION. Default: its latest version.")],
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Withdraw the grant.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Show the current state without changing it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Grant the network to the servers of exactly this version, or withdraw it. For administrators.
+    """Grant or withdraw network access for the servers of exactly this version. For administrators.
 
-    A granted server shares the host's whole network, not only the hosts that its manifest names: read it first.
+    A granted server can use the host's whole network, not only the hosts that its manifest names. Read its code first.
     """
     if withdraw and show:
         fail("--withdraw and --show exclude each other")

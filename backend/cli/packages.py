@@ -27,7 +27,7 @@ def new_package(name: str, template: str) -> dict[str, str]:
 
 
 def read_folder(folder: Path) -> dict[str, str]:
-    """The package's files, text by path; what is no text as the package carries it."""
+    """Read the package's files, text by path; binary files are encoded."""
     if not (folder / MANIFEST_PATH).is_file():
         fail(f"{folder} is no package: it has no {MANIFEST_PATH}")
     files = {}

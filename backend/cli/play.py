@@ -21,7 +21,7 @@ class Table:
     client: Client
     environment: str
     task: dict[str, int | None]
-    """What was chosen of it; what is None is drawn at random."""
+    """Chosen parts of the task; None is random."""
 
     @property
     def chosen(self) -> dict[str, int]:
@@ -52,7 +52,7 @@ def play_episode(table: Table, version: int, *, policy: str = "", turns: int | N
 
 
 def _is_open(shown: Console, view: dict[str, Any]) -> bool:
-    """Show where it stands; ends the command with 1 when it broke."""
+    """Show the episode; end the command with 1 if it broke."""
     _show(shown, view)
     if view["phase"] in _BROKEN:
         fail(view["message"] or "the environment failed", BAD_RESULT)
@@ -64,7 +64,7 @@ def _is_open(shown: Console, view: dict[str, Any]) -> bool:
 def _when_answered(
     client: Client, address: str, view: dict[str, Any], shown: Console | None = None, told: int = 0
 ) -> dict[str, Any]:
-    """The view once it is somebody's turn. With `shown`, turns are told as they are played."""
+    """Wait until a reply is expected and return the view. With `shown`, print turns as they are played."""
     while True:
         if shown is not None:
             told = _show_turns(shown, view, told)
@@ -75,7 +75,7 @@ def _when_answered(
 
 
 def _show_turns(shown: Console, view: dict[str, Any], told: int) -> int:
-    """Turns after the first `told`; how many are told now."""
+    """Print the turns after the first `told`; return the number printed so far."""
     for number, step in enumerate(view["steps"][told:], start=told + 1):
         author = (view["authors"] + [""] * number)[number - 1] or "you"
         shown.print(f"{number} {author}: {step['reply']}", markup=False, style="bold")

@@ -27,7 +27,7 @@ def draft_of(client: Client, target: str, *, force: bool) -> str:
 
 
 def try_episode(table: Table, *, script: str, replies: list[str], as_json: bool) -> None:
-    """Reset, then what was asked for: a script to the end, the given replies, or one a line until the end."""
+    """Reset, then play a script to the end, send the given replies, or prompt for replies until the end."""
     client, address = table.client, f"/environments/{table.environment}/try"
     trial = _when_answered(client, address, client.post(address, table.chosen))
     for asked, body in [
@@ -60,7 +60,7 @@ def _talk(table: Table, trial: dict[str, Any], *, is_asking: bool) -> dict[str, 
 
 
 def _is_open(trial: dict[str, Any]) -> bool:
-    """It answered, and the episode goes on."""
+    """Whether the draft answered and the episode continues."""
     return not trial["answer"].get("error") and trial["answer"].get("status") != "completed"
 
 
@@ -72,7 +72,7 @@ def _when_answered(client: Client, address: str, trial: dict[str, Any]) -> dict[
 
 
 def _show(shown: Console, trial: dict[str, Any], told: int) -> int:
-    """The messages after the first `told`, the columns so far, what went wrong; how many messages are told now."""
+    """Print the messages after the first `told`, the columns and any error; return the number of messages so far."""
     answer = trial["answer"]
     messages = answer.get("messages", [])
     for message in messages[told:]:

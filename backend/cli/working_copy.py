@@ -1,4 +1,4 @@
-"""What a folder knows of the draft it was pulled from or pushed to, so that nobody's work is overwritten unseen."""
+"""The state of a draft when its folder was last pulled or pushed, to detect conflicting changes."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ def remember(folder: Path, environment: str, revision: int, files: Mapping[str, 
 def conflict_of(
     seen: Seen | None, mine: Mapping[str, str], theirs: Mapping[str, str], *, revision: int, is_published: bool
 ) -> str:
-    """Why a push would overwrite work that this folder never saw, in words; empty when it would not.
+    """Explain why a push would overwrite unseen changes; empty if it would not.
 
     `is_published`: the draft on the server is a version, so that nothing of it can be lost.
     """
@@ -56,7 +56,7 @@ def conflict_of(
         )
     by_them, by_me = _changed(seen.marks, now), _changed(seen.marks, marks_of(mine))
     return (
-        f"the draft went on: it is at revision {revision}, this folder saw {seen.revision}.\n"
+        f"the draft has changed: it is at revision {revision}, this folder saw {seen.revision}.\n"
         f"  changed there: {_listed(by_them)}\n  changed here:  {_listed(by_me)}\n"
         f"  in both:       {_listed(by_them & by_me)}\n{_WAYS}"
     )

@@ -77,7 +77,7 @@ def legal_choices(spec: ActionSpec, observation: Mapping[str, Any]) -> list[Choi
 
 
 def reply_of_form(spec: ActionSpec, fields: Sequence[ActionField], sent: Mapping[str, str]) -> str:
-    """What a model would reply to say this action. Raises InvalidInput with what is wrong by field."""
+    """Write the reply for this action. Raises InvalidInput with a message per field."""
     if spec.format == "tool":
         return _reply_of_call(spec, fields, sent)
     return write_reply(spec, _values(fields, sent))
@@ -119,7 +119,7 @@ def _tools(spec: ActionSpec, observation: Mapping[str, Any]) -> Sequence[Tool]:
 
 
 def _call_fields(tool: Tool) -> list[ActionField]:
-    """The tool itself, then its arguments: those that it needs first, in their order (a stored schema has none)."""
+    """Return the tool, then its arguments, required ones first (a stored schema has no order)."""
     required = [str(name) for name in tool.parameters.get("required") or ()]
     properties = tool.parameters.get("properties") or {}
     arguments = [
@@ -159,7 +159,7 @@ def _value(field: ActionField, text: str) -> Any:
 
 
 def _bare(spec: ActionSpec) -> dict[str, Any]:
-    """Before the schema is known, the manifest says enough."""
+    """Before the schema is known, the manifest is enough."""
     return {"type": spec.type}
 
 

@@ -1,4 +1,4 @@
-"""What is being edited: one draft an environment. Two tabs, or two people, never overwrite each other unseen."""
+"""Drafts: one per environment. Two tabs or two people never overwrite each other unnoticed."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SITTING = timedelta(minutes=10)
 
 
 class DraftChanged(Conflict):
-    """Somebody saved this draft after you opened it. Your text is still here: compare, then save again."""
+    """This draft was saved after you opened it. Your text is still here: compare, then save again."""
 
 
 class EnvironmentIsArchived(Conflict):
-    """This environment is archived. Bring it back before you change it."""
+    """This environment is archived. Restore it before you change it."""
 
 
 def save_draft(
@@ -59,9 +59,9 @@ def save_file(
     now = package_of(draft).get(path)
     if not overwrite and now != text:
         if now is None:
-            raise DraftChanged(f"Somebody deleted or renamed {path} after you opened it. Your text is still here.")
+            raise DraftChanged(f"{path} was deleted or renamed after you opened it. Your text is still here.")
         if text_mark(now) != mark:
-            raise DraftChanged(f"Somebody saved {path} after you opened it. Your text is still here.")
+            raise DraftChanged(f"{path} was saved after you opened it. Your text is still here.")
     return write_draft(session, actor, draft, {**draft.files, path: text})
 
 
@@ -89,27 +89,27 @@ def rename_file(
 def delete_file(
     session: Session, actor: Actor | None, environment: Environment, path: str, *, mark: str
 ) -> EnvironmentDraft:
-    """`mark`: of the text that the author saw; a file that somebody changed since then stays."""
+    """Delete a file. `mark`: hash of the text that the author saw; a file that changed since is kept."""
     draft = locked_draft(session, environment)
     require_file(draft, path)
     if path == MANIFEST_PATH:
         raise InvalidInput(f"Every package has a `{MANIFEST_PATH}`; it cannot be deleted.")
     if text_mark(draft.files[path]) != mark:
-        raise DraftChanged(f"Nothing was deleted: somebody saved {path} after you opened it.")
+        raise DraftChanged(f"Nothing was deleted: {path} was saved after you opened it.")
     return write_draft(session, actor, draft, {known: text for known, text in draft.files.items() if known != path})
 
 
 def text_mark(text: str) -> str:
-    """Tells one text from another, in a form's hidden field."""
+    """Return a short hash of a text, for a form's hidden field."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def refuse_unseen(revision: int, seen: int) -> None:
-    """Raises DraftChanged when the draft went on after it was looked at."""
+    """Raise DraftChanged if the draft has changed since it was read."""
     if revision != seen:
         raise DraftChanged(
-            f"Somebody saved this draft after you opened it: it is at revision {revision}, you saw {seen}. "
-            "Nothing is lost; look at what changed, then try again."
+            f"This draft was saved after you opened it: it is at revision {revision}, you saw {seen}. "
+            "Nothing is lost. Review the changes, then try again."
         )
 
 
@@ -147,7 +147,7 @@ def write_draft(
 
 
 def checked_files(files: Mapping[str, str]) -> None:
-    """Raises InvalidInput when the files cannot be stored as a package."""
+    """Raise InvalidInput if the files cannot be stored as a package."""
     try:
         check_files(files)
     except PackageInvalid as error:

@@ -39,7 +39,7 @@ Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A rollout that is read while the code is mended."""
+    """A rollout that is shown next to the code."""
 
     rollout_id: uuid.UUID
     task: str
@@ -57,13 +57,13 @@ class EditPage:
     text: str
     mark: str
     revision: int
-    """What the author has seen; publishing something else is refused."""
+    """Revision that the author has seen; publishing a different one is refused."""
     mode: str
     notes: str
     is_checking: bool
-    """The box beside Publish."""
+    """Whether the checks run after publishing."""
     is_regrading: bool
-    """The other one: ticked at first where a rollout is read beside the code, which is how a reward is repaired."""
+    """Whether past rollouts are scored again. Ticked by default next to a rollout, where rewards are repaired."""
     problems: Sequence[FileProblem]
     problem_counts: Mapping[str, int]
     """By file."""
@@ -84,7 +84,7 @@ class EditPage:
     message: str = ""
     """What went wrong with the last save."""
     conflict: FileDiff | None = None
-    """From what is stored now to what the author wrote."""
+    """Difference between the stored text and the author's text."""
     is_quiet: bool = False
     """Saved while typing: whatever the page said before stays."""
     beside: Beside | None = None
@@ -99,7 +99,7 @@ def edit_draft(
     file: str = MANIFEST_PATH,
     beside: uuid.UUID | None = None,
 ) -> HTMLResponse:
-    """`beside`: a rollout of this environment, to be read beside the code."""
+    """Show the editor. `beside`: a rollout of this environment to show next to the code."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     path = file if file in drafts.package_of(draft) else MANIFEST_PATH
@@ -108,7 +108,7 @@ def edit_draft(
 
 @router.post("/environments/{name}/edit", response_class=HTMLResponse)
 def save_draft(request: Request, session: SessionDep, actor: Author, name: str, form: Edited) -> Response:
-    """Save the file; publish too when asked. What was typed survives every refusal."""
+    """Save the file, and publish if requested. The typed text survives every refusal."""
     environment = queries.get_environment(session, name)
     text = form.text.replace("\r\n", "\n")
     try:
@@ -179,7 +179,7 @@ def delete_file(
 def bring_back(
     session: SessionDep, actor: Author, name: str, form: Annotated[RestoredVersion, Depends(read_form(RestoredVersion))]
 ) -> Response:
-    """The draft becomes what a version was. What was in it and was never published is gone: it is asked for first."""
+    """Replace the draft with a version's files. The page asks first: unpublished changes are lost."""
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, form.version, with_files=True)
     drafts.save_draft(session, actor, environment, version.files, form.revision)
@@ -221,7 +221,7 @@ def _saved(
 def _refused(
     request: Request, session: Session, environment: Environment, form: EditedFile, text: str, error: AppError
 ) -> Response:
-    """The page again with what was typed, and how it differs from what is stored."""
+    """Show the page again with the typed text and its difference from the stored text."""
     draft = queries.get_draft(session, environment)
     session.refresh(draft)
     message = error.message

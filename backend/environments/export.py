@@ -1,4 +1,4 @@
-"""A package as a complete OpenEnv one that runs by itself: what the author wrote, and whatever that lacks.
+"""Export a package as a complete standalone OpenEnv package: the author's files plus generated ones.
 
 Nothing that is there is changed, except that a manifest without `validation:` gets one, which `openenv validate` wants.
 """
@@ -32,14 +32,14 @@ def complete_package(files: Mapping[str, str], manifest: Manifest) -> dict[str, 
 
 
 def for_space(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
-    """The same as a Space of the Hub takes it: its Dockerfile stands at the top."""
+    """Return the package as a Hugging Face Space, with its Dockerfile at the top."""
     whole = complete_package(files, manifest)
     whole.setdefault("Dockerfile", whole["server/Dockerfile"])
     return whole
 
 
 def _missing(files: Mapping[str, str], manifest: Manifest) -> dict[str, str]:
-    """What an OpenEnv package has, for the parts that an author may have left out."""
+    """Generate the files of an OpenEnv package that the author may have omitted."""
     words = {
         "__NAME__": manifest.name,
         "__CLASS__": "".join(part.capitalize() for part in manifest.name.split("_")),
@@ -75,7 +75,7 @@ _PARTS = {
 
 
 def _plain(text: str) -> str:
-    """One line that may stand between quotes."""
+    """Return the text as one line that is safe between quotes."""
     return re.sub(r'[\\"\x00-\x1f]+', " ", text).strip()[:300]
 
 
@@ -105,7 +105,7 @@ def _validation(manifest: Manifest) -> str:
 
 
 def _with_front_matter(readme: str, manifest: Manifest) -> str:
-    """What the Hub reads first."""
+    """Add the metadata that the Hub reads."""
     if readme.startswith("---\n"):
         return readme
     title = manifest.name.replace("_", " ").capitalize()

@@ -26,7 +26,7 @@ _SERVED_BY = {
     PackageKind.VERIFIERS_V0: ["openenv>=0.10,<0.11"],
     PackageKind.VERIFIERS_V1: ["starlette", "uvicorn", "websockets>=13"],
 }
-"""What the adapter serves with; `openenv` and verifiers 0.4 need different versions of `mcp`."""
+"""Servers of the adapters; `openenv` and verifiers 0.4 need different versions of `mcp`."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
@@ -38,11 +38,11 @@ class ReadyPackage:
     kind: PackageKind
     files: dict[str, str]
     manifest: dict[str, Any]
-    """What stands in it, without the block."""
+    """The manifest without the block."""
     block: dict[str, Any] | None
     """The author's own `proctor:` block."""
     notes: list[str] = field(default_factory=list)
-    """What was changed, in words for a person."""
+    """Changes, described for people."""
 
 
 def make_ready(
@@ -191,7 +191,7 @@ def _quoted(text: str) -> str:
 
 
 def _module_of(kind: PackageKind, files: Mapping[str, str]) -> str:
-    """The module that the library would import: named like the project, else the one that has what it looks for."""
+    """Return the module that the library imports: named like the project, else the one with its entry point."""
     wanted = str(_project({"pyproject.toml": files["pyproject.original.toml"]}).get("name", "")).replace("-", "_")
     modules = [_as_module(path) for path in files if path.endswith(".py") and not path.startswith("proctor_adapter/")]
     sign = r"^def load_environment\(" if kind is PackageKind.VERIFIERS_V0 else r"\bTaskset\b"
@@ -209,7 +209,7 @@ def _as_module(path: str) -> str:
 
 
 def _require(files: dict[str, str], requires: Sequence[str]) -> None:
-    """Write further requirements where the package's own stand."""
+    """Add requirements to the file that declares the package's own."""
     for line in requires:
         if not re.match(r"^[A-Za-z0-9][^\n\r\"']*$", line):
             raise PackageInvalid(f"{line!r} is not a requirement")

@@ -25,7 +25,7 @@ from backend.domain.zips import BadZip, open_zip, read_member
 MAX_UPLOAD_BYTES = 30_000_000
 MAX_UNPACKED_BYTES = 80_000_000
 MAX_FILE_BYTES = 20_000_000
-"""Larger ones are not even looked at."""
+"""Larger files are skipped."""
 
 
 def read_zip(data: bytes, name: str = "") -> tuple[dict[str, bytes], str]:
@@ -125,7 +125,7 @@ def read_repository(url: str, reference: str = "", path: str = "", *, is_own: bo
     `is_own`: on one's own side, with one's own git configuration and any address that it knows.
     """
     if reference.startswith("-") or "\0" in reference:
-        raise PackageInvalid(f"no branch or tag is called {reference[:80]!r}")
+        raise PackageInvalid(f"there is no branch or tag {reference[:80]!r}")
     inside = _checked_path(path)
     with tempfile.TemporaryDirectory(prefix="proctor-clone-") as folder:
         git = _Git(Path(folder), is_own=is_own)
@@ -165,7 +165,7 @@ class _Git:
             raise PackageInvalid(f"{url} cannot be cloned: {why}") from error
 
     def entries(self, path: str) -> list[_Entry]:
-        """The plain files below a folder; links and submodules are left out. Raises PackageInvalid."""
+        """List the plain files below a folder, without links and submodules. Raises PackageInvalid."""
         found: list[_Entry] = []
         with self._reading(("ls-tree", "-r", "-z", "-l", "--end-of-options", f"HEAD:{path}")) as process:
             for count, line in enumerate(_split(process)):
@@ -263,7 +263,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """With all that it started: its helper for http may hang on by itself."""
+    """Kill git and its children: its HTTP helper may hang on its own."""
     _kill_group(process.pid)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
@@ -272,7 +272,7 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _split(process: "subprocess.Popen[bytes]") -> Iterator[bytes]:
-    """What it prints, cut at zeros."""
+    """Split its output at zero bytes."""
     assert process.stdout is not None
     rest = b""
     while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Imports: a foreign package is taken in, looked at by a job, and becomes an environment when its author says so."""
+"""Imports: a foreign package is stored, inspected by a job, and becomes an environment when an author decides so."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:  # workers read packages too, and never load the web
     from backend.web.identity import Actor
 
 GIT, REMOTE = "git", "remote"
-"""Kinds of imports whose files are not there yet, and of servers that somebody else runs."""
+"""Kinds of imports whose files have not been read yet, and of external servers."""
 PROBE_MEMORY_MB = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What whoever imports adds to what the package says of itself."""
+    """Additions to the package's own metadata."""
 
     name: str = ""
     path: str = ""
-    """Where the package lies in what was sent."""
+    """Folder of the package in the upload."""
     requires: Sequence[str] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def understand(files: Mapping[str, bytes], folder: str, wishes: Wishes) -> tuple[ReadyPackage, ImportReport]:
-    """What the files are, without running them. Raises PackageInvalid."""
+    """Inspect the files without running them. Raises PackageInvalid."""
     package = read_foreign(files, folder, wishes.path)
     ready = make_ready(package, name=wishes.name, requires=wishes.requires, variables=wishes.variables)
     return ready, _first_report(package, ready)
@@ -85,7 +85,7 @@ MAX_SHOWN = 50
 
 
 class ImportNotReady(Conflict):
-    """The package is still being looked at."""
+    """The package is still being inspected."""
 
 
 class AlreadyImported(Conflict):
@@ -94,7 +94,7 @@ class AlreadyImported(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a model would see with this block, as far as it can be told."""
+    """The prompt that a model would read with this block, as far as it is known."""
 
     problems: list[Problem]
     system: str = ""
@@ -105,7 +105,7 @@ class Preview:
 def import_files(
     session: Session, actor: Actor, files: Mapping[str, bytes], *, folder: str, source: str, wishes: Wishes
 ) -> EnvironmentImport:
-    """Queue the look at a package whose files are here. Raises InvalidInput for what cannot be one."""
+    """Queue the inspection of an uploaded package. Raises InvalidInput if it is not a package."""
     try:
         ready, report = understand(files, folder, wishes)
     except PackageInvalid as error:
@@ -116,7 +116,7 @@ def import_files(
 
 
 def import_repository(session: Session, actor: Actor, url: str, reference: str, wishes: Wishes) -> EnvironmentImport:
-    """Queue the clone of a repository, and the look at it."""
+    """Queue the clone and inspection of a repository."""
     try:
         url = checked_url(url)
     except PackageInvalid as error:
@@ -129,7 +129,7 @@ def import_repository(session: Session, actor: Actor, url: str, reference: str, 
 
 
 def import_server(session: Session, actor: Actor, url: str, wishes: Wishes) -> EnvironmentImport:
-    """Queue the look at a server that somebody else runs."""
+    """Queue the inspection of an external server."""
     try:
         url = checked_url(url)
     except PackageInvalid as error:
@@ -173,7 +173,7 @@ def report_of(row: EnvironmentImport) -> ImportReport:
 
 
 def preview(row: EnvironmentImport) -> Preview:
-    """What is wrong with the block, and the prompt that it makes of what was seen."""
+    """Return the problems of the block and the prompt that it renders."""
     try:
         manifest = read_manifest(write_manifest(row.manifest, row.block))
     except ManifestInvalid as error:
@@ -193,7 +193,7 @@ def preview(row: EnvironmentImport) -> Preview:
 
 
 def map_columns(session: Session, actor: Actor, row: EnvironmentImport, path: str) -> None:
-    """Take the columns from this dictionary of the observation, and propose the block anew; empty: from nowhere."""
+    """Take the columns from this dictionary of the observation and propose a new block; empty: none."""
     _need_open(row)
     report = report_of(row)
     if path and path not in {found.path for found in report.breakdowns}:
@@ -213,7 +213,7 @@ def save_block(session: Session, actor: Actor, row: EnvironmentImport, block: st
 
 
 def create_from_import(session: Session, actor: Actor, row: EnvironmentImport, name: str = "") -> Environment:
-    """The environment with its draft: all files, and the manifest with the block as it stands."""
+    """Create the environment with its draft: all files, and the manifest with the current block."""
     lock = select(EnvironmentImport.environment_id).where(EnvironmentImport.id == row.id).with_for_update()
     row.environment_id = session.scalar(lock)  # two clicks at once make one environment
     _need_open(row)
@@ -230,7 +230,7 @@ def _need_open(row: EnvironmentImport) -> None:
     if row.environment_id is not None:
         raise AlreadyImported
     if row.status is not RunStatus.COMPLETED or not row.files:
-        raise ImportNotReady("There is nothing to go on with: the package was not looked at to the end.")
+        raise ImportNotReady("The inspection of this package did not finish. Import it again.")
 
 
 # rows

@@ -16,7 +16,7 @@ _UNREAD = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache"}
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What a new environment may start from."""
+    """A starting point for a new environment."""
 
     name: str
     title: str

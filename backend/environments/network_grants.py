@@ -18,17 +18,17 @@ from backend.web.identity import Actor
 
 
 class AsksForNoNetwork(Conflict):
-    """This version asks for no network: there is nothing to grant."""
+    """This version requests no network access. There is nothing to grant."""
 
 
 class NetworkIsClosed(Conflict):
-    """Whoever runs this machine closed the network to all environments (PROCTOR_ALLOW_NETWORK=none)."""
+    """The operator of this machine disabled network access for all environments (PROCTOR_ALLOW_NETWORK=none)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkState:
     hosts: Sequence[str]
-    """What the manifest asks for; empty: nothing."""
+    """Hosts that the manifest requests; empty: none."""
     is_open: bool = False
     """Its servers get the network."""
     is_granted: bool = False
@@ -36,14 +36,14 @@ class NetworkState:
     granted_by: str | None = None
     granted_at: datetime | None = None
     is_closed: bool = False
-    """The operator lets nobody have one."""
+    """The operator disabled network access."""
 
     @property
     def words(self) -> str:
         if not self.hosts:
             return "none"
         if self.is_closed:
-            return "asked for, but closed by whoever runs this machine"
+            return "requested, but disabled by the operator of this machine"
         return "granted" if self.is_open else "not granted"
 
 
@@ -80,7 +80,7 @@ def grant_network(session: Session, actor: Actor, version: EnvironmentVersion, e
 
 
 def withdraw_network(session: Session, actor: Actor, version: EnvironmentVersion, environment: str) -> NetworkState:
-    """From the next lease on; what plays now goes on to its end."""
+    """Withdraw the grant. Running episodes finish; new servers start without it."""
     grant = session.get(NetworkGrant, version.content_hash)
     if grant is not None:
         session.delete(grant)

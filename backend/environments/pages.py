@@ -1,4 +1,4 @@
-"""Pages of environments: the list, a new one, and everything about one. Its editor and hand play are beside this."""
+"""Pages of environments: the list, the form for a new one, and the overview of one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -46,9 +46,9 @@ class OverviewPage:
     environment: Environment
     latest: VersionRow | None
     manifest: Manifest | None
-    """Of the newest version; of the draft while nothing is published."""
+    """Manifest of the latest version, or of the draft if nothing is published."""
     problems: Sequence[FileProblem]
-    """Of the draft."""
+    """Problems of the draft."""
     draft: EnvironmentDraft
     draft_author: str | None
     is_draft_published: bool

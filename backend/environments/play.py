@@ -32,11 +32,11 @@ MAX_SEED = 2**63 - 1
 
 
 class NotYourPlay(NotAllowed):
-    """This episode belongs to somebody else. Start one of your own."""
+    """This episode belongs to someone else. Start your own episode."""
 
 
 class PlayIsOver(Conflict):
-    """This episode is over. Play again to try something else."""
+    """This episode has ended. Play again to try something else."""
 
 
 class NotYourTurn(Conflict):
@@ -44,7 +44,7 @@ class NotYourTurn(Conflict):
 
 
 class PlayMovedOn(Conflict):
-    """This page is behind: the episode went on in another tab, or this form was sent twice. Look at it again."""
+    """This page is out of date: the episode continued in another tab, or this form was sent twice. Reload the page."""
 
 
 class NothingToTakeBack(Conflict):
@@ -58,7 +58,7 @@ class NobodyPlaysOn(Conflict):
 def choose_task(
     manifest: Manifest, split: Split, *, level: int | None = None, index: int | None = None, seed: int | None = None
 ) -> TaskSpec:
-    """The task that was asked for; what was left open is drawn at random."""
+    """Return the requested task; open parts are random."""
     tasks = manifest.proctor.tasks
     count = tasks.heldout if split is Split.HELDOUT else tasks.train
     if level is not None and not 0 <= level < min(tasks.levels, count):
@@ -86,7 +86,7 @@ def start_play(
     replies: Sequence[str] = (),
     authors: Sequence[str] = (),
 ) -> Run:
-    """A new episode of this person on this task. `replies`: play on from where another episode stood."""
+    """Start an episode on this task. `replies`: continue from these replies of another episode."""
     manifest = Manifest.model_validate(version.manifest)
     run = Run(
         kind=RunKind.PLAY,
@@ -135,7 +135,7 @@ def try_again(session: Session, actor: Actor, run: Run, revision: int | None = N
 
 
 def take_over(session: Session, actor: Actor, run: Run) -> None:
-    """Stop the policy that plays on, and go on by hand from where it stands."""
+    """Stop the policy and continue by hand."""
     state = owned_state(session, actor, run)
     if not state.mover:
         raise NobodyPlaysOn
@@ -188,7 +188,7 @@ def state_in_hand(session: Session, actor: Actor, run: Run, revision: int | None
 
 
 def ask(session: Session, run: Run, state: PlayState) -> None:
-    """Write what is wanted and queue the job that finds it there."""
+    """Store the request and queue the job that reads it."""
     phase = PlayPhase.THINKING if state.replies or state.mover else PlayPhase.OPENING
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     state = replace(state, phase=phase, revision=state.revision + 1, message="", divergence="", asked_at=now)
@@ -202,7 +202,7 @@ def ask(session: Session, run: Run, state: PlayState) -> None:
 
 
 def _mean(session: Session, run: Run, state: PlayState, replies: list[str]) -> None:
-    """Ask for the episode with exactly these replies; who wrote those that were there is kept."""
+    """Request the episode with exactly these replies; authors of existing replies are kept."""
     ask(session, run, replace(state, replies=replies, authors=state.authors[: len(replies)], mover={}, moves=0))
 
 
@@ -229,13 +229,13 @@ class EpisodeIsNotOver(Conflict):
 
 
 class TaskIsHeldOut(Conflict):
-    """This task is held out: what is learned from it could no longer be examined on it. Play a training task."""
+    """This task is held out: training on it would spoil held-out evaluations. Play a training task."""
 
 
 def let_policy_play(
     session: Session, actor: Actor, run: Run, key: str, *, moves: int | None, revision: int | None
 ) -> None:
-    """The policy plays the next `moves` turns, or to the end; the person may go on by hand after them."""
+    """Let the policy play the next `moves` turns, or to the end. The person may continue after that."""
     state = state_in_hand(session, actor, run, revision)
     mover = get_policy_option(session, key)
     wanted = state.total if moves is None else max(1, min(moves, state.total))

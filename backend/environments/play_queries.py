@@ -126,7 +126,7 @@ class PlayView:
     observation: Mapping[str, Any]
     """The newest that the environment gave."""
     text: str
-    """The same as a model would read it; empty when the episode is over."""
+    """The observation as a model would read it; empty when the episode has ended."""
     entries: Sequence[Entry]
     """The conversation up to the newest reply."""
     columns: Mapping[str, float]
@@ -201,7 +201,7 @@ def play_view(session: Session, name: str, run_id: uuid.UUID) -> PlayView:
 
 
 def _newest_observation(rollout: Rollout) -> Mapping[str, Any]:
-    """A reply that was not understood has none of its own."""
+    """Return the latest observation; a reply that could not be parsed has none."""
     taken = [step for step in rollout.steps if step["action"] is not None]
     return taken[-1]["observation"] if taken else rollout.opening
 

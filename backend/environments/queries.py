@@ -28,7 +28,7 @@ class VersionNotFound(NotFound):
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """A version with what stands beside it in tables."""
+    """A version with its publisher and certificate status, as tables show it."""
 
     version: EnvironmentVersion
     publisher: str | None
@@ -139,7 +139,7 @@ def newest_certificate(session: Session, version: EnvironmentVersion) -> Certifi
 
 
 def get_certificate(session: Session, version: EnvironmentVersion, run_id: uuid.UUID) -> Certificate:
-    """The one that this run of the checks made."""
+    """Return the certificate of this check run."""
     statement = select(Certificate).where(Certificate.version_id == version.id, Certificate.run_id == run_id)
     certificate = session.scalars(statement).one_or_none()
     if certificate is None:
@@ -182,7 +182,7 @@ def find_open_check(session: Session, version: EnvironmentVersion) -> Run | None
 
 
 def recent_runs(session: Session, environment: Environment, *, limit: int = 10) -> list[Run]:
-    """Evaluations and trainings on any version, newest first; checks and hand play have lists of their own."""
+    """List evaluations and training runs on any version, newest first; checks and hand play have separate lists."""
     statement = (
         select(Run)
         .join(Run.version)

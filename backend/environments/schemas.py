@@ -86,7 +86,7 @@ class DeleteDraftFile(Request):
 
 
 class PublishVersion(Request):
-    notes: str = Field("", max_length=10_000, description="What is new in this version.")
+    notes: str = Field("", max_length=10_000, description="Release notes of the version.")
     revision: int | None = Field(None, description="Revision of the draft to publish. Default: the current one.")
     check: bool = Field(True, description="Run the checks of the new version.")
     regrade: bool = Field(False, description="Score the environment's past rollouts with the new version's rewards.")
@@ -292,7 +292,7 @@ class SaveFixture(Request):
     rollout_id: uuid.UUID = Field(description="Finished rollout to save.")
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,59}$", description="Lowercase letters, digits, `_` and `-`.")
     note: str = Field("", max_length=2000, description="Why the episode matters.")
-    kind: FixtureKind = Field(FixtureKind.SCORED, description="What the fixture proves about the reward.")
+    kind: FixtureKind = Field(FixtureKind.SCORED, description="Condition that the fixture checks.")
 
 
 class MarkDemonstration(Request):

@@ -34,7 +34,7 @@ HISTORY_JOB = "rescoring.history"
 """Grades the environment's history again by a version's rewards."""
 _IMPORT_LOCK = 0x50524F43
 RESERVED_NAMES = frozenset({"new", "validate", "import"})
-"""Words that are pages of their own."""
+"""Names that are reserved for pages."""
 
 
 class NameIsTaken(Conflict):
@@ -68,7 +68,7 @@ def create_environment(
 ) -> Environment:
     """An environment with its first draft; nothing is published yet."""
     if name in RESERVED_NAMES:
-        raise InvalidInput(fields={"name": f"`{name}` is a word of Proctor's own; choose another."})
+        raise InvalidInput(fields={"name": f"`{name}` is reserved. Choose another name."})
     checked_files(files)
     if find_environment(session, name):
         raise NameIsTaken(f"There is an environment called {name} already. Choose another name.")
@@ -78,7 +78,7 @@ def create_environment(
         with session.begin_nested():
             session.add(environment)
     except IntegrityError as error:
-        raise NameIsTaken(f"Somebody created an environment called {name} at this moment.") from error
+        raise NameIsTaken(f"Someone else has just created an environment called {name}.") from error
     session.add(EnvironmentDraft(environment_id=environment.id, files=without_generated(files), updated_by=_id(actor)))
     audit(session, actor, "environment.create", "environment", environment.id, name=name)
     session.flush()
@@ -160,7 +160,7 @@ def import_builtins(session: Session) -> list[str]:
 def start_check(
     session: Session, actor: Actor | None, version: EnvironmentVersion, name: str, *, policy: str = ""
 ) -> Run:
-    """Queue the checks of a version; asked for again while they run, the same run comes back.
+    """Queue the checks of a version, or return their run if they are already running.
 
     `policy`: a stored policy that the tasks are measured with too (`get_policy_option`); empty: scripts only.
     """

@@ -1,4 +1,4 @@
-"""What a new environment may start from: a template, or a copy of an environment that is there."""
+"""Starting points of a new environment: templates and copies of existing environments."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class StartingPoint:
 
 
 def starting_points(environments: Sequence[tuple[str, str]], asked: str = "") -> list[StartingPoint]:
-    """The templates, then a copy of each of these environments (name, description); what was asked for is one too."""
+    """List the templates, a copy of each of these environments (name, description), and the requested copy."""
     known = [StartingPoint(template.name, template.title, template.description) for template in templates()]
     copies = [StartingPoint(COPY + name, f"Copy of {name}", description) for name, description in environments]
     if asked.startswith(COPY) and "@" in asked:

@@ -28,7 +28,7 @@ class Environment(Base):
 
 
 class EnvironmentDraft(Base):
-    """What is being edited: one an environment. `revision` guards against two tabs."""
+    """The draft of an environment. `revision` detects conflicting edits."""
 
     __tablename__ = "environment_drafts"
 
@@ -52,15 +52,15 @@ class DraftTrial(Base):
     environment_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("environments.id", ondelete="CASCADE"))
     person_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("people.id", ondelete="CASCADE"))
     revision: Mapped[int] = mapped_column(Integer, default=1)
-    """Counts what the person asked for; an answer to something older is thrown away."""
+    """Number of requests; answers to older ones are discarded."""
     is_waiting: Mapped[bool] = mapped_column(default=True)
     task: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """{split, index, level, seed}"""
     replies: Mapped[list[str]] = mapped_column(ARRAY(Text), default=list)
     draft_revision: Mapped[int] = mapped_column(Integer, default=0)
-    """Of the draft that answered."""
+    """Revision of the draft that answered."""
     answer: Mapped[dict[str, Any]] = mapped_column(default=dict, deferred=True)
-    """What the environment answered to all replies, or why it did not."""
+    """The environment's answers to all replies, or its error."""
     updated_at: Mapped[CreatedAt]
 
 
@@ -137,11 +137,11 @@ class EnvironmentImport(Base):
 
     id: Mapped[Id]
     name: Mapped[str] = mapped_column(String(40))
-    """What the environment will be called."""
+    """Name of the future environment."""
     kind: Mapped[str] = mapped_column(String(32))
     """`PackageKind`"""
     source: Mapped[str] = mapped_column(Text)
-    """Where it came from, in words."""
+    """Description of its source."""
     files: Mapped[dict[str, str]] = mapped_column(JSONB, deferred=True)
     """Ready to run; the manifest without a `proctor:` block."""
     manifest: Mapped[dict[str, Any]]
@@ -151,7 +151,7 @@ class EnvironmentImport(Base):
     columns_from: Mapped[str | None] = mapped_column(Text)
     status: Mapped[RunStatus] = mapped_column(text_enum(RunStatus), default=RunStatus.QUEUED)
     phase: Mapped[str] = mapped_column(Text, default="")
-    """What is being done, in words."""
+    """Current step, described for people."""
     report: Mapped[dict[str, Any]] = mapped_column(default=dict)
     """`ImportReport` as JSON."""
     build_log: Mapped[str] = mapped_column(Text, default="")

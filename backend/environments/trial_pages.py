@@ -39,7 +39,7 @@ Topics = Annotated[tuple[str, str], Depends(topics_of)]
 
 @dataclass(frozen=True, slots=True)
 class TryPage:
-    """What the blocks need that change by themselves."""
+    """Context of the blocks that update live."""
 
     environment: Environment
     draft: EnvironmentDraft
@@ -48,7 +48,7 @@ class TryPage:
     trial: TrialView | None
     path: str
     stored_mark: str
-    """Of the open file as it is stored now; empty when it is gone."""
+    """Hash of the open file as stored; empty if it was deleted."""
 
 
 @router.get("/environments/{name}/edit/events", response_class=EventSourceResponse)
@@ -73,7 +73,7 @@ def reset_trial(
     name: str,
     form: Annotated[ChooseTask, Depends(read_form(ChooseTask))],
 ) -> Response:
-    """Begin anew; what is left open of the task is drawn at random."""
+    """Start a new trial; open parts of the task are random."""
     trials.reset_trial(session, actor, queries.get_environment(session, name), form)
     return _answer(request, session, actor, name)
 

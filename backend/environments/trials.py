@@ -33,18 +33,18 @@ class NothingToTry(Conflict):
 
 
 class DraftCannotBeTried(InvalidInput):
-    """The draft has problems; mend them first."""
+    """The draft has problems. Fix them first."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialView:
-    """What the panel shows."""
+    """Content of the trial panel."""
 
     trial: DraftTrial
     is_stale: bool
     """The draft was saved since it answered."""
     text: str
-    """What a model would read now; empty when the episode is over."""
+    """The prompt that a model would read now; empty when the episode has ended."""
     observation: Mapping[str, Any]
     entries: Sequence[Entry]
     columns: Sequence[tuple[str, float, float]]
@@ -67,7 +67,7 @@ class TrialView:
 
 
 def reset_trial(session: Session, actor: Actor, environment: Environment, chosen: ChooseTask) -> None:
-    """Begin anew on this task; what is left open of it is drawn at random."""
+    """Start a new trial on this task; open parts of it are random."""
     manifest = _manifest(environment, get_draft(session, environment))
     task = choose_task(manifest, chosen.split, level=chosen.level, index=chosen.index, seed=chosen.seed)
     told = {"split": str(task.split), "index": task.index, "level": task.level, "seed": task.seed}
@@ -156,7 +156,7 @@ def _locked(session: Session, actor: Actor, environment: Environment) -> DraftTr
 
 
 def _ask(session: Session, environment: Environment, trial: DraftTrial, replies: list[str], script: str = "") -> None:
-    """Write what is wanted and queue the job that finds it there. An older question is forgotten."""
+    """Store the request and queue the job that reads it. It replaces an older request."""
     _manifest(environment, get_draft(session, environment))
     trial.replies = replies
     trial.revision += 1

@@ -1,4 +1,4 @@
-"""What is wrong with a package's files, and where. Code is parsed, never executed."""
+"""Validate a package's files and locate its problems. Code is parsed, never executed."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ from backend.environments.scaffold import with_generated
 Kind = Literal["Action", "Observation"]
 
 _WIRE_FIELDS = {"reward", "done", "metadata"}
-"""What OpenEnv's base classes carry beside the fields; not part of what a template or a reply may name."""
+"""Fields of OpenEnv's base classes, which templates and replies may not name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def _last_name(base: ast.expr) -> str:
 MAX_PARSED_FILE = 150_000
 """Words and signs of a Python file that is parsed: time and memory grow with them."""
 MAX_PARSED = 300_000
-"""Of all Python files of a package together; what is beyond is not checked."""
+"""Total size of a package's Python files; the rest is not checked."""
 _WORD_OR_SIGN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -107,7 +107,7 @@ class Validation:
 
 
 def validate_package(files: Mapping[str, str], name: str | None = None) -> Validation:
-    """Every problem of the files. `name`: what the environment is called, which its manifest must say too."""
+    """List every problem of the files. `name`: the environment's name, which the manifest must repeat."""
     files = with_generated(files)
     try:
         check_files(files)
@@ -149,7 +149,7 @@ def parse_python(path: str, text: str) -> ast.Module | FileProblem:
 
 
 def parse_sources(files: Mapping[str, str]) -> dict[str, ast.Module | FileProblem]:
-    """The Python files by path, parsed, as far as the limits allow. What is too big to be stored is not parsed."""
+    """Parse the Python files, by path, within the limits. Files that are too large to store are not parsed."""
     parsed: dict[str, ast.Module | FileProblem] = {}
     left = MAX_PARSED
     for path in sorted(path for path in files if path.endswith(".py")):

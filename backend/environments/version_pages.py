@@ -87,7 +87,7 @@ def download_version(session: SessionDep, _: Viewer, name: str, number: int) -> 
 
 @router.get("/environments/{name}/versions/{number}/export.zip")
 def export_version(session: SessionDep, _: Viewer, name: str, number: int) -> Response:
-    """The complete OpenEnv package that runs by itself."""
+    """Download the complete standalone OpenEnv package."""
     version = queries.get_version(session, queries.get_environment(session, name), number, with_files=True)
     files = complete_package(version.files, Manifest.model_validate(version.manifest))
     headers = {"Content-Disposition": f'attachment; filename="{name}-v{version.number}-openenv.zip"'}

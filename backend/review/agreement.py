@@ -15,7 +15,7 @@ FEWEST = 2
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What both said of one rollout."""
+    """The score of a judge and the verdict of a person on one rollout."""
 
     rollout_id: uuid.UUID
     score: float
@@ -92,7 +92,7 @@ def _kappa(known: Sequence[Opinion], threshold: float) -> float:
 
 
 def cohens_kappa(pairs: Sequence[tuple[object, object]]) -> float | None:
-    """(observed - by chance) / (1 - by chance) of what two said of each thing; None where chance alone explains all.
+    """(observed - by chance) / (1 - by chance) over pairs of ratings; None where chance alone explains all.
 
     Cohen, A coefficient of agreement for nominal scales, 1960.
     """

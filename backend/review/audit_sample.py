@@ -1,4 +1,4 @@
-"""The blind sample: rollouts that nothing flagged, drawn so that nobody can choose or guess them."""
+"""The random audit sample: unflagged rollouts, drawn so that they can be neither chosen nor guessed."""
 
 import secrets
 import uuid
@@ -20,22 +20,22 @@ from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
 SHARE = 0.02
-"""Of the completed rollouts of a run."""
+"""Sampled share of the completed rollouts of a run."""
 _LATE = timedelta(days=1)
-"""So long after the detectors' last look a run is still drawn from, in case housekeeping was away."""
+"""Time after the last scan in which a run is still sampled, in case housekeeping was down."""
 _AT_ONCE = 50_000
 _PHASES = (Phase.TRAIN, Phase.EVALUATION)
-"""What detectors look at too."""
+"""The phases that detectors scan."""
 
 
 def draw_audits(session: Session) -> int:
-    """Draw from what runs stored since the last time; how many rollouts came into the sample."""
+    """Sample from rollouts stored since the last call, and return the number of sampled rollouts."""
     return sum(draw_from(session, run_id) for run_id in _unfinished(session))
 
 
 def _unfinished(session: Session) -> list[uuid.UUID]:
-    """What detectors look at, whoever played and however little: of any other run it would be certain that what is in
-    the queue was flagged. Trainings while they go on, evaluations after the look at all of them."""
+    """All runs that detectors scan, by any policy and of any size: otherwise an item in the queue would certainly be
+    flagged. Training runs while they train, evaluations after their scan."""
     looks = select(Job.id).where(Job.run_id == Run.id, Job.name == JUDGING_JOB)
     was_looked_at = looks.where(Job.status == JobStatus.DONE, Job.ended_at > func.now() - _LATE).exists()
     is_looked_at = looks.where(Job.status.in_([JobStatus.QUEUED, JobStatus.LEASED])).exists()

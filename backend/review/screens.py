@@ -249,8 +249,8 @@ def rows_of(session: Session, actor: Actor, chosen: ReviewFilter, items: Sequenc
 
 
 def may_see(actor: Actor, item: ReviewItem, chosen: ReviewFilter) -> bool:
-    """Is there nothing to keep from this person? A flag about a run cannot be judged blind, a filter by detector says
-    what flagged it, and whoever has judged, or cannot, may read everything."""
+    """May the person see flags and verdicts? Flags about runs cannot be reviewed blind, a detector filter reveals the
+    flag, and people who have given their verdict or cannot give one may read everything."""
     is_done = actor.person_id in item.reviewers
     return is_done or item.rollout_id is None or bool(chosen.detector) or not actor.may(Role.REVIEWER)
 

@@ -63,8 +63,8 @@ def test_results_appear_one_by_one(session: Session, viewer: TestClient, version
     session.flush()
     text = viewer.get(PAGE).text
     assert "Evidence of first." in text
-    assert text.index("at work") > text.index("Evidence of first.")
-    assert text.index("to come") > text.index("What second holds.")
+    assert text.index("in progress") > text.index("Evidence of first.")
+    assert text.index("queued") > text.index("What second holds.")
     assert f"{PAGE}/events" in text
 
 
@@ -143,3 +143,11 @@ def test_what_is_wrong_with_a_fixture_is_told_while_it_is_edited():
         "fixtures/odd.json",
         "columns: the manifest declares no lose; it declares win, format",
     )
+
+
+def test_a_failed_check_shows_its_advice(session: Session, viewer: TestClient, version: EnvironmentVersion):
+    texts = {"label": "Gold", "advice": "Fix the reward."}
+    certify(session, version, result("gold", CheckStatus.FAILED, **texts), result("levels", CheckStatus.PASSED))
+    text = viewer.get(PAGE).text
+    assert "Gold." in text
+    assert text.count("Fix the reward.") == 1

@@ -31,7 +31,7 @@ def test_two_tabs_may_save_two_files(session: Session, environment: Environment)
 
 def test_the_second_save_of_one_file_is_told(session: Session, environment: Environment):
     save_file(session, None, environment, "README.md", "first", mark=text_mark(README))
-    with pytest.raises(DraftChanged, match=r"Somebody saved README\.md"):
+    with pytest.raises(DraftChanged, match=r"README\.md was saved"):
         save_file(session, None, environment, "README.md", "second", mark=text_mark(README))
     assert files(session, environment)["README.md"] == "first"
     save_file(session, None, environment, "README.md", "second", mark="", overwrite=True)
@@ -46,7 +46,7 @@ def test_a_save_sent_twice_is_one_save(session: Session, environment: Environmen
 
 def test_a_save_of_a_deleted_file_is_told(session: Session, environment: Environment):
     delete_file(session, None, environment, "README.md", mark=text_mark(README))
-    with pytest.raises(DraftChanged, match=r"deleted or renamed README\.md"):
+    with pytest.raises(DraftChanged, match=r"README\.md was deleted or renamed"):
         save_file(session, None, environment, "README.md", "mine", mark=text_mark(README))
 
 

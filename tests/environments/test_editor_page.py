@@ -65,7 +65,7 @@ def test_the_second_tab_sees_both_texts_and_may_save_over(session: Session, auth
     author.post(PAGE, data=form("first\n"))
     answer = author.post(PAGE, data=form("second\n"))
     assert answer.status_code == 409
-    assert "Somebody saved README.md after you opened it" in answer.text
+    assert "README.md was saved after you opened it" in answer.text
     assert "\nsecond\n</textarea>" in answer.text
     assert '<tr data-change="remove">' in answer.text
     assert readme(session, guess) == "first\n"

@@ -37,12 +37,12 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_an_administrator_grants_and_withdraws(session: Session, admin: TestClient, talker: EnvironmentVersion):
-    assert "Grant the network" in admin.get(PAGE).text
+    assert "Grant network access" in admin.get(PAGE).text
     assert admin.post(f"{PAGE}/network/edit").status_code == 303
     assert session.get(NetworkGrant, talker.content_hash)
     text = admin.get(PAGE).text
     assert "Withdraw" in text
-    assert "Grant the network" not in text
+    assert "Grant network access" not in text
     assert admin.post(f"{PAGE}/network/delete").status_code == 303
     assert not session.get(NetworkGrant, talker.content_hash)
     actions = session.scalars(select(AuditEvent.action).where(AuditEvent.subject_id == str(talker.id))).all()
@@ -64,8 +64,8 @@ def test_others_see_the_state_and_may_not_change_it(
 ):
     client: TestClient = request.getfixturevalue(role)
     text = client.get(PAGE).text
-    assert "Until an administrator grants it" in text
-    assert "Grant the network" not in text
+    assert "until an administrator grants access" in text
+    assert "Grant network access" not in text
     assert client.get(API).json()["is_open"] is False
     assert client.post(f"{PAGE}/network/edit").status_code == 403
     assert client.post(f"{PAGE}/network/delete").status_code == 403
@@ -83,7 +83,7 @@ def test_whoever_runs_the_machine_has_the_last_word(session: Session, admin: Tes
     session.add(NetworkGrant(content_hash=talker.content_hash))
     session.flush()
     assert admin.get(API).json()["is_open"] is False
-    assert "closed the network" in admin.get(PAGE).text
+    assert "disabled network access" in admin.get(PAGE).text
     assert admin.put(API).status_code == 409
 
 

@@ -52,7 +52,7 @@ def test_constant_fields_make_the_action_that_mcp_packages_take():
         (call('{"name": "stop"}') * 17, "Found 17"),
         ("<tool_call>" + call('{"name": "stop"}'), "Found 2 nested"),
         ('<tool_call>{"name": "stop"}', "no complete"),
-        ('</tool_call>{"name": "stop"}<tool_call>', "stands before"),
+        ('</tool_call>{"name": "stop"}<tool_call>', "appears before"),
         (call('{"name": "search", "argum'), "not JSON"),
         (call(""), "not JSON"),
         (call('["stop"]'), "not an object"),

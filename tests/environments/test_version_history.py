@@ -81,7 +81,7 @@ def test_a_network_that_is_asked_for_says_whether_it_is_granted(
     files["openenv.yaml"] += "  resources: {network: {hosts: [example.org]}}\n"
     environment = create_environment(session, None, "guess", files)
     version = publish_version(session, None, environment, revision=1)
-    assert "Until an administrator grants it" in viewer.get(f"{PAGE}/versions/1").text
+    assert "until an administrator grants access" in viewer.get(f"{PAGE}/versions/1").text
     monkeypatch.setenv("PROCTOR_ALLOW_NETWORK", f"{'0' * 64}, {version.content_hash}")
     get_settings.cache_clear()
     assert "The settings of this machine grant it" in viewer.get(f"{PAGE}/versions/1").text

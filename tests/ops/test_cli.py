@@ -298,4 +298,4 @@ def test_env_grant_gives_and_takes_the_network(proctor: Command):
     assert proctor("env", "grant", "talker@1", "--withdraw", "--json").json["is_granted"] is False
     refused = proctor("env", "grant", "tictactoe")
     assert refused.status != 0
-    assert "asks for no network" in refused.err
+    assert "requests no network access" in refused.err

@@ -26,7 +26,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ServerOrder(BaseModel):
-    """What a client asks for."""
+    """A client's request."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -36,11 +36,11 @@ class ServerOrder(BaseModel):
     hash_seed: int = Field(default=0, ge=0, lt=2**32)
     """Of Python's string hashes; any but 0 is for finding out what depends on them."""
     network: bool = False
-    """An administrator granted it: whoever has our token is believed."""
+    """Whether an administrator granted it; clients with our token are trusted."""
 
 
 class Preparation(BaseModel):
-    """What a client says of a package that is to be made ready."""
+    """A client's description of a package to prepare."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +54,7 @@ class Api:
     offer: Offer
     grants: Grants
     token: str = ""
-    """Empty: whoever reaches the socket may ask."""
+    """Empty: anyone who reaches the socket may connect."""
     ready: set[str] = field(default_factory=set)
     """Hashes of packages that have been seen to start."""
 
@@ -114,7 +114,7 @@ class Api:
         return web.json_response({"is_stored": True})
 
     async def prepare_package(self, request: web.Request) -> web.Response:
-        """Build what is missing and start a server, which stays warm for the first lease."""
+        """Build missing parts and start a server, which stays warm for the first lease."""
         package = self._package(request.match_info["hash"])
         told = Preparation.model_validate_json(await request.read() or b"{}")
         self.grants.refuse_network(package, package.resources, is_granted=told.network)
@@ -159,7 +159,7 @@ class Api:
         """Keeps the lease while this connection is open."""
         with self._lease(request).held() as lease:
             await lease.over.wait()
-        raise web.HTTPGone(reason="this lease is over")
+        raise web.HTTPGone(reason="this lease has ended")
 
     async def release_lease(self, request: web.Request) -> web.Response:
         worn = frozenset(filter(None, request.query.get("worn", "").split(",")))
@@ -177,7 +177,7 @@ class Api:
     def _lease(self, request: web.Request) -> Lease:
         if lease := self.pool.find(request.match_info["lease"]):
             return lease
-        raise web.HTTPGone(reason="this lease is over")
+        raise web.HTTPGone(reason="this lease has ended")
 
     async def show_server(self, request: web.Request) -> web.Response:
         """What became of a leased server, and the end of its log."""

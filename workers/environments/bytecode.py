@@ -18,7 +18,7 @@ _BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "
 
 
 async def compile_files(python: Path, site_packages: Path, names: Sequence[str]) -> None:
-    """With the shared runtime's interpreter. What is not one of the folder's files is left alone."""
+    """With the shared runtime's interpreter. Other files are left alone."""
     paths = await asyncio.to_thread(own_files, site_packages, names)
     if not paths:
         return

@@ -31,7 +31,7 @@ ANSWER_SECONDS = 15.0
 class EnvHost:
     """Talks to the env host process at `unix:/path` or `http://host:port`.
 
-    `is_granted` says, in a thread, whether an administrator granted a content the network; without it nobody did.
+    `is_granted` reports, in a thread, whether an administrator granted network access to a content; default: none.
     """
 
     def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
@@ -70,7 +70,7 @@ class EnvHost:
             await self.ask("POST", f"/packages/{content_hash}/prepare", json=order, seconds=START_SECONDS)
 
     async def build_log(self, content_hash: str) -> tuple[str, bool]:
-        """What pip said when the package's virtual environment was built; and whether it has one of its own."""
+        """pip's output from building the package's virtual environment, and whether it has a separate one."""
         try:
             answer = await self.ask("GET", f"/packages/{content_hash}/build")
         except HostRefused:  # it was never stored

@@ -31,7 +31,7 @@ LABEL = "proctor.env-server"
 
 @dataclass(slots=True, eq=False)
 class Container:
-    """A container where a server's process would stand."""
+    """A container in place of a server process."""
 
     handle: Any
     pid: int = 0
@@ -61,7 +61,7 @@ class Container:
 def container_options(
     package: StoredPackage, resources: ResourcesSpec, image: str, shared: Path, *, user: str, runtime: str = ""
 ) -> dict[str, Any]:
-    """What the engine is asked for: all that a server may have, and nothing else."""
+    """The container's configuration: everything that a server may have, and nothing else."""
     options: dict[str, Any] = {
         "image": image,
         "command": ["uvicorn", package.app, "--uds", f"{SHARED}/{SOCKET}", "--log-level", "warning"],
@@ -176,7 +176,7 @@ def connect() -> Any:
 
 
 def _engine_error() -> tuple[type[Exception], ...]:
-    """What the SDK raises; without it there is nothing to raise."""
+    """The exception of the SDK; without the SDK nothing is raised."""
     try:
         from docker.errors import DockerException
         from requests.exceptions import RequestException

@@ -49,7 +49,7 @@ _MARKER = "made-by-the-env-host"
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m workers.environments.host", description=__doc__)
     parser.add_argument("--launcher", choices=["jail", "docker", "remote", "process"], help="instead of the best one")
-    parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="at most so many at a time")
+    parser.add_argument("--max-servers", type=int, default=MAX_SERVERS, help="maximum number of servers")
     parser.add_argument("--listener", type=int, help="descriptor of a listening socket, instead of one made here")
     parser.add_argument("--root-because", default="", help="why it runs as root; shown as a warning")
     parser.add_argument("--start-seconds", type=float, default=START_SECONDS, help="for a package")
@@ -155,7 +155,7 @@ def _token(settings: Settings) -> str:
 
 
 def _outgoing(settings: Settings) -> OutgoingPolicy:
-    """Over the network the env host serves a shared installation, whose stage it is not told."""
+    """Over the network the env host serves a shared installation, whose stage it does not know."""
     if settings.allow_private_endpoints is None and not _is_local(settings):
         settings = settings.model_copy(update={"allow_private_endpoints": False})
     return policy_of(settings)

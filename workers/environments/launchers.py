@@ -1,4 +1,4 @@
-"""How foreign code is run on this machine. What the machine offers is tried, not guessed, when the host starts."""
+"""How foreign code runs on this machine. The machine's capabilities are tested, not guessed, when the host starts."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ class Launcher(StrEnum):
     DOCKER = "docker"
     """A container per server; see `containers.py`."""
     REMOTE = "remote"
-    """Nothing is run here; only servers that somebody else runs are reached."""
+    """Run nothing; only connect to external servers."""
     PROCESS = "process"
     """No isolation at all."""
     NONE = "none"
@@ -30,7 +30,7 @@ class Launcher(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What the machine offers, and what follows from it."""
+    """The machine's capabilities and their consequences."""
 
     launcher: Launcher
     probe: dict[str, Any]

@@ -30,7 +30,7 @@ class LeaseIsOver(HostRefused):
 
 
 class Host(Protocol):
-    """What a lease needs of the env host's client."""
+    """The parts of the env host's client that a lease needs."""
 
     async def ask(self, method: str, path: str, *, json: Any = None, seconds: float = ...) -> dict[str, Any]: ...
 
@@ -73,7 +73,7 @@ class Lease:
             await asyncio.sleep(0.5)
 
     async def _hold(self, path: str) -> None:
-        """Keep a connection open that says that we live; until cancelled, or until the lease is over."""
+        """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
         while True:
             try:
                 await self._host.hold(path)
@@ -93,7 +93,7 @@ class Lease:
             await self._host.ask("DELETE", f"{self._path}/servers/{server}")
 
     async def fate(self, server: str) -> str:
-        """What became of a server, with the end of its log; empty while it lives or when nobody knows."""
+        """Describe how a server ended, with the end of its log; empty while it lives or if unknown."""
         try:
             answer = await self._host.ask("GET", f"/servers/{server}")
         except SandboxError:
@@ -104,7 +104,7 @@ class Lease:
         return self._host.reach(server)
 
     async def release(self, worn: list[str]) -> None:
-        """Give the servers back; nobody should get the worn ones."""
+        """Return the servers to the pool, except worn ones."""
         if self._path:
             with contextlib.suppress(SandboxError):  # it lapses by itself
                 await asyncio.shield(self._host.ask("DELETE", f"{self._path}?worn={','.join(worn)}"))

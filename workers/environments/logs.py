@@ -52,7 +52,7 @@ class LogTail:
             os.close(self._reader)
 
     def close(self) -> None:
-        """Take what is there already and let go, even if somebody still holds the other end."""
+        """Read the available output and close, even if the other end is still open."""
         if not self._is_open:
             return
         self._loop.remove_reader(self._reader)

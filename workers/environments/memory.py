@@ -1,4 +1,4 @@
-"""How much memory a server uses, all of its processes together: RLIMIT_AS bounds only each by itself."""
+"""Measure the memory of all processes of a server together: RLIMIT_AS limits only each one alone."""
 
 import asyncio
 import os

@@ -27,7 +27,7 @@ _OPENENV_FROM_SOURCE = re.compile(r"^(openenv(?:-core)?)\s*(\[[^\]]*\])?\s*@\s*\
 
 @dataclass(frozen=True, slots=True)
 class StoredPackage:
-    """What the host needs to know of a package to serve it."""
+    """Facts that the host needs to serve a package."""
 
     hash: str
     path: Path
@@ -37,13 +37,13 @@ class StoredPackage:
     variables: dict[str, str]
     resources: ResourcesSpec
     requirements: tuple[str, ...]
-    """What it says that it needs, `openenv` included."""
+    """Its declared requirements, including `openenv`."""
     columns_from: str | None = None
     """Where its observations have the reward columns, if not in `metadata.rewards`."""
 
 
 class PackageStore:
-    """Bounded: every try of a draft leaves a package, and whoever needs one again sends it again."""
+    """Bounded: every trial of a draft leaves a package; clients send it again when they need it."""
 
     def __init__(self, folder: Path, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._folder, self._max_bytes = folder, max_bytes
@@ -76,7 +76,7 @@ class PackageStore:
         return self._read[hash_]
 
     def tidy(self, in_use: Collection[str]) -> None:
-        """Remove what was wanted longest ago until the rest fits; never what is in use or was wanted just now."""
+        """Remove the least recently used until the rest fits; never one in use or used just now."""
         newest = time.time() - _JUST_NOW_SECONDS
         stored = sorted(((path.stat(), path) for path in self._folder.glob("*.zip")), key=lambda pair: pair[0].st_mtime)
         total = sum(status.st_size for status, _ in stored)
@@ -95,7 +95,7 @@ class PackageStore:
 
 
 def resources_of(manifest: str) -> ResourcesSpec:
-    """What a manifest asks for, whatever else is wrong with it."""
+    """Read a manifest's requests, even if other parts are invalid."""
     return _resources(_mapping(_mapping(_mapping(_parse_yaml(manifest)).get("proctor")).get("resources")))
 
 
@@ -154,7 +154,7 @@ def requirements_of(files: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _project_requirements(pyproject: str) -> list[str] | None:
-    """None when the file says nothing about what is needed."""
+    """None if the file declares no requirements."""
     project = _mapping(read_toml(pyproject).get("project"))
     written = project.get("dependencies")
     return [str(line).strip() for line in written] if isinstance(written, list) else None

@@ -1,4 +1,4 @@
-"""What pip is told by its files and variables, for uv, which reads neither. Nothing but the standard library."""
+"""Read pip's configuration files and variables for uv, which reads neither. Standard library only."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ def uv_options(told: Mapping[str, str]) -> list[str]:
 
 
 def uv_variables(told: Mapping[str, str]) -> dict[str, str]:
-    """For uv's environment. It brings no Python of its own."""
+    """Variables for uv, which must not install its own Python."""
     found = {"UV_PYTHON_DOWNLOADS": "never"}
     if certificate := told.get("cert"):
         found["SSL_CERT_FILE"] = certificate

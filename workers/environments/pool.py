@@ -17,7 +17,7 @@ from workers.environments.starting import Starter
 IDLE_SECONDS = 600.0
 """How long a server is kept warm without a lease."""
 RETIRE_SECONDS = 60.0
-"""How long a replaced server may go on with the sessions that it has."""
+"""How long a replaced server may continue its existing sessions."""
 MAX_SERVERS = 64
 MEMORY_SHARE = 0.75
 """Of the machine's memory, at most, is promised to servers."""
@@ -37,7 +37,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this host bears."""
+    """Limits of this host."""
 
     capacity: Capacity
     start_seconds: float = START_SECONDS
@@ -51,17 +51,17 @@ class Pool:
         self._queue: list[Lease] = []
         self._idle: list[RunningServer] = []
         self._returning: list[RunningServer] = []
-        """Given back, and being asked whether they are well."""
+        """Returned servers whose health is being checked."""
         self._starting_count = self._starting_mb = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def build_log(self, package: StoredPackage) -> dict[str, Any]:
-        """What pip said of the package's own virtual environment; empty when the shared runtime does."""
+        """pip's output from the package's virtual environment; empty if it uses the shared runtime."""
         environments = self._runtimes.environments
         return {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
 
     def packages_in_use(self) -> set[str]:
-        """Hashes of what has servers or waits for some."""
+        """Hashes of packages that have servers or wait for some."""
         leased = {lease.package.hash for lease in self._leases.values()}
         return leased | {server.package.hash for server in self._live()}
 
@@ -85,7 +85,7 @@ class Pool:
         return self._leases.get(lease_id)
 
     async def release(self, lease: Lease, worn: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
-        """The servers become idle; those that are worn, dead or hung are ended."""
+        """Mark the servers idle; end worn, dead and hung ones."""
         self._leases.pop(lease.id, None)
         if lease in self._queue:
             self._queue.remove(lease)
@@ -130,7 +130,7 @@ class Pool:
     # the queue
 
     def _serve_queue(self) -> None:
-        """First come, first served: a big order is not overtaken for ever by small ones."""
+        """First come, first served: small requests do not overtake a large one forever."""
         while self._queue and self._fits(self._queue[0]):
             lease = self._queue.pop(0)
             lease.servers = self._take_idle(lease)
@@ -261,7 +261,7 @@ class Pool:
         }
 
     def find_server(self, server_id: str) -> RunningServer | None:
-        """A leased one: nobody has business with an idle server."""
+        """Return a leased server; idle ones are not accessible."""
         for lease in self._leases.values():
             for server in [*lease.servers, *(entry[0] for entry in lease.retiring.values())]:
                 if server.id == server_id:

@@ -29,7 +29,7 @@ _LIST_TOOLS = {"type": "list_tools"}
 
 
 async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
-    """Prepare the package and start it once. What the package is to blame for stands in the report."""
+    """Prepare the package and start it once. Failures of the package are recorded in the report."""
     began, digest = time.monotonic(), content_hash(files)
     try:
         await host.prepare(digest, files)
@@ -44,7 +44,7 @@ async def start(host: EnvHost, files: Mapping[str, str], report: ImportReport) -
 
 
 async def play(host: EnvHost, files: Mapping[str, str], report: ImportReport) -> None:
-    """Lease a server and look at what it does. `starts` is taken back when no episode can begin."""
+    """Lease a server and probe it. `starts` is reset if no episode can begin."""
     resources = resources_of(files[MANIFEST_PATH])
     async with host.lease(content_hash(files), resources) as server:
         try:
@@ -72,7 +72,7 @@ def is_tool_calling(schema: Mapping[str, Any]) -> bool:
 
 
 def task_arguments(seed: int, index: int) -> dict[str, Any]:
-    """What the platform's own episodes are reset with."""
+    """Arguments with which the platform resets episodes."""
     return {"seed": seed, "split": "train", "level": 0, "index": index}
 
 
@@ -94,7 +94,7 @@ async def _look_at_resets(server: EnvServer, report: ImportReport) -> None:
 
 
 async def _reset(server: EnvServer, seed: int, index: int) -> tuple[str, Observation]:
-    """What the policy would see, comparable, and the whole."""
+    """The policy's view in a comparable form, and the whole answer."""
     async with server.session() as session:
         observation = await session.reset(task_arguments(seed, index), timeout=RESET_SECONDS)
         return _comparable(observation.fields), observation
@@ -121,14 +121,14 @@ async def _tools(server: EnvServer) -> list[dict[str, Any]]:
 
 
 class _Notes:
-    """What is gathered over all episodes."""
+    """Measurements over all episodes."""
 
     def __init__(self) -> None:
         self.resets: list[float] = []
         self.steps: list[float] = []
         self.rewards: list[float] = []
         self.seen: dict[str, list[tuple[dict[str, float], float | None]]] = {}
-        """Dictionaries of numbers by where they stand, with the step's reward."""
+        """Dictionaries of numbers by path, with the step's reward."""
 
     def look(self, observation: Observation) -> None:
         everything = {**observation.fields, "metadata": observation.metadata}
@@ -205,7 +205,7 @@ def _action(report: ImportReport, observation: Mapping[str, Any], chance: random
 
 
 async def _look_at_state(session: EnvSession, report: ImportReport, opening: Observation) -> None:
-    """What the state gives away. A policy never sees it, but a package's own server shows it to everybody."""
+    """Secrets in the state. A policy never sees it, but a package's own server shows it to anyone."""
     if report.state_fields:
         return
     try:
@@ -258,7 +258,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _breakdowns(notes: _Notes) -> list[Breakdown]:
-    """Those that may hold the reward's parts, the likeliest first."""
+    """Candidates for the reward's components, most likely first."""
     found = []
     for path, entries in notes.seen.items():
         names = list(dict.fromkeys(name for numbers, _ in entries for name in numbers))

@@ -1,4 +1,4 @@
-"""A server that somebody else runs: nothing of it runs here; its frames are carried to and from our socket."""
+"""An external server: nothing of it runs here; its frames are relayed to and from our socket."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
 
 @dataclass(slots=True, eq=False)
 class Relay:
-    """Stands where a server's process would stand."""
+    """A relay in place of a server process."""
 
     runner: web.AppRunner
     http: aiohttp.ClientSession
@@ -48,7 +48,7 @@ class Relay:
 
 
 async def open_relay(resources: ResourcesSpec, listener: Any, *, policy: OutgoingPolicy) -> Relay:
-    """Serve on `listener` what stands at `resources.remote`. Raises SandboxError where its address is not allowed."""
+    """Relay the server at `resources.remote` on `listener`. Raises SandboxError if its address is not allowed."""
     await _check(resources.remote, policy)
     http = open_session(seconds=None, policy=policy)
     app = web.Application()
@@ -85,7 +85,7 @@ class _Carrier:
         return self.resources.remote.rstrip("/")
 
     async def capacity(self, request: web.Request) -> web.Response:
-        """What the manifest says; the far side counts its sessions itself."""
+        """The manifest's limit; the far side counts its sessions itself."""
         return web.json_response({"sessions": self.resources.sessions})
 
     async def carry_schema(self, request: web.Request) -> web.Response:

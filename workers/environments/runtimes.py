@@ -29,7 +29,7 @@ class Runtimes:
         return self._environments
 
     async def warm_up(self) -> None:
-        """Start the shared runtime's interpreter before somebody waits for it."""
+        """Start the shared runtime's interpreter before it is needed."""
         await self._zygote("", [])
 
     async def zygote_for(self, package: StoredPackage, *, has_network: bool = False, hash_seed: int = 0) -> Zygote:

@@ -1,4 +1,4 @@
-"""One running environment server: forked from a warm interpreter, enclosed, listening on a socket of its own."""
+"""One running environment server: forked from a warm interpreter, enclosed, listening on a separate socket."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from workers.environments.zygotes import Zygote
 START_SECONDS = 60.0
 """How long a package may take to import and to answer for the first time."""
 WATCH_SECONDS = 0.5
-"""How often the memory of a server that starts is looked at."""
+"""Interval between memory checks of a starting server."""
 HEALTH_SECONDS = 5.0
 _MEMORY_ALLOWANCE = 1.25
 _INTERPRETER_BYTES = 64 << 20
@@ -47,7 +47,7 @@ _BACKLOG = 1024
 
 
 class ServerProcess(Protocol):
-    """What runs a server: a forked process, a container, or a relay to somebody else's."""
+    """The process behind a server: a forked process, a container, or a relay to an external one."""
 
     pid: int
     """In the host's numbering; 0 where there is none of ours."""
@@ -68,7 +68,7 @@ class RunningServer:
     process: ServerProcess
     log: LogTail
     capacity_path: str = CAPACITY_PATH
-    """Asked for health too."""
+    """Also used for health checks."""
     family: int = 0
     """The process above it and above the sibling that runs its programs, where there is one."""
     hash_seed: int = 0
@@ -246,7 +246,7 @@ async def _wait_until_it_answers(server: RunningServer, seconds: float) -> None:
 
 
 async def _introduce(server: RunningServer) -> None:
-    """Learn the schemas and how many sessions it bears."""
+    """Read the schemas and the number of sessions."""
     while not server.socket.exists():
         await asyncio.sleep(0.05)
     schema = await _get(server.socket, "/schema")

@@ -72,7 +72,7 @@ class EnvSession:
 
     async def step(self, action: Mapping[str, Any], *, timeout: float) -> Observation:
         if not self._is_running:
-            raise EnvError("step: the episode has not begun or is over; reset first")
+            raise EnvError("step: the episode has not begun or has ended; reset first")
         try:
             observation = await self._wire.step(action, timeout)
         except ActionRefused:  # the policy's mistake; the episode goes on
@@ -155,15 +155,15 @@ class EnvServer:
         self.action_schema = read_schema(first["action_schema"])
         self.observation_schema = read_schema(first["observation_schema"])
         self.sessions: int = sum(process.sessions for process in self._processes)
-        """Concurrent sessions that it bears."""
+        """Maximum number of concurrent sessions."""
         self._free = asyncio.Semaphore(self.sessions)
         self._replacing = asyncio.Lock()
         self._left = asyncio.Event()
-        """Sessions of a group have ended since somebody looked for room."""
+        """Set when sessions of a group end, so that waiting groups check for room again."""
 
     @property
     def worn(self) -> list[str]:
-        """The processes that nobody should get after us."""
+        """Processes that must not be leased again."""
         return [process.id for process in self._processes if process.is_worn]
 
     async def __aenter__(self) -> "EnvServer":
@@ -223,7 +223,7 @@ class EnvServer:
             process = await self._least_busy()
             if count > process.sessions:
                 raise LimitExceeded(
-                    f"{count} episodes of a group are scored together, but a server bears {process.sessions} at a time"
+                    f"{count} episodes of a group are scored together, but a server has {process.sessions} sessions"
                 )
             if process.active + count <= process.sessions:
                 return process
@@ -237,7 +237,7 @@ class EnvServer:
         return min(self._processes, key=lambda process: process.active / process.sessions)
 
     async def _replace_worn(self) -> None:
-        """Whoever comes first does it; the others wait for it."""
+        """The first caller does it; the others wait."""
         try:
             for process in [process for process in self._processes if process.is_worn]:
                 await self._swap([process], [await self._lease.replace(process.id)])

@@ -34,7 +34,7 @@ _FETCH_BOUNDS = Bounds(300, limits={"AS": 4 << 30, "FSIZE": 256 << 20})
 _READ_BOUNDS = Bounds(60, output_bytes=4 << 20, limits={"AS": 512 << 20, "CPU": 20, "FSIZE": 16 << 20, "NOFILE": 32})
 _IS_BUILT = " has no wheel: building its source in the sandbox"
 _LEGACY = ("setuptools<81", "wheel")
-"""What a `setup.py` without `pyproject.toml` expects to find, `pkg_resources` included."""
+"""Build requirements of a `setup.py` without `pyproject.toml`, including `pkg_resources`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Sources:
         self._installer, self._python, self._new_root = installer, installer.runtime, new_root
 
     async def supply(self, missing: Sequence[Requirement], folder: Path, log: Path) -> bool:
-        """Make wheels, in `folder`, of what has none. False when there is nothing that could be built."""
+        """Build missing wheels in `folder`. False if nothing could be built."""
         if not missing:
             return False
         fetched = await self._fetch([str(requirement) for requirement in missing], folder, log)
@@ -118,7 +118,7 @@ class Sources:
 
 
 async def _end_of(process: asyncio.subprocess.Process, source: Source) -> bytes:
-    """What it said at the end; however much it says, little is kept."""
+    """The end of its output, bounded."""
     assert process.stdout is not None
     kept = b""
     try:
@@ -155,7 +155,7 @@ def _fits(filename: str, source: Source) -> bool:
 
 
 def _take(unfinished: Path, source: Source) -> Path:
-    """Where the wheel from the jail lies, when it is the one that was asked for: foreign code chose its name."""
+    """Path of the wheel from the jail if it is the requested one: foreign code chose its name."""
     with unfinished.open("rb") as file:
         name = file.readline(300).decode(errors="replace").rstrip("\n")
         if "/" in name or not _fits(name, source):

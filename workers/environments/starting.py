@@ -1,4 +1,4 @@
-"""How a server is started: by the launcher that is in force, or by reaching one that somebody else runs."""
+"""Start a server with the current launcher, or connect to an external one."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ from workers.environments.servers import RunningServer, begin_serving, listen, s
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What the operator of this machine allows the env host."""
+    """Permissions of the env host, set by the operator of this machine."""
 
     network: NetworkRule
     outgoing: OutgoingPolicy
@@ -100,5 +100,5 @@ class Starter:
 
 
 def container_user() -> str:
-    """Containers run as whoever runs the env host, unless that is root, so that both can use their socket."""
+    """Containers run as the env host's user, unless that is root, so that both can use their socket."""
     return f"{os.getuid() or 65534}:{os.getgid() or 65534}"

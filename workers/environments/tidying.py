@@ -1,4 +1,4 @@
-"""The bound on what virtual environments take of the disk: what was wanted longest ago goes first."""
+"""The disk limit of virtual environments: the least recently used goes first."""
 
 import os
 import shutil
@@ -41,7 +41,7 @@ def touch(home: Path) -> None:
 
 
 def _remove(home: Path) -> None:
-    """At once for whoever looks, the files after it."""
+    """Make it disappear atomically, then delete its files."""
     gone = home.with_name(home.name + _GONE)
     home.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

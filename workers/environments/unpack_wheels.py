@@ -35,7 +35,7 @@ _UNREADABLE = (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, No
 
 
 class WheelRefused(Exception):
-    """A wheel breaks the format or a bound; the message says which."""
+    """A wheel breaks the format or a bound, named in the message."""
 
 
 @dataclass(frozen=True, slots=True)

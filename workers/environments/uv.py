@@ -112,7 +112,7 @@ class Uv:
 
     @cached_property
     def _ranks(self) -> dict[tags.Tag, int]:
-        """What the shared runtime's interpreter can load, best first."""
+        """Platform tags that the shared runtime's interpreter supports, best first."""
         version = python_version(self._python)
         platforms = list(tags.platform_tags())
         interpreter = f"cp{version[0]}{version[1]}"

@@ -1,4 +1,4 @@
-"""The virtual environments that packages run in: the shared runtime, one on top of it, or one that stands alone.
+"""The virtual environments that packages run in: the shared runtime, one on top of it, or a standalone one.
 
 A package's own holds what it asks for, built once per set of requirements. What the shared runtime has already, in a
 fitting version, is not installed again. A package that pins what the runtime has in another version stands alone.
@@ -29,11 +29,11 @@ from workers.environments.wheels import Wheel
 BUILD_SECONDS = 600.0
 MAX_BYTES = 20 << 30
 LAYOUT = "2"
-"""Part of each environment's name: those of another layout are built anew."""
+"""Part of each environment's name; a different layout is rebuilt."""
 _SERVES = "openenv>=0.2"
-"""What a package that stands alone needs at least to be served; its own pin decides further."""
+"""Minimum requirements to serve a standalone package; its own pins are added."""
 _WHOLE = {"openenv", "openenv-core", "uvicorn", "pydantic", "fastapi"}
-"""What the runtime has with all the extras that packages ask for."""
+"""The runtime's requirements with all extras that packages request."""
 _VERSION_FILE = re.compile(r"^(?P<name>.+)-(?P<version>[^-]+)\.dist-info$")
 
 
@@ -115,7 +115,7 @@ class VirtualEnvironments:
         return [own] if (home / STANDS_ALONE).exists() else [own, below]
 
     def log_of(self, package: StoredPackage) -> str:
-        """What was said when the package's environment was built, or was tried to be; no paths of this machine."""
+        """Log of building the package's environment, without paths of this machine."""
         key = self.key_of(package)
         path = (self._folder / key).with_suffix(".log")
         return self._paths.clean(path.read_text(errors="replace")[-LOG_CHARACTERS:]) if key and path.exists() else ""
@@ -154,7 +154,7 @@ class VirtualEnvironments:
             self._compiling.remove(key)
 
     async def tidy(self, in_use: set[str]) -> None:
-        """Keep the bound; `in_use` are keys. What is being built is in use too."""
+        """Enforce the limit. `in_use` are keys; environments being built are in use too."""
         building = {key for key, lock in self._building.items() if lock.locked()}
         await asyncio.to_thread(tidy, self._folder, self._max_bytes, in_use | building)
         await asyncio.to_thread(self._installer.tidy, self._max_bytes // 4)
@@ -177,7 +177,7 @@ class VirtualEnvironments:
         unfinished.rename(home)
 
     async def _resolve(self, plan: Plan, alone: tuple[str, ...], links: Path, log: Path) -> tuple[list[Wheel], bool]:
-        """The wheels to install, and whether the environment stands alone.
+        """Return the wheels to install and whether the environment is standalone.
 
         On top of the shared runtime where its versions allow that. Wheels that exist come first, those to build second.
         """
@@ -227,7 +227,7 @@ class VirtualEnvironments:
 
 
 def _installed(python: Path) -> dict[str, Version]:
-    """The distributions beside an interpreter, by canonical name."""
+    """List the distributions of an interpreter by canonical name."""
     found: dict[str, Version] = {}
 
     for folder in (python.parent.parent).glob("lib/python*/site-packages/*.dist-info"):

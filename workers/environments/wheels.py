@@ -35,7 +35,7 @@ WHEEL_LIMITS = WheelLimits(
     files=50_000,
 )
 MAX_TOTAL_BYTES = 10 * GIB
-"""Of an environment; torch for CUDA with its libraries has 7 GB."""
+"""Maximum size of an environment; torch for CUDA with its libraries has 7 GB."""
 MAX_TOTAL_FILES = 200_000
 _DOWNLOADS, _ATTEMPTS = 16, 3
 _UNPACKERS = min(4, os.cpu_count() or 1)

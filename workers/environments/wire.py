@@ -29,7 +29,7 @@ _STATE_FRAME = b'{"type":"state"}'
 
 
 class ServerIsFull(SandboxError):
-    """The environment's server bears no further session now."""
+    """The environment's server supports no further session now."""
 
 
 class DeadlinePassed(LimitExceeded):
@@ -42,7 +42,7 @@ class ServerIsGone(SandboxError):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What the environment answered to a reset or a step."""
+    """The environment's answer to a reset or a step."""
 
     fields: dict[str, Any]
     """The observation's own fields, without reward, done and metadata."""
@@ -90,7 +90,7 @@ class Wire:
         return await self._ask(_STATE_FRAME, "state", "state", timeout)
 
     async def close(self) -> None:
-        """Say goodbye when there is still somebody to hear it."""
+        """Close the connection if it is still open."""
         try:
             async with asyncio.timeout(1.0):
                 if self.is_open:
@@ -233,7 +233,7 @@ def _observation(data: dict[str, Any], columns_from: str | None = None) -> Obser
 
 
 def _at(observation: dict[str, Any], path: str) -> Any:
-    """What stands at a dotted path; None where it leads nowhere, as on a step without a score."""
+    """Return the value at a dotted path; None if it is missing, as on a step without a score."""
     found: Any = observation
     for part in path.split("."):
         found = found.get(part) if isinstance(found, dict) else None

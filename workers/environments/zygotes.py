@@ -54,7 +54,7 @@ def command(runtime_python: Path, ring: Mapping[str, Any], module: str, *argumen
 
 
 def site_packages_of(runtime_python: Path) -> Path:
-    """Of the environment that an interpreter belongs to. Raises SandboxError."""
+    """Site-packages of the interpreter's environment. Raises SandboxError."""
     home = runtime_python.absolute().parent.parent.resolve()
     found = sorted(home.glob("lib/python*/site-packages"))
     if not found:

@@ -31,7 +31,7 @@ TRACED = "proctor_draft_app"
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is to be tried."""
+    """The trial to run."""
 
     trial_id: uuid.UUID
     revision: int
@@ -53,7 +53,7 @@ def give_up(session: Session, context: JobContext, error: str) -> None:
 
 
 def _read(context: JobContext) -> _Question | None:
-    """None when something newer was asked for."""
+    """None if a newer request exists."""
     with transaction() as session:
         trial = session.get(DraftTrial, uuid.UUID(context.arguments["trial_id"]))
         if trial is None or not trial.is_waiting or trial.revision != context.arguments["revision"]:
@@ -70,7 +70,7 @@ def _read(context: JobContext) -> _Question | None:
 
 
 def traced_files(files: dict[str, str], manifest: Manifest) -> dict[str, str]:
-    """The draft with an app before its own that tells tracebacks."""
+    """The draft with an app in front of its own that reports tracebacks."""
     written: dict[str, Any] = read_yaml(files[MANIFEST_PATH])
     app = (Path(__file__).parent / "draft_app.py").read_text(encoding="utf-8").replace("__APP__", manifest.app)
     served = yaml.safe_dump(written | {"app": f"{TRACED}:app"}, sort_keys=False, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""The job `environments.check`: examine a version, store what was played, write its certificate."""
+"""The job `environments.check`: run the checks of a version, store their rollouts, write its certificate."""
 
 import asyncio
 import uuid
@@ -38,7 +38,7 @@ from workers.tasks.nightly_checks import drifted, tell_of_breaking, tell_of_expi
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.check"
-"""Examines with a local model in a process of its own."""
+"""Runs checks with a local model in a separate process."""
 
 logger = structlog.get_logger(__name__)
 
@@ -85,7 +85,7 @@ def asked_reference(session: Session, run_id: uuid.UUID) -> dict[str, Any]:
 
 
 def check(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Examine the run's version. `policy` is the one that was asked for, and is closed at the end."""
+    """Run the checks of the run's version. `policy` is the requested one and is closed at the end."""
     run_async(_certify(run_id, policy))
 
 
@@ -140,7 +140,7 @@ async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder
             tell(result.check, result.evidence)
 
     def tell(check: str, message: str) -> None:
-        """The page shows what is at work, what was found, and what is still to come."""
+        """Show the current check, finished checks and queued ones on the page."""
         found = [_in_short(result) for result in results]
         to_come = [_to_come(check) for check in CHECKS[len(results) :]]
         more = {"results": found + to_come}
@@ -159,11 +159,17 @@ def _in_short(result: CheckResult) -> dict[str, Any]:
 
 
 def _to_come(check: Check) -> dict[str, Any]:
-    return {"check": check.id, "sentence": check.sentence, "theme": check.theme, "status": None}
+    return {
+        "check": check.id,
+        "label": check.label,
+        "sentence": check.sentence,
+        "theme": check.theme,
+        "status": None,
+    }
 
 
 def _take_up(run_id: uuid.UUID) -> _Assignment | None:
-    """Begin the run. None when it is over."""
+    """Begin the run. None if it has ended."""
     with transaction() as session:
         row = session.get_one(Run, run_id)
         if not begin_run(session, row):

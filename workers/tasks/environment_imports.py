@@ -30,12 +30,12 @@ from workers.tasks.registry import JobContext
 logger = structlog.get_logger(__name__)
 
 LOG_SECONDS = 1.0
-"""How often the log of a virtual environment that is being built is looked at."""
+"""Interval between reads of the log while a virtual environment is built."""
 MAX_LOG = 200_000
 
 
 def run(context: JobContext) -> None:
-    """The job's body. Begun again after a crash it looks at the package anew."""
+    """The job's body. After a crash it starts the inspection again."""
     import_id = uuid.UUID(str(context.arguments["import_id"]))
     with transaction() as session:
         row = session.get(EnvironmentImport, import_id, with_for_update=True)

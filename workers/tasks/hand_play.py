@@ -1,4 +1,4 @@
-"""Hand play: replay all replies, let another policy play on where that was asked for, store what was answered."""
+"""Hand play: replay all replies, let another policy play if requested, store the answers."""
 
 import asyncio
 import uuid
@@ -33,12 +33,12 @@ from workers.tasks.event_loops import run_async
 from workers.tasks.registry import JobContext
 
 LOCAL_MODULE = "workers.models.play"
-"""Plays on with a local model in a process of its own."""
+"""Plays with a local model in a separate process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the person asked for."""
+    """The person's request."""
 
     run_id: uuid.UUID
     state: PlayState
@@ -59,7 +59,7 @@ def run(context: JobContext) -> None:
 
 
 def play_on(run_id: uuid.UUID, policy: Policy | None) -> None:
-    """Do what the person asked for; `policy` makes the moves that are asked of one, and is closed."""
+    """Carry out the person's request; `policy` plays its turns and is closed."""
     work = _read(run_id)
     if work is not None:
         run_async(_play(work, policy))
@@ -90,7 +90,7 @@ def _read(run_id: uuid.UUID) -> Work | None:
 
 
 def _resumed(session: Session, row: Run) -> PlayState | None:
-    """A person who left an episode came back to it: it goes on where they left it."""
+    """Continue an episode that a person had left."""
     stored = _rollout_row(session, row.id)
     if row.status is not RunStatus.QUEUED or stored.status is not RolloutStatus.CANCELLED:
         return None
@@ -115,13 +115,13 @@ async def _play(work: Work, policy: Policy | None) -> None:
 
 
 def _show(work: Work, rollout: Rollout) -> None:
-    """What the policy has played so far. It stops when the person took over or left."""
+    """Store the policy's turns so far. Stops if the person took over or left."""
     if not _store(work, Played(rollout), is_partial=True):
         raise OutOfReplies
 
 
 def _store(work: Work, played: Played, *, is_partial: bool = False) -> bool:
-    """False when nobody waits for it any more: the person left, or asked for something else."""
+    """False if no one waits for it anymore: the person left or sent another request."""
     with transaction() as session:
         row = session.get_one(Run, work.run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
@@ -138,7 +138,7 @@ def _store(work: Work, played: Played, *, is_partial: bool = False) -> bool:
 
 
 def _get_stuck(run_id: uuid.UUID, message: str) -> None:
-    """The policy cannot be asked; what was played stays."""
+    """The policy cannot be called; the played turns are kept."""
     with transaction() as session:
         row = session.get_one(Run, run_id, with_for_update=True)
         state = PlayState.from_json(row.progress)
@@ -194,7 +194,7 @@ def _finish(session: Session, row: Run, stored: RolloutRow, rollout: Rollout) ->
 def divergence(
     opening: dict[str, Any], steps: list[dict[str, Any]], new_opening: dict[str, Any], new_steps: list[dict[str, Any]]
 ) -> str:
-    """Where a replay answered differently from what was stored, in words; empty where it did not."""
+    """Describe where a replay diverged from the stored answers; empty if it did not."""
     if opening and opening != new_opening:
         return "The environment opened differently than before."
     for number, (before, after) in enumerate(zip(steps, new_steps, strict=False), start=1):

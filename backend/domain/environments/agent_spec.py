@@ -73,7 +73,7 @@ class ActionSpec(Block):
 
     @property
     def tool_names(self) -> list[str]:
-        """Of the tools that the manifest itself lists."""
+        """Schemas of the tools that the manifest lists."""
         return [tool.name for tool in self.tools] if isinstance(self.tools, list) else []
 
     @property
@@ -89,12 +89,12 @@ class ContextSpec(Block):
     """How much of a conversation the policy reads at each turn."""
 
     kind: Literal["full", "last"] = "full"
-    """last: the system prompt, the first turn, and the last `turns` turns. What lies between is left out."""
+    """last: the system prompt, the first turn, and the last `turns` turns. Turns between them are omitted."""
     turns: int = Field(default=4, ge=1, le=1000)
     """last: an observation and the reply to it are a turn; the observation to be answered now counts."""
 
     def cuts(self, max_turns: int) -> bool:
-        """Can an episode of so many turns be longer than what is read?"""
+        """Whether an episode with this number of turns can exceed the context."""
         return self.kind == "last" and max_turns > self.turns + 1
 
 
@@ -107,12 +107,12 @@ class AgentSpec(Block):
     """A template over the observation's fields; `observation` is the whole."""
     action: ActionSpec
     on_unparsable: Literal["retry", "end", "pass"] = "retry"
-    """retry: tell the policy, costs a turn. end: the episode is over. pass: hand the raw text to the environment."""
+    """retry: explain it to the policy, which costs a turn. end: end the episode. pass: send the raw text on."""
     unparsable_message: str = "Your reply could not be read. {{ problem }}"
     context: ContextSpec = ContextSpec()
     reasoning: Literal["inline", "think"] = "inline"
     """think: what a reply says up to `</think>` is reasoning, kept apart from the answer. inline: it is all answer.
-    What an endpoint tells as reasoning in a field of its own is apart in both."""
+    Reasoning that an endpoint returns in a separate field is kept apart in both."""
 
     @model_validator(mode="after")
     def _can_pass(self) -> "AgentSpec":

@@ -26,7 +26,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,59}")
 
 
 class FixtureKind(StrEnum):
-    """What a fixture is held to beyond its columns."""
+    """Conditions on a fixture beyond its columns."""
 
     SCORED = "scored"
     GOLD = "gold"
@@ -108,7 +108,7 @@ def read_fixture(path: str, text: str) -> Fixture:
     """Raises FixtureInvalid with everything that is wrong with this file."""
     name = path.removeprefix(FOLDER).removesuffix(SUFFIX)
     if not is_fixture(path) or not _NAME.fullmatch(name):
-        raise FixtureInvalid([FixtureProblem(path, "a fixture is called fixtures/<lower_case_name>.json")])
+        raise FixtureInvalid([FixtureProblem(path, "a fixture's path is fixtures/<lower_case_name>.json")])
     try:
         raw = json.loads(text)
     except json.JSONDecodeError as error:
@@ -130,7 +130,7 @@ def read_fixture(path: str, text: str) -> Fixture:
 
 
 def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[FixtureProblem]]:
-    """All fixtures of a package by path, and what is wrong with those that cannot be read."""
+    """Read all fixtures of a package by path, and the problems of unreadable ones."""
     fixtures: list[Fixture] = []
     problems: list[FixtureProblem] = []
     paths = sorted(path for path in files if is_fixture(path))
@@ -145,7 +145,7 @@ def read_fixtures(files: Mapping[str, str]) -> tuple[list[Fixture], list[Fixture
 
 
 def fixture_problems(files: Mapping[str, str], manifest: Manifest) -> list[FixtureProblem]:
-    """Everything that is wrong with a package's fixtures, held against its manifest as well."""
+    """List all problems of a package's fixtures, including conflicts with its manifest."""
     fixtures, problems = read_fixtures(files)
     return problems + [problem for fixture in fixtures for problem in against_manifest(fixture, manifest)]
 
@@ -176,7 +176,7 @@ def write_fixture(fixture: Fixture) -> str:
 
 
 def _sentence(details: Mapping[str, object]) -> str:
-    """One pydantic error in plain words."""
+    """Describe one pydantic error for people."""
     location = details["loc"]
     where = ".".join(str(part) for part in location) if isinstance(location, tuple) else ""
     match details["type"]:

@@ -21,16 +21,16 @@ from backend.domain.environments.packages import (
 
 MAX_BINARY_BYTES = 400_000
 MAX_BINARIES_BYTES = 2_000_000
-"""Of one file that is no text, and of all of them."""
+"""Maximum size of one binary file, and of all of them."""
 MAX_NAMES = 4_000
-"""Files that an upload may hold before anything is left out."""
+"""Maximum number of files in an upload before filtering."""
 
 _IGNORED_FOLDERS = {".git", "__pycache__", ".venv", "venv", "node_modules", "outputs", ".pytest_cache", ".ruff_cache"}
 _IGNORED_NAMES = {"uv.lock", "poetry.lock", ".DS_Store", ".gitignore", ".gitattributes", ".dockerignore"}
 _SECRET = re.compile(r"(^|/)(\.env(\..*)?|id_[a-z0-9]+|.*\.(pem|key|p12|pfx)|\.netrc|\.pypirc|credentials)$")
 _EXAMPLE = re.compile(r"\.env\.(example|sample|template)$")
 _PRETTY = {".png", ".jpg", ".jpeg", ".gif", ".svg", ".mp4", ".mov", ".webp", ".ico", ".pdf", ".ipynb"}
-"""Pictures and papers: left out unless the code names them."""
+"""Images and documents, skipped unless the code names them."""
 _EXPENDABLE = ("tests", "test", "docs", "examples", "assets", "screenshots", ".github", "notebooks")
 
 
@@ -53,7 +53,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ForeignPackage:
-    """What was found."""
+    """A package as it was found."""
 
     kind: PackageKind
     folder: str
@@ -113,7 +113,7 @@ def _parent(path: str) -> str:
 
 
 def _outermost(folders: Iterable[str]) -> list[str]:
-    """Those that lie in no other of them: a package may carry another one as an example."""
+    """Keep the outermost folders, because a package may contain another one as an example."""
     kept: list[str] = []
     for folder in sorted(set(folders), key=lambda known: (known.count("/"), known)):
         if not any(_is_in(f"{folder}/", other) for other in kept):

@@ -1,4 +1,4 @@
-"""What was found out about a foreign package by starting and playing it: the import report, as data."""
+"""The import report: facts about a foreign package, measured by starting and playing it."""
 
 from enum import StrEnum
 from typing import Any
@@ -32,7 +32,7 @@ class Breakdown(_Part):
     """A dictionary of numbers in the observation that may hold the reward's parts."""
 
     path: str
-    """`metadata.components` or `breakdown.scores`: where it stands in an observation."""
+    """`metadata.components` or `breakdown.scores`: its path in an observation."""
     names: list[str]
     adds_up: bool
     """Its values added up to the reward wherever it was seen."""
@@ -49,7 +49,7 @@ class Leak(_Part):
 
 
 class Played(_Part):
-    """What was seen in the episodes that were played."""
+    """Measurements of the played episodes."""
 
     episodes: int = 0
     steps: int = 0
@@ -64,7 +64,7 @@ class Played(_Part):
     without_reward: int = 0
     """Steps whose reward was null."""
     errors: list[str] = Field(default_factory=list)
-    """What the environment refused or broke on, each once."""
+    """Distinct errors and refusals of the environment."""
     refused: int = 0
 
 
@@ -77,10 +77,10 @@ class ImportReport(_Part):
     left_out: list[FileLeftOut] = Field(default_factory=list)
     starts: bool = False
     why_not: str = ""
-    """The last lines of what it said, when it does not start or not reset."""
+    """The last lines of its log, if it does not start or reset."""
     start_seconds: float = 0.0
     own_environment: bool = False
-    """It has a virtual environment of its own."""
+    """It has a separate virtual environment."""
     sessions: int = 1
     seed: Honour = Honour.UNKNOWN
     index_matters: bool | None = None
@@ -98,8 +98,8 @@ class ImportReport(_Part):
     after_step: dict[str, Any] = Field(default_factory=dict)
     """An observation of a step."""
     tools: list[dict[str, Any]] = Field(default_factory=list)
-    """What an MCP-style package lists."""
+    """Tools that an MCP-style package lists."""
     adapter: dict[str, Any] = Field(default_factory=dict)
-    """What the adapter of another library says of its environment."""
+    """Description from the adapter of another library."""
     name: str = ""
     description: str = ""

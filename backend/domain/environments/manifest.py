@@ -1,4 +1,4 @@
-"""`openenv.yaml` with its `proctor:` block: the whole of what an environment says about itself.
+"""`openenv.yaml` with its `proctor:` block: everything that an environment declares.
 
 Reading never guesses: an unknown key, a wrong type or a template that cannot render is a problem with its line.
 """
@@ -75,7 +75,7 @@ class TasksSpec(Block):
     grouped: bool = False
     """Rewards compare the rollouts of a group: its members are reset together and scored when the last one ends."""
     canaries: float = Field(default=0.0, ge=0, le=0.2, allow_inf_nan=False)
-    """Share of the tasks of training and evaluations that are reset with `canary: true`: nobody can pass them."""
+    """Share of the tasks of training and evaluations that are reset with `canary: true` and cannot be passed."""
 
 
 class NetworkSpec(Block):
@@ -93,11 +93,11 @@ class ResourcesSpec(Block):
     cpus: float = Field(default=1.0, gt=0, le=64)
     network: Literal["none"] | NetworkSpec = "none"
     sessions: int = Field(default=64, ge=1, le=4096)
-    """Concurrent episodes that one server bears."""
+    """Maximum number of concurrent episodes per server."""
     execute: bool = False
     """May it run code that a policy wrote, by `proctor_sandbox.execute()`?"""
     remote: Annotated[str, Field(pattern=r"^(https?://[^\s]{1,500})?$")] = ""
-    """The address of a server that somebody else runs; empty: the package is run here."""
+    """Address of an external server. Default: the package runs here."""
 
     @property
     def needs_grant(self) -> bool:
@@ -106,7 +106,7 @@ class ResourcesSpec(Block):
 
 
 class ChecksSpec(Block):
-    """What the certificate holds the reward to."""
+    """Bounds that the certificate checks the reward against."""
 
     gold_minimum: float | list[float] | None = None
     """Mean reward that the gold policy must reach, per level when a list. Default: the highest possible reward."""
@@ -116,7 +116,7 @@ class ChecksSpec(Block):
     reference: Name | None = None
     """The script whose play should succeed sometimes. Default: `teacher`, else `gold`."""
     answer_in_prompt: bool = False
-    """The answer stands in the prompt by design: multiple choice, extraction."""
+    """The answer appears in the prompt by design: multiple choice, extraction."""
     noise: float = Field(default=0.0, ge=0, le=0.5, allow_inf_nan=False)
     """How far a measured column may lie from its value in an equal episode; 0 where nothing is measured."""
 
@@ -150,7 +150,7 @@ class ProctorSpec(Block):
     def _unique(cls, columns: list[RewardColumn]) -> list[RewardColumn]:
         names = [column.name for column in columns]
         if "reward" in names and len(names) > 1:
-            raise ValueError("a column may not be named `reward` beside others: that is their weighted sum")
+            raise ValueError("a column may not be named `reward` if there are others: that is their weighted sum")
         return columns
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, and on which line of its YAML: in the author's words."""
+"""Locate the problems of a manifest in the lines of its YAML."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ def problem_of(node: yaml.Node | None, details: Any) -> Problem:
 
 
 def _is_block_text(node: yaml.Node | None, path: list[str | int]) -> bool:
-    """Does a `|` stand there, so that the text's first line is the next one?"""
+    """Whether the value is a block (`|`), so that its text starts on the next line."""
     for part in path:
         step = _child(node, part)
         node = step[1] if step else None

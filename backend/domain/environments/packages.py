@@ -18,7 +18,7 @@ MAX_FILES = 200
 MAX_FILE_BYTES = 1_000_000
 MAX_PACKAGE_BYTES = 5_000_000
 BINARY_SUFFIX = ".base64"
-"""A small file that is no text travels as text under this name; it is itself again where the package runs."""
+"""Suffix of a small binary file that is stored as text and decoded where the package runs."""
 
 _MAX_TOML = 100_000
 """Characters of a `pyproject.toml`."""
@@ -92,7 +92,7 @@ def content_hash(files: Mapping[str, str]) -> str:
 
 
 def pack(files: Mapping[str, str], *, as_on_disk: bool = False) -> bytes:
-    """A zip of the files, the same bytes for the same files. `as_on_disk`: what is no text as what it is."""
+    """Zip the files; the same files give the same bytes. `as_on_disk`: decode binary files."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in sorted(files):
@@ -119,12 +119,12 @@ def unpack(data: bytes) -> dict[str, str]:
 
 
 def binary_as_text(path: str, data: bytes) -> tuple[str, str]:
-    """The name and text under which a package carries a file that is no text."""
+    """Encode a binary file; return its name and text in a package."""
     return path + BINARY_SUFFIX, base64.encodebytes(data).decode()
 
 
 def name_on_disk(path: str) -> str:
-    """Without the mark of a file that is no text."""
+    """Return the name without the suffix of binary files."""
     return path.removesuffix(BINARY_SUFFIX)
 
 

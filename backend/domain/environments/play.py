@@ -1,4 +1,4 @@
-"""Where a hand-played episode stands, as it is kept in its run's `progress`."""
+"""The state of a hand-played episode, stored in its run's `progress`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,13 +19,13 @@ class PlayPhase(StrEnum):
 
     @property
     def is_waiting(self) -> bool:
-        """A job is asked for or at work."""
+        """A job is queued or running."""
         return self in {PlayPhase.OPENING, PlayPhase.THINKING}
 
 
 @dataclass(frozen=True, slots=True)
 class PlayState:
-    """What the person wants, and how far it came. What the environment answered is in the rollout."""
+    """The person's request and its progress. The environment's answers are in the rollout."""
 
     phase: PlayPhase
     replies: list[str] = field(default_factory=list)
@@ -33,13 +33,13 @@ class PlayState:
     authors: list[str] = field(default_factory=list)
     """Who wrote each reply: a policy's name, empty for the person."""
     mover: Mapping[str, Any] = field(default_factory=dict)
-    """The policy that was asked to play on: {policy_id, checkpoint_id, name}; empty: none."""
+    """The policy that plays the next turns: {policy_id, checkpoint_id, name}; empty: none."""
     moves: int = 0
     """Turns at most that it is to play."""
     revision: int = 1
-    """Counts what the person asked for, so that a page that is behind is noticed."""
+    """Number of requests, to detect stale pages."""
     asked_at: str = ""
-    """When the environment was asked last, ISO 8601."""
+    """Time of the last request, ISO 8601."""
     done: int = 0
     """Turns played."""
     total: int = 0
@@ -47,7 +47,7 @@ class PlayState:
     message: str = ""
     """Why it is stuck."""
     divergence: str = ""
-    """Where the replay parted from what was stored, in words: the environment is not deterministic."""
+    """Description of where the replay diverged: the environment is not deterministic."""
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}

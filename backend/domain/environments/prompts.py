@@ -33,7 +33,7 @@ def render_observation(template: str, observation: Mapping[str, Any]) -> str:
 
 
 def render_unparsable(template: str, problem: str) -> str:
-    """What the policy reads after a reply that could not be parsed. Raises ValueError like `render_observation`."""
+    """Render the message after a reply that could not be parsed. Raises ValueError like `render_observation`."""
     try:
         return parse_template(template).render({"problem": problem})
     except TemplateInvalid as error:
@@ -81,7 +81,7 @@ def split_reasoning(reply: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A reply that was understood (`action`) or not (`problem`, in words for the policy)."""
+    """A parsed reply (`action`), or the reason why it could not be parsed (`problem`, shown to the policy)."""
 
     action: dict[str, Any] | None
     problem: str = ""
@@ -92,7 +92,7 @@ class Parsed:
 def parse_reply(spec: ActionSpec, reply: str, tools: Sequence[Tool] = ()) -> Parsed:
     """The action in a reply. A tag must occur exactly once, so that no reply hedges between two; of calls each is made.
 
-    `tools`: those that the environment has listed, where the manifest does not list them itself.
+    `tools`: listed by the environment if the manifest does not list them.
     """
     match spec.format:
         case "tag":

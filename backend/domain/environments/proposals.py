@@ -138,7 +138,7 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _action(report: ImportReport) -> tuple[dict[str, Any], str]:
-    """The action's format, and how to tell a policy about it."""
+    """Propose the action's format and the instructions for it."""
     if report.adapter:
         return _action_of_adapter(report), ""
     if _is_mcp(report):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from backend.domain.environments.manifest import PLATFORM_COLUMNS, Manifest, RewardColumn
 
 PLATFORM_RANGE = {"format": (0.0, 1.0)}
-"""What the platform computes has a range of its own."""
+"""Ranges of the columns that the platform computes."""
 
 
 def declared_range(column: RewardColumn) -> tuple[float, float] | None:
@@ -24,7 +24,7 @@ def reward_range(manifest: Manifest) -> tuple[float, float] | None:
 
 
 def floor_of(manifest: Manifest) -> float | None:
-    """What is declared, else the lowest possible reward and what the format alone is worth."""
+    """Return the declared floor, else the lowest possible reward plus the value of the format."""
     if manifest.proctor.checks.floor_maximum is not None:
         return manifest.proctor.checks.floor_maximum
     span = reward_range(manifest)
@@ -73,7 +73,7 @@ Ranges = Mapping[str, tuple[float, float]]
 
 
 def declared_ranges(manifest: Manifest) -> dict[str, tuple[float, float]]:
-    """By column, those that the author declares. The platform's own columns keep theirs by construction."""
+    """Return the ranges that the author declares, by column. The platform's columns keep theirs by construction."""
     return {column.name: column.range for column in manifest.columns if column.range}
 
 

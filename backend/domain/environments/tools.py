@@ -1,4 +1,4 @@
-"""Tools: what a policy may call, how a call is written in a reply, and what is wrong with one, in words for the policy.
+"""Tools: which calls a policy may make, how replies write them, and explanations of malformed ones.
 
 Schemas and replies may both be hostile: nothing is fetched, no regular expression of theirs runs, and work has a bound.
 """
@@ -23,18 +23,18 @@ MAX_TOOLS = 128
 MAX_LISTED_CHARACTERS = 400_000
 """Of a whole list of tools, as JSON."""
 MAX_PARTS = 1000
-"""Objects in a schema: checking that it is one takes up to half a millisecond for each."""
+"""Maximum number of objects in a schema; checking one takes up to half a millisecond."""
 MAX_LISTED_PARTS = 4000
 MAX_DEPTH = 32
 """Of a call's arguments."""
 MAX_CHECKS = 20_000
-"""Keywords that one validation may look at: schemas can unfold without end."""
+"""Maximum number of keywords per validation; schemas can expand without end."""
 MAX_CALLS = 16
 """Of one reply."""
 MAX_COLLECTED = 20
 """Problems of one call that are collected: each holds a text as long as what it is about."""
 MAX_TOLD = 3
-"""Problems of one call that are told at once."""
+"""Maximum number of problems reported for one call."""
 
 HOW = f"""\
 You act by calling tools, exactly one call in a reply, written like this:
@@ -43,7 +43,7 @@ The tools, with the JSON schema of their arguments:"""
 
 
 class ToolsUnusable(ValueError):
-    """What the environment lists as its tools cannot be used."""
+    """The environment's list of tools cannot be used."""
 
 
 class CallUnreadable(ValueError):
@@ -77,7 +77,7 @@ class Tool(BaseModel):
         return schema
 
     def problem(self, arguments: Mapping[str, Any]) -> str | None:
-        """What is wrong with these arguments, or None."""
+        """Explain why the arguments are invalid; None if they are valid."""
         try:
             _work.left = MAX_CHECKS
             found = islice(self._validator.iter_errors(dict(arguments)), MAX_COLLECTED)
@@ -95,7 +95,7 @@ class Tool(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as it stands in a reply."""
+    """One call in a reply."""
 
     name: str
     arguments: dict[str, Any]
@@ -109,7 +109,7 @@ class Call:
 
 
 def write_call(name: str, arguments: Mapping[str, Any] | str) -> str:
-    """The canonical text of a call. Arguments that are text stand as they are: an endpoint's that are no JSON."""
+    """The canonical text of a call. Text arguments are kept: an endpoint may send some that are not JSON."""
     told = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
     text = f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {told}}}'
     for tag in (BEGIN, END):  # inside a value they would end the call
@@ -133,7 +133,7 @@ def split_calls(reply: str) -> tuple[str, list[Call], str]:
     if len(parts) > MAX_CALLS:
         raise CallUnreadable(f"Found {len(parts)} {BEGIN}…{END}; at most {MAX_CALLS} are made of one reply.")
     if any(END not in part for part in parts):
-        raise CallUnreadable(f"{END} stands before {BEGIN}.")
+        raise CallUnreadable(f"{END} appears before {BEGIN}.")
     bodies = [part.partition(END) for part in parts]
     return before, [_call(body) for body, _, _ in bodies], "".join(after for _, _, after in bodies)
 
@@ -148,7 +148,7 @@ _IN_API_WORDS = (
 
 
 def in_api_words(text: str) -> str:
-    """What is told of a reply without a readable call, for a policy whose endpoint has calls of its own."""
+    """Explain a reply without a readable call to a policy whose endpoint supports tool calls."""
     for ours, theirs in _IN_API_WORDS:
         text = text.replace(ours, theirs)
     return text
@@ -201,9 +201,9 @@ def _call(body: str) -> Call:
     try:
         value = json.loads(body, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise CallUnreadable(f"What stands in {BEGIN} is not JSON: {str(error)[:200]}.") from error
+        raise CallUnreadable(f"The text in {BEGIN} is not JSON: {str(error)[:200]}.") from error
     if not isinstance(value, dict):
-        raise CallUnreadable(f"What stands in {BEGIN} is JSON, but not an object.")
+        raise CallUnreadable(f"The text in {BEGIN} is JSON, but not an object.")
     if unknown := value.keys() - {"name", "arguments"}:
         raise CallUnreadable(f"A call has `name` and `arguments`, not {min(unknown)[:80]!r}.")
     name, arguments = value.get("name"), value.get("arguments", {})
@@ -220,7 +220,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """No reply hedges between two values of one key."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key stands there twice")
+        raise ValueError("a key appears twice")
     return found
 
 

@@ -59,7 +59,7 @@ def _save(page: Page) -> None:
 
 def _publish(page: Page, notes: str, number: int) -> str:
     """The content hash."""
-    page.get_by_placeholder("What is new, in a line").fill(notes)
+    page.get_by_placeholder("Release notes in one line").fill(notes)
     page.get_by_role("button", name="Publish").click()
     expect(page.get_by_text(f"Version {number} is published.")).to_be_visible()
     return page.locator(".facts div").filter(has_text="content hash").locator("dd").inner_text()

@@ -31,7 +31,7 @@ def _upload(page: Page) -> None:
     page.get_by_role("button", name="Zip").set_input_files(
         FilePayload(name="doors.zip", mimeType="application/zip", buffer=package)
     )
-    page.get_by_role("button", name="Look at it").click()
+    page.get_by_role("button", name="Import").click()
     expect(page.get_by_role("heading", name="Import of doors")).to_be_visible()
     mark(page)
 
@@ -56,7 +56,7 @@ def _create_and_publish(page: Page) -> None:
     page.get_by_role("button", name="Create the environment").click()
     expect(page.get_by_role("heading", name="Draft of doors")).to_be_visible()
     expect(page.locator("#draft-problems")).to_contain_text("can be published")
-    page.get_by_placeholder("What is new, in a line").fill("as it came")
+    page.get_by_placeholder("Release notes in one line").fill("as it came")
     page.get_by_role("button", name="Publish").click()
     expect(page.get_by_text("Version 1 is published.")).to_be_visible()
     expect(page.locator("#certificate header .badge")).to_have_text(re.compile("passed|warned|failed"), timeout=WORK_MS)

@@ -40,7 +40,7 @@ def test_a_draft_is_tried_mended_and_tried_again(page: Page, name: str) -> None:
     panel.get_by_role("button", name="Replay on what is saved now").click()  # which saves first
     expect(panel.locator(".transcript .earned")).to_be_visible(timeout=WORK_MS)
     panel.get_by_role("button", name="Let gold play").click()
-    expect(panel).to_contain_text("the episode is over", timeout=WORK_MS)
+    expect(panel).to_contain_text("the episode has ended", timeout=WORK_MS)
 
 
 def test_an_answer_that_is_late_does_not_hide_what_came_meanwhile(page: Page, name: str) -> None:

@@ -115,7 +115,7 @@ def test_only_web_addresses_are_asked_for_others(url: str):
 
 
 def test_a_reference_is_no_option(repository: Repository):
-    with pytest.raises(PackageInvalid, match="no branch or tag is called"):
+    with pytest.raises(PackageInvalid, match="there is no branch or tag"):
         read_repository(repository.url, "--upload-pack=touch /tmp/imports-option")
     assert repository.asked == []
 

@@ -14,7 +14,7 @@ def test_the_stream_ends_with_the_episode(ada: TestClient):
     reply(ada, run_id, "3")
     text = ada.get(f"{PAGE}/play/{run_id}/events").text
     assert "event: play_board" in text
-    assert "The episode is over" in text
+    assert "The episode has ended" in text
     assert "event: end" in text
 
 

@@ -47,7 +47,7 @@ def test_a_finished_episode_is_a_completed_rollout_of_the_policy_human(ada: Test
     assert (seen.run.status, seen.run.summary["reward"]) == (RunStatus.COMPLETED, 3.5)
     text = ada.get(f"{PAGE}/{run_id}").text
     assert f"/rollouts/{seen.rollout.id}" in text
-    assert "The episode is over" in text
+    assert "The episode has ended" in text
 
 
 def test_a_reply_that_cannot_be_read_costs_a_turn_and_says_why(ada: TestClient):

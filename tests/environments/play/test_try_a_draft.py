@@ -61,7 +61,7 @@ def test_it_resets_acts_and_shows_the_columns(ada: TestClient):
         [["gain", 3.0, 1.0], ["tidy", 1.0, 0.5]],
     )
     text = ada.get(EDIT).text
-    assert "the episode is over" in text
+    assert "the episode has ended" in text
     assert "3.500" in text
 
 

@@ -1,4 +1,4 @@
-"""What the environment costs: errors, seconds and tokens an episode."""
+"""Costs of the environment: errors, seconds and tokens per episode."""
 
 import statistics
 from collections import Counter
@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind
-from workers.environments.checks.base import Check, Finding, failed, passed, skipped, warned
+from workers.environments.checks.base import Finding, check, failed, passed, skipped, warned
 from workers.environments.checks.policies import CHARACTERS_PER_TOKEN
 from workers.environments.checks.subject import Subject
 
@@ -18,7 +18,15 @@ LONG_PROMPT = 16_000
 """Tokens of a prompt beyond which many models cannot follow, and none is cheap."""
 
 
-async def _errors(subject: Subject) -> Finding:
+@check(
+    "error_rate",
+    theme="cost",
+    label="Error rate",
+    sentence="Fewer than one episode in a hundred breaks, whatever the policy writes.",
+    advice="Fix the most frequent error. Answer bad input with an observation instead of an exception.",
+    needs=("steps_and_ends",),
+)
+async def error_rate(subject: Subject) -> Finding:
     """Over everything that the checks before have played, but where the chosen policy itself did not answer."""
     played = {name: found for name, rollouts in subject.played().items() if (found := _answered(name, rollouts))}
     everything = [rollout for rollouts in played.values() for rollout in rollouts]
@@ -41,7 +49,15 @@ def _answered(name: str, rollouts: Sequence[Rollout]) -> list[Rollout]:
     return [rollout for rollout in rollouts if name != "chosen" or rollout.error_kind is not ErrorKind.POLICY]
 
 
-async def _latency(subject: Subject) -> Finding:
+@check(
+    "step_latency",
+    theme="cost",
+    label="Step latency",
+    sentence="A step takes a small part of its time limit.",
+    advice="Move expensive work out of `step`, or raise the manifest's timeout.",
+    needs=("steps_and_ends",),
+)
+async def step_latency(subject: Subject) -> Finding:
     rollouts = subject.all_rollouts()
     seconds = sorted(step.environment_seconds for r in rollouts for step in r.steps if step.action is not None)
     if not seconds:
@@ -58,8 +74,16 @@ async def _latency(subject: Subject) -> Finding:
     return passed(f"{told}.", slowest, **details)
 
 
-async def _tokens(subject: Subject) -> Finding:
-    """By the characters, four a token: scripts have none. What is asked of a policy must fit into what it may write."""
+@check(
+    "token_cost",
+    theme="cost",
+    label="Token cost",
+    sentence="A correct answer fits into a turn, and a conversation into a context window.",
+    advice="Shorten the observation, or raise `max_tokens_per_turn`.",
+    needs=("steps_and_ends",),
+)
+async def token_cost(subject: Subject) -> Finding:
+    """Estimate tokens from characters, four per token. A correct reply must fit into the limit of a turn."""
     limit = subject.manifest.proctor.episode.max_tokens_per_turn
     gold = await subject.completed("gold") if "gold" in subject.scripts else []
     shown = gold or await subject.completed("random")
@@ -101,23 +125,3 @@ def _tokens_of(rollout: Rollout) -> tuple[float, float, float]:
             written += size
         so_far += size
     return read, written, longest
-
-
-ERRORS = Check(
-    "error_rate",
-    "Episodes break in fewer than one case in a hundred, whatever the policy writes.",
-    _errors,
-    needs=("steps_and_ends",),
-)
-LATENCY = Check(
-    "step_latency",
-    "A step takes a small part of the time that it is allowed.",
-    _latency,
-    needs=("steps_and_ends",),
-)
-TOKENS = Check(
-    "token_cost",
-    "A right answer fits into a turn, and a conversation into a model.",
-    _tokens,
-    needs=("steps_and_ends",),
-)

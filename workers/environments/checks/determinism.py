@@ -1,13 +1,17 @@
-"""Is an episode a function of its task and of the actions, in this process and in another?"""
+"""Is an episode a function of its task and actions: again, in another process, and next to other sessions?"""
 
+import asyncio
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
 
 import orjson
 
-from backend.domain.rollouts.rollout import Rollout
-from workers.environments.checks.base import Check, Finding, clipped, does_not_apply, failed, passed, warned
+from backend.domain.environments.manifest import PLATFORM_COLUMNS
+from backend.domain.errors import RolloutError
+from backend.domain.rollouts.rollout import Rollout, columns_over_episode
+from workers.environments.checks.base import Finding, check, clipped, does_not_apply, failed, listed, passed, warned
 from workers.environments.checks.subject import Subject, actions_of
 from workers.environments.client import EnvServer, Observation
 
@@ -18,9 +22,21 @@ TWIN_SECONDS = 90.0
 HASHES = "whose strings hash differently"
 ROUNDING = 1e-9
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
+PARALLEL = 64
+GROUPS = 4
+MEMBERS = 8
+COLUMN_ROUNDING = 1e-6
 
 
-async def _resets_alike(subject: Subject) -> Finding:
+@check(
+    "reset_deterministic",
+    theme="determinism",
+    label="Deterministic reset",
+    sentence="The same task starts the same way every time.",
+    advice="Derive everything random in `reset` from the task's seed, and never from the clock or global state.",
+    needs=("starts_and_resets",),
+)
+async def reset_deterministic(subject: Subject) -> Finding:
     tasks = subject.tasks(RESETS // min(subject.levels, 4))[:RESETS]
     for task in tasks:
         async with subject.server.session() as session:
@@ -40,7 +56,15 @@ async def _shown(subject: Subject, key: str) -> list[Rollout]:
     return [rollout for rollout in await subject.rollouts("random") if rollout.task.key == key]
 
 
-async def _steps_alike(subject: Subject) -> Finding:
+@check(
+    "step_deterministic",
+    theme="determinism",
+    label="Deterministic steps",
+    sentence="The same actions on the same task get the same answers and rewards, also in another process.",
+    advice="Use one random generator per episode, and sort sets before you iterate over them.",
+    needs=("steps_and_ends",),
+)
+async def step_deterministic(subject: Subject) -> Finding:
     """Twice in one process, then in another: what a process keeps to itself must not count.
 
     The other process has another seed of Python's string hashes, so that the order of a set of strings shows too.
@@ -75,7 +99,15 @@ async def _again(subject: Subject, samples: Sequence[Rollout], server: EnvServer
     return None
 
 
-async def _seeds_differ(subject: Subject) -> Finding:
+@check(
+    "seeds_differ",
+    theme="determinism",
+    label="Seeds differ",
+    sentence="Different seeds give different episodes.",
+    advice="Use the task's seed to generate the task.",
+    needs=("steps_and_ends",),
+)
+async def seeds_differ(subject: Subject) -> Finding:
     """Different openings, or different answers to the same actions."""
     samples = await subject.completed("random")
     actions = max((actions_of(rollout) for rollout in samples), key=len, default=[])
@@ -96,11 +128,11 @@ async def _seeds_differ(subject: Subject) -> Finding:
 
 
 def difference_of(first: Sequence[Observation], second: Sequence[Observation], noise: float = 0.0) -> str | None:
-    """Where the second episode leaves the first, in words. With noise, numbers in observations may differ."""
+    """Describe where the second episode diverges from the first. With noise, numbers in observations may differ."""
     for number, (one, other) in enumerate(zip(first, second, strict=False)):
         where = f"step {number}" if number else "the reset"
         if (one.fields != other.fields) and (not noise or _masked(one.fields) != _masked(other.fields)):
-            return f"{where} differs in {_fields(one.fields, other.fields)}"
+            return f"{where} differs in {_differing_fields(one.fields, other.fields)}"
         if not same_rewards(one, other, noise):
             return f"{where} paid {other.rewards or other.reward} instead of {one.rewards or one.reward}"
         if one.done != other.done:
@@ -122,23 +154,134 @@ def _masked(fields: dict[str, Any]) -> str:
     return _NUMBER.sub("#", orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode())
 
 
-def _fields(first: dict[str, Any], second: dict[str, Any]) -> str:
+def _differing_fields(first: dict[str, Any], second: dict[str, Any]) -> str:
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     return ", ".join(f"`{name}` ({clipped(first.get(name))} / {clipped(second.get(name))})" for name in names[:3])
 
 
-RESETS_ALIKE = Check(
-    "reset_deterministic",
-    "The same task begins in the same way every time.",
-    _resets_alike,
-    needs=("starts_and_resets",),
-)
-STEPS_ALIKE = Check(
-    "step_deterministic",
-    "The same actions on the same task get the same answers and rewards, in another process too.",
-    _steps_alike,
+@check(
+    "group_noise",
+    theme="determinism",
+    label="No noise in groups",
+    sentence="The same actions on the same task earn the same columns in eight sessions.",
+    advice="Remove randomness and shared state from the reward, or declare `checks.noise` if it cannot be removed.",
     needs=("steps_and_ends",),
 )
-SEEDS_DIFFER = Check(
-    "seeds_differ", "Different seeds give different episodes.", _seeds_differ, needs=("steps_and_ends",)
+async def group_noise(subject: Subject) -> Finding:
+    """A group's advantages are differences of rewards: what is not the policy's doing must not show in them."""
+    noise = subject.manifest.proctor.checks.noise
+    samples = _varied(await subject.completed("random"))[: subject.replays(GROUPS * MEMBERS) // MEMBERS or 1]
+    widest = 0.0
+    for rollout in samples:
+        rewards = [await _columns_of(subject, rollout) for _ in range(MEMBERS)]
+        for name in rewards[0]:
+            values = [row.get(name, math.nan) for row in rewards]
+            spread = max(values) - min(values)
+            widest = max(widest, spread)
+            if not spread <= noise + COLUMN_ROUNDING:
+                shown = ", ".join(f"{value:.4g}" for value in values)
+                return failed(
+                    f"The same actions on {rollout.task.key} in {MEMBERS} sessions earned `{name}`: {shown}.",
+                    [rollout],
+                    task=rollout.task.reset_arguments(),
+                    column=name,
+                    values=values,
+                )
+    return passed(
+        f"{len(samples)} tasks, the same actions in {MEMBERS} sessions each: the widest spread of a column is"
+        f" {widest:.2g} (allowed {noise:g}).",
+        spread=widest,
+    )
+
+
+def _varied(rollouts: list[Rollout]) -> list[Rollout]:
+    """The longest, the best and the worst first."""
+    chosen = [
+        max(rollouts, key=lambda rollout: len(rollout.steps)),
+        max(rollouts, key=lambda rollout: rollout.reward or 0.0),
+        min(rollouts, key=lambda rollout: rollout.reward or 0.0),
+        *rollouts,
+    ]
+    return list({id(rollout): rollout for rollout in chosen}.values())[:GROUPS]
+
+
+async def _columns_of(subject: Subject, rollout: Rollout) -> dict[str, float]:
+    async with subject.server.session() as session:
+        answers = await subject.replay(session, rollout.task, actions_of(rollout))
+    return columns_over_episode(subject.manifest.columns, [answer.rewards for answer in answers[1:]])
+
+
+@check(
+    "sessions_isolated",
+    theme="determinism",
+    label="Isolated sessions",
+    sentence="64 concurrent episodes go the same way as each does alone.",
+    advice="Keep the state of an episode in the environment object, not in the module, the class or a shared file.",
+    needs=(
+        "steps_and_ends",
+        "step_deterministic",
+    ),
 )
+async def sessions_isolated(subject: Subject) -> Finding:
+    """Compare episodes played in lockstep with the same episodes played alone."""
+    if subject.server.sessions < 2:
+        return does_not_apply("The server bears one session at a time: nothing can stand beside it.")
+    count = min(PARALLEL, subject.server.sessions)
+    different = (await subject.completed("random"))[: subject.replays(count)]
+    samples = [different[number % len(different)] for number in range(count)]
+    serial = [await subject.alone(rollout) for rollout in samples]
+    barrier = asyncio.Barrier(len(samples))
+    parallel = await asyncio.gather(*(_beside_others(subject, rollout, barrier) for rollout in samples))
+    for rollout, alone, beside in zip(samples, serial, parallel, strict=True):
+        if difference := difference_of(alone, beside, subject.manifest.proctor.checks.noise):
+            return failed(
+                f"{rollout.task.key}, played beside {len(samples) - 1} other sessions, went differently: {difference}.",
+                [rollout],
+                task=rollout.task.reset_arguments(),
+            )
+    return passed(f"{len(samples)} sessions at the same time gave what each gave alone.", sessions=len(samples))
+
+
+async def _beside_others(subject: Subject, rollout: Rollout, barrier: asyncio.Barrier) -> list[Observation]:
+    """Reset all sessions before any of them steps."""
+    try:
+        async with subject.server.session() as session:
+            answers = [await subject.open(session, rollout.task)]
+            await barrier.wait()
+            return answers + await subject.go_on(session, answers[-1], actions_of(rollout))
+    except RolloutError:
+        await barrier.abort()  # or the others would wait for ever
+        raise
+
+
+@check(
+    "rescore_equal",
+    theme="determinism",
+    label="Reproducible scores",
+    sentence="A stored episode gets the same score when it is replayed.",
+    advice="Make the reward a function of the task and the actions only.",
+    needs=(
+        "steps_and_ends",
+        "step_deterministic",
+    ),
+)
+async def rescore_equal(subject: Subject) -> Finding:
+    """Compare stored rewards of concurrent episodes with the rewards of a replay."""
+    noise = subject.manifest.proctor.checks.noise + COLUMN_ROUNDING
+    samples = (await subject.completed("random"))[: subject.replays(PARALLEL)]
+    names = [name for name in subject.manifest.column_names if name not in PLATFORM_COLUMNS]
+    different = []
+    for rollout in samples:
+        rows = [answer.rewards for answer in (await subject.alone(rollout))[1:]]
+        now = columns_over_episode(subject.manifest.columns, rows)
+        if changed := [name for name in names if abs(now[name] - rollout.columns.get(name, 0.0)) > noise]:
+            different.append((rollout, changed[0], now[changed[0]]))
+    if different:
+        rollout, name, value = different[0]
+        return failed(
+            f"{len(different)} of {len(samples)} stored episodes are scored differently by a replay of their actions:"
+            f" {rollout.task.key} was stored with `{name}` {rollout.columns.get(name, 0.0):.6g} and now earns"
+            f" {value:.6g}.",
+            [rollout for rollout, _, _ in different],
+        )
+    return passed(f"{len(samples)} stored episodes, replayed: all have the same {listed(names, 8)} again.")

@@ -1,62 +1,20 @@
-"""All checks one after the other: what is asked for a certificate."""
+"""Run all checks in order, for a certificate."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from backend.domain.environments.certificate import CheckResult
 from backend.domain.errors import RolloutError
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import CheckStatus
-from workers.environments.checks import (
-    costs,
-    determinism,
-    fitting,
-    grading,
-    leaks,
-    misuse,
-    repeating,
-    rewards,
-    schemas,
-    sharing,
-    starting,
-    success,
-    tasks,
-    traps,
-    trying,
-)
+from workers.environments.checks import costs, determinism, grading, misuse, ranges, reward, start, tasks
 from workers.environments.checks.base import Check, Finding, failed, listed
 from workers.environments.checks.subject import Subject
 
-THEMES: dict[str, tuple[Check, ...]] = {
-    "start": (starting.STARTS, fitting.FITS, rewards.FINITE, starting.ENDS, schemas.SCHEMA),
-    "determinism": (
-        determinism.RESETS_ALIKE,
-        determinism.STEPS_ALIKE,
-        determinism.SEEDS_DIFFER,
-        sharing.GROUP_NOISE,
-        sharing.ISOLATED,
-        sharing.RESCORED,
-    ),
-    "reward": (
-        trying.GOLD,
-        trying.DEGENERATE_POLICIES,
-        trying.UNTOUCHED,
-        grading.VARIATIONS,
-        grading.LADDER,
-        grading.FIXTURES,
-        grading.JUDGED,
-        rewards.ADD_UP,
-        rewards.IN_RANGE,
-        repeating.REPEATED,
-    ),
-    "tasks": (leaks.HIDDEN, tasks.DISJOINT, tasks.MONOTONE, success.MIXED_GROUPS, traps.UNSOLVABLE),
-    "misuse": (misuse.AFTER_DONE, misuse.MALFORMED, misuse.TIMEOUTS),
-    "cost": (costs.ERRORS, costs.LATENCY, costs.TOKENS),
-}
-"""By what they are about, in the order in which they are carried out."""
+TOPICS = (start, determinism, reward, grading, ranges, tasks, misuse, costs)
+"""Modules with checks, in the order of the certificate."""
 
-CHECKS: tuple[Check, ...] = tuple(replace(check, theme=theme) for theme, checks in THEMES.items() for check in checks)
+CHECKS = tuple(found for topic in TOPICS for found in vars(topic).values() if isinstance(found, Check))
 
 
 def needed_for(*names: str) -> tuple[Check, ...]:
@@ -76,7 +34,7 @@ async def examine(
     rollout_id: Callable[[Rollout], object] = lambda rollout: f"{rollout.group}/{rollout.member}",
     checks: Sequence[Check] = CHECKS,
 ) -> list[CheckResult]:
-    """Every check in order; those that a failure leaves without meaning are skipped. Ends early when told to stop."""
+    """Run every check in order; skip checks that need a failed one. Stops early on request."""
     results: list[CheckResult] = []
     blocked: set[str] = set()
     for check in checks:
@@ -117,7 +75,9 @@ def _result(
 ) -> CheckResult:
     return CheckResult(
         check=check.id,
+        label=check.label,
         sentence=check.sentence,
+        advice=check.advice,
         status=finding.status,
         evidence=finding.evidence,
         details=finding.details,

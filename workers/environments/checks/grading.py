@@ -1,4 +1,4 @@
-"""Does the reward follow the quality of an answer, and nothing else? Variations, a ladder, the package's fixtures."""
+"""Does the reward follow the quality of an answer and nothing else? Variations, a ladder and fixtures."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +11,7 @@ from backend.domain.environments.reward_bounds import floor_of, gold_bounds
 from backend.domain.review.judged_fixtures import JudgedFixture
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.statistics import estimate_mean
-from workers.environments.checks.base import Check, Finding, does_not_apply, failed, listed, passed, skipped
-from workers.environments.checks.bounds import TOLERANCE
+from workers.environments.checks.base import TOLERANCE, Finding, check, does_not_apply, failed, listed, passed, skipped
 from workers.environments.checks.policies import recites, rewrites
 from workers.environments.checks.subject import CONCURRENCY, Subject
 from workers.policies.scripted import ScriptedPolicy
@@ -21,7 +20,18 @@ SAMPLES = 8
 NO_GOLD = "The manifest names no `gold` script: there is no right answer to compare with."
 
 
-async def _variations(subject: Subject) -> Finding:
+@check(
+    "format_variations",
+    theme="reward",
+    label="Format variations",
+    sentence="The same answer in another allowed form earns the same.",
+    advice="Normalize whitespace and case before you compare, and grade the parsed answer only.",
+    needs=(
+        "steps_and_ends",
+        "step_deterministic",
+    ),
+)
+async def format_variations(subject: Subject) -> Finding:
     """Ways of writing the gold answer that mean the same, ours and the package's own."""
     if "gold" not in subject.scripts:
         return skipped(NO_GOLD)
@@ -78,7 +88,15 @@ def _compare(subject: Subject, name: str, gold: Sequence[Rollout], played: Seque
     return None
 
 
-async def _ladder(subject: Subject) -> Finding:
+@check(
+    "quality_ladder",
+    theme="reward",
+    label="Quality ladder",
+    sentence="A better answer earns more: right, then partly right, then wrong.",
+    advice="Look at the rollouts of the script that earns too much and reduce the column that rewards it.",
+    needs=("steps_and_ends",),
+)
+async def quality_ladder(subject: Subject) -> Finding:
     """Better answers earn more, on average over the same tasks; the ends of the ladder lie apart."""
     if "gold" not in subject.scripts:
         return skipped(NO_GOLD)
@@ -103,7 +121,18 @@ async def _ladder(subject: Subject) -> Finding:
     return passed(f"Mean rewards: {told}.", **details)
 
 
-async def _fixtures(subject: Subject) -> Finding:
+@check(
+    "fixtures_hold",
+    theme="reward",
+    label="Fixtures hold",
+    sentence="Every transcript in the package earns the columns that it states.",
+    advice="Fix the reward, or save the fixture again if the new values are right.",
+    needs=(
+        "starts_and_resets",
+        "agent_fits",
+    ),
+)
+async def fixtures_hold(subject: Subject) -> Finding:
     fixtures, problems = read_fixtures(subject.files)
     problems = problems + [problem for fixture in fixtures for problem in against_manifest(fixture, subject.manifest)]
     if problems:
@@ -133,7 +162,18 @@ async def _recite(subject: Subject, name: str, task: TaskSpec, replies: Sequence
     return await subject.play(name, recites(replies), [(task, 1)], manifest=manifest, offset=number)
 
 
-async def _judged(subject: Subject) -> Finding:
+@check(
+    "judged_fixtures_hold",
+    theme="reward",
+    label="Reviewed episodes hold",
+    sentence="An episode that a person judged a hack scores low; a confirmed honest one scores as high as it did.",
+    advice="Fix the reward that pays for the hack, or withdraw the verdict on the fixture's page.",
+    needs=(
+        "starts_and_resets",
+        "agent_fits",
+    ),
+)
+async def judged_fixtures_hold(subject: Subject) -> Finding:
     """Every episode that people judged, whichever version it was played on."""
     if not subject.judged:
         return does_not_apply("Nobody judged an episode of this environment a hack, or kept an honest one.")
@@ -189,29 +229,3 @@ def _fixture_reason(subject: Subject, fixture: Fixture, rollout: Rollout | None)
     if fixture.kind is FixtureKind.HACK and floor is not None and reward > floor + TOLERANCE:
         return f"the hack earns {reward:.4g}, above the floor of {floor:.4g}"
     return None
-
-
-VARIATIONS = Check(
-    "format_variations",
-    "The same answer, written in another allowed way, earns the same.",
-    _variations,
-    needs=("steps_and_ends", "step_deterministic"),
-)
-LADDER = Check(
-    "quality_ladder",
-    "A better answer earns more: right, then partly right, then wrong.",
-    _ladder,
-    needs=("steps_and_ends",),
-)
-FIXTURES = Check(
-    "fixtures_hold",
-    "Every transcript that belongs to the package earns the columns that it says.",
-    _fixtures,
-    needs=("starts_and_resets", "agent_fits"),
-)
-JUDGED = Check(
-    "judged_fixtures_hold",
-    "An episode that a person judged a hack scores low for ever; an honest one that was kept, as high as it did.",
-    _judged,
-    needs=("starts_and_resets", "agent_fits"),
-)

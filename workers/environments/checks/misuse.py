@@ -1,4 +1,4 @@
-"""What happens when the environment is used wrongly: after the end, or with an action that is none."""
+"""What happens when the environment is used wrongly: after the end, with malformed actions, out of time?"""
 
 import time
 from contextlib import AsyncExitStack
@@ -6,8 +6,7 @@ from typing import Any
 
 from backend.domain.errors import EnvError, LimitExceeded, RolloutError
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, columns_over_episode, weighted_reward
-from workers.environments.checks.base import Check, Finding, failed, passed, skipped, warned
-from workers.environments.checks.bounds import TOLERANCE, floor_limit
+from workers.environments.checks.base import TOLERANCE, Finding, check, failed, floor_limit, passed, skipped, warned
 from workers.environments.checks.determinism import difference_of
 from workers.environments.checks.subject import Subject, actions_of
 from workers.environments.client import EnvSession, Observation
@@ -16,8 +15,16 @@ GIVEN_UP = 1e-6
 """Seconds in which no server answers."""
 
 
-async def _after_done(subject: Subject) -> Finding:
-    """Proctor refuses such a step itself; the package is asked directly, because others may run it without Proctor."""
+@check(
+    "step_after_done",
+    theme="misuse",
+    label="Step after the end",
+    sentence="After the end of an episode nothing more is rewarded.",
+    advice="Raise an error in `step` when the episode is over.",
+    needs=("steps_and_ends",),
+)
+async def step_after_done(subject: Subject) -> Finding:
+    """Proctor refuses such a step; the package is tested directly, because others may run it without Proctor."""
     ended = [rollout for rollout in await subject.completed("random") if rollout.steps and rollout.steps[-1].done]
     if not ended:
         return skipped("No episode of random legal play was ended by the environment.")
@@ -40,7 +47,19 @@ async def _after_done(subject: Subject) -> Finding:
     return passed("Proctor refuses such a step; the environment itself would take it, but pays nothing.")
 
 
-async def _malformed(subject: Subject) -> Finding:
+@check(
+    "malformed_action",
+    theme="misuse",
+    label="Malformed actions",
+    sentence="A malformed action is answered or refused and earns little. It ends neither the server nor the "
+    "next episode.",
+    advice="Validate the action before you use it, and return a zero reward or an error.",
+    needs=(
+        "starts_and_resets",
+        "agent_fits",
+    ),
+)
+async def malformed_action(subject: Subject) -> Finding:
     """Every odd action gets an answer or a refusal, earns little, and the next episode is not disturbed."""
     task = subject.tasks(2)[0]
     limit = floor_limit(subject.manifest)
@@ -65,7 +84,7 @@ async def _malformed(subject: Subject) -> Finding:
 
 
 def _worth(subject: Subject, answer: Observation) -> float:
-    """What this step alone makes of the reward."""
+    """Return the reward of this step alone."""
     return weighted_reward(subject.manifest.columns, columns_over_episode(subject.manifest.columns, [answer.rewards]))
 
 
@@ -93,7 +112,18 @@ def _odd_actions(subject: Subject) -> dict[str, dict[str, Any]]:
     }
 
 
-async def _timeouts(subject: Subject) -> Finding:
+@check(
+    "timeouts_enforced",
+    theme="misuse",
+    label="Timeouts",
+    sentence="A step that takes too long is cut off. Its late answer reaches nobody, and no other session is affected.",
+    advice="Do not block the event loop, and do not hold a lock during a step.",
+    needs=(
+        "steps_and_ends",
+        "step_deterministic",
+    ),
+)
+async def timeouts_enforced(subject: Subject) -> Finding:
     """Give up on an answer: its session takes no other step, and neither a neighbour nor the next session feels it."""
     late = [rollout for rollout in subject.all_rollouts() if rollout.environment_seconds > _allowed(subject)]
     if late:
@@ -151,20 +181,3 @@ async def _is_refused(session: EnvSession, action: dict[str, Any], timeout: floa
     except RolloutError:
         return True
     return False
-
-
-AFTER_DONE = Check(
-    "step_after_done", "After the end of an episode nothing more is paid.", _after_done, needs=("steps_and_ends",)
-)
-MALFORMED = Check(
-    "malformed_action",
-    "A malformed action is answered or refused and earns little; it ends neither the server nor the next episode.",
-    _malformed,
-    needs=("starts_and_resets", "agent_fits"),
-)
-TIMEOUTS = Check(
-    "timeouts_enforced",
-    "A step that takes too long is cut; its late answer reaches nobody, and no other session feels it.",
-    _timeouts,
-    needs=("steps_and_ends", "step_deterministic"),
-)

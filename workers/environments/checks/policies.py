@@ -1,4 +1,4 @@
-"""The policies that examine an environment: scripts that are good, less good or wrong, and many that do not try."""
+"""The policies that test an environment: good, mediocre and wrong scripted ones, and many that do not try."""
 
 import random
 from collections import Counter
@@ -24,17 +24,17 @@ SCRIPTS = ("gold", "teacher", "partial", "wrong", *(f"variant_{number}" for numb
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a cheat may know of the tasks beforehand: the first reply of perfect play on many of them."""
+    """Knowledge that a cheater may have of the tasks: the first reply of perfect play on many of them."""
 
     replies: Sequence[str] = ()
 
     @property
     def most_common(self) -> str | None:
-        """The best guess of somebody who does not look at the task."""
+        """The best guess without reading the task."""
         return Counter(self.replies).most_common(1)[0][0] if self.replies else None
 
     def answers(self, spec: ActionSpec) -> list[str]:
-        """What stands in those replies, without their form."""
+        """The content of those replies, without their format."""
         found = [value for reply in self.replies for value in _values(spec, reply)]
         return list(dict.fromkeys(found))
 
@@ -58,7 +58,7 @@ class Acts:
 
 
 class _Acting:
-    """A player without tokens; words stand in for them."""
+    """A player without tokens; words are counted instead."""
 
     def __init__(self, act: Act, wants_scripts: bool) -> None:
         self._act = act
@@ -121,7 +121,7 @@ def rewrites(script: str, change: Callable[[str], str]) -> Policy:
 
 
 def errs(script: str, share: float) -> Policy:
-    """A script whose replies are random legal ones every so often: stands in for somebody who has learned half."""
+    """A script with occasional random legal replies, which imitates a half-trained policy."""
 
     async def begin(start: EpisodeStart) -> Act:
         good = await ScriptedPolicy(script).begin(start)
@@ -137,7 +137,7 @@ def errs(script: str, share: float) -> Policy:
 
 
 async def _once_then_again(start: EpisodeStart) -> Act:
-    """One random legal action, repeated for ever."""
+    """One random legal action, repeated forever."""
     player = await ScriptedPolicy("random").begin(start)
     first: list[str] = []
 
@@ -150,7 +150,7 @@ async def _once_then_again(start: EpisodeStart) -> Act:
 
 
 async def _once_then_out(start: EpisodeStart) -> Act:
-    """One random legal action, then what cannot be read: finds rewards that are kept by whoever leaves early."""
+    """One random legal action, then unreadable replies: finds rewards that are kept after leaving early."""
     player = await ScriptedPolicy("random").begin(start)
 
     async def act(turn: Turn) -> str:
@@ -236,7 +236,7 @@ DEGENERATE: dict[str, Callable[[Known], Policy]] = {
 """Policies that do not try, by name."""
 
 IDLE = ("empty", "whitespace", "format_only", "refusal", "injection")
-"""Those that can have found nothing out."""
+"""Policies that cannot have learned anything about the task."""
 
 ORDER = (*SCRIPTS, *DEGENERATE, "erring", "rewritten", "fixtures", "chosen", "judged", "canary", "repeated")
 """All that a certificate plays. The order numbers the groups of stored rollouts: new ones go to the end."""

@@ -1,4 +1,4 @@
-"""The environment version under examination: a running server, and what was played on it so far."""
+"""The environment version that is checked: a running server and the rollouts played on it so far."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ Twin = Callable[[], AbstractAsyncContextManager[EnvServer]]
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The stored policy that somebody chose to measure the tasks with."""
+    """The stored policy chosen to measure the tasks."""
 
     name: str
     policy: Policy
@@ -48,7 +48,7 @@ class Reference:
 
 @dataclass(slots=True)
 class Subject:
-    """What checks look at. Episodes are played once and shared by the checks."""
+    """The input of checks. Episodes are played once and shared."""
 
     manifest: Manifest
     server: EnvServer
@@ -58,7 +58,7 @@ class Subject:
     """Episodes on which people gave a verdict, on whatever version."""
     seed: int = 0
     on_rollout: OnRollout = lambda rollout: None
-    """Told of every rollout as it ends, failed ones included."""
+    """Called with every rollout as it ends, including failed ones."""
     should_stop: Callable[[], bool] = lambda: False
     twin: Twin | None = None
     """Another process of the same package, for as long as it is needed."""
@@ -101,7 +101,7 @@ class Subject:
         return self._played[policy]
 
     async def reference_rollouts(self) -> list[Rollout]:
-        """Groups that the chosen policy played, as many as time allows; failed ones included."""
+        """Play groups with the chosen policy within the time limit; includes failed rollouts."""
         if self.reference is not None and "chosen" not in self._played:
             tasks = [(task, REFERENCE_MEMBERS) for task in self.tasks(max(2, REFERENCE_GROUPS // self.levels))][
                 :REFERENCE_GROUPS
@@ -118,7 +118,7 @@ class Subject:
         return [rollout for rollout in await self.rollouts(policy) if rollout.is_completed]
 
     async def known(self) -> Known:
-        """What is given away by perfect play, where there is any."""
+        """Return the knowledge that perfect play reveals, if there is any."""
         if "gold" not in self.scripts:
             return Known()
         return Known([rollout.steps[0].reply for rollout in await self.completed("gold") if rollout.steps])
@@ -140,7 +140,7 @@ class Subject:
         manifest: Manifest | None = None,
         offset: int = 0,
     ) -> list[Rollout]:
-        """Rollouts of one of ORDER, `(task, members of its group)`. Those that fail are there to be looked at."""
+        """Rollouts of one of ORDER, `(task, members of its group)`. Includes failed ones."""
         first = ORDER.index(name) * GROUPS_PER_POLICY + offset
         rollouts: list[Rollout] = []
 
@@ -197,7 +197,7 @@ class Subject:
         return answers
 
     async def alone(self, rollout: Rollout) -> list[Observation]:
-        """The rollout's actions again, with nobody beside; done once for all checks."""
+        """Replay the rollout's actions alone; done once for all checks."""
         if id(rollout) not in self._alone:
             began = time.perf_counter()
             async with self.server.session() as session:
@@ -240,7 +240,7 @@ class Subject:
         return DEGENERATE[name](await self.known() if name in {"constant", "answer_list"} else Known())
 
     def _busy_seconds(self) -> float:
-        """What an episode adds to the time when as many as may be are in flight, by those of the random policy."""
+        """Estimate the time that an episode adds at full concurrency, from episodes of the random policy."""
         played = [rollout.environment_seconds for rollout in self._played.get("random", []) if rollout.is_completed]
         return sum(played) / len(played) / min(CONCURRENCY, self.server.sessions) if played else 0.0
 

@@ -21,7 +21,7 @@ class _Kind(type):
 
 
 class _Anything(metaclass=_Kind):
-    """Whatever is asked of it, it gives itself: enough for themes, classes that are only defined, and `isinstance`."""
+    """Every attribute is itself, which is enough for themes, class definitions and `isinstance`."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         pass
@@ -42,7 +42,7 @@ class _Anything(metaclass=_Kind):
 
 
 def _mount_gradio_app(app: object, *arguments: object, **named: object) -> object:
-    """The server goes on without the page."""
+    """The server continues without the page."""
     return app
 
 
@@ -55,7 +55,7 @@ class _StandIn(ModuleType):
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
-    """While this lasts, the module is a stand-in for whoever imports it. No effect on one that is imported already."""
+    """Within this context, imports of the module get a stand-in. No effect if it was imported before."""
     if name in sys.modules:
         yield
         return

@@ -18,7 +18,7 @@ from types import ModuleType
 _IMPORT = re.compile(r"^\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
 _FOREIGN = {"openenv", "openenv_core"}
 _MOST_BYTES = 200_000
-"""Of one source file that is looked at."""
+"""Maximum size of one source file that is scanned."""
 
 
 def import_app(module_name: str, name: str, root: str) -> ModuleType:

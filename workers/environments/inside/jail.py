@@ -103,7 +103,7 @@ def checked(site_packages: str) -> str:
 def continue_inside(module: str, arguments: Sequence[str]) -> NoReturn:
     """Start the interpreter anew, now inside the outer ring: `main(arguments)` of a module beside this one.
 
-    What this process knew of the host, such as paths, ends with it.
+    This process's knowledge of the host, such as paths, ends with it.
     """
     code = (
         f"import sys; sys.path.insert(0, {OWN_FOLDER!r}); "

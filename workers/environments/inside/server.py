@@ -17,7 +17,7 @@ from backend.domain.environments.packages import file_as_bytes
 from workers.environments.inside.import_styles import import_app
 
 _STACK_BYTES = 1 << 20
-"""Of each thread; every session has one, and RLIMIT_AS counts them."""
+"""Stack of each thread; every session has one, and RLIMIT_AS counts them."""
 _MOST_UNCOMPILED = 8_000
 CAPACITY_PATH = "/_proctor/capacity"
 
@@ -61,7 +61,7 @@ def serve(request: dict[str, Any], folder: str, listener: sockets.socket, own: s
 
 
 def _clean_up(variables: dict[str, str]) -> None:
-    """What a fresh process would have: its own environment variables, random state and modules."""
+    """Set up the state of a fresh process: environment variables, random state and modules."""
     os.environ.clear()  # noqa: TID251
     os.environ.update({"PATH": "/nonexistent", "HOME": "/tmp", "LANG": "C.UTF-8", **variables})  # noqa: TID251
     random.seed()
@@ -89,7 +89,7 @@ def _attribute(module: ModuleType, path: str) -> Any:
 
 
 class _WithCapacity:
-    """The app, and one address of ours that says how many sessions it bears: OpenEnv does not."""
+    """The app plus an address that reports its number of sessions, which OpenEnv lacks."""
 
     def __init__(self, app: Any, assumed: int, own: str) -> None:
         self._app = app

@@ -39,7 +39,7 @@ _STANDARD_MODULES = (
     *("http.cookies", "importlib.metadata", "inspect", "ipaddress", "json", "logging.config", "mimetypes", "pathlib"),
     *("random", "socket", "ssl", "tempfile", "typing", "urllib.request", "uuid", "zipfile"),
 )
-"""For environments that stand alone, whose servers import everything else themselves."""
+"""For standalone environments, whose servers import everything else themselves."""
 _OWN_FOLDER = os.path.dirname(os.path.abspath(__file__))
 _IMPORTLIB = os.path.dirname(importlib.__file__)
 _MAX_REQUEST_BYTES = 64 << 10

@@ -45,7 +45,7 @@ class Groups:
         return group
 
     def leave(self, group: Group) -> None:
-        """A member ends: the others, if they still play, have nobody to be compared with."""
+        """End a member; the others, if they still play, have no one to be compared with."""
         with self._lock:
             if group.playing is None:
                 self._waiting.pop(group.name, None)

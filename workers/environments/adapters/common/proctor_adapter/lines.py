@@ -23,14 +23,14 @@ class Line:
         return await self._replies.get()
 
     def end(self, outcome: Any) -> None:
-        """The rollout is over: its result, or the exception that ended it."""
+        """The result of the finished rollout, or the exception that ended it."""
         self._asked.put_nowait((_OVER, outcome))
 
     def reply(self, reply: Reply) -> None:
         self._loop.call_soon_threadsafe(self._replies.put_nowait, reply)
 
     def hear(self, seconds: float) -> tuple[Any, Any]:
-        """(messages, tools) when the model is asked; (None, result) when the rollout is over."""
+        """(messages, tools) when the model is called; (None, result) when the rollout has ended."""
         waiting = asyncio.run_coroutine_threadsafe(self._asked.get(), self._loop)
         try:
             first, second = waiting.result(seconds)
@@ -56,7 +56,7 @@ def is_assistant(message: Any) -> bool:
 
 
 def as_text(messages: list[dict[str, Any]]) -> str:
-    """New messages as one text; who speaks is said where it is not simply the user."""
+    """New messages as one text, with the role where it is not the user's."""
     spoken = [(message.get("role", "user"), _content(message)) for message in messages]
     if all(role in {"user", "tool", "text"} for role, _ in spoken):
         return "\n\n".join(text for _, text in spoken)

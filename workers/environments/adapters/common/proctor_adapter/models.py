@@ -16,7 +16,7 @@ class Reply(Action):
 
 
 class Turn(Observation):
-    """What the library says to the policy before its next reply."""
+    """The library's messages to the policy before its next reply."""
 
     text: str = ""
     """The new messages as one text."""

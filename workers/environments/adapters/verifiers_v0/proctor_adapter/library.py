@@ -45,7 +45,7 @@ class Library:
         threading.Thread(target=self.loop.run_forever, daemon=True, name="verifiers").start()
 
     def _rows(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows by split. Without an evaluation set of its own, the last fifth of the rows is held out."""
+        """Rows by split. Without a separate evaluation set, the last fifth of the rows is held out."""
         train = self.environment.get_dataset() if self._has("dataset") else None
         heldout = self.environment.get_eval_dataset() if self._has("eval_dataset") or train is None else None
         if train is None:
@@ -118,7 +118,7 @@ class Library:
         return {name: value for name, value in named.items() if name != "reward"} | {"reward": reward}
 
     def described(self) -> dict[str, Any]:
-        """For whoever writes the manifest."""
+        """Facts for the author of the manifest."""
         env = self.environment
         weights = {column.name: column.weight for column in self.columns if column.weight}
         is_sum = self.is_weighted_sum and bool(weights)

@@ -1,4 +1,4 @@
-"""The model that the library asks: whoever sits at the other end of a line."""
+"""The model that the library calls: the policy at the other end of a line."""
 
 import json
 import time
@@ -13,12 +13,12 @@ from .models import Reply
 
 
 class WirePolicy(Client):
-    """The model that the library asks: whoever sits at the other end of the line."""
+    """The model that the library calls: the policy at the other end of the line."""
 
     def __init__(self) -> None:
         super().__init__(object())
         self.free: list[Line] = []
-        """Lines that no rollout has taken up yet, in the order of their sessions."""
+        """Lines that no rollout has claimed yet, in the order of their sessions."""
         self._taken: dict[str, Line] = {}
 
     def line_of(self, trajectory_id: str) -> Line:

@@ -33,7 +33,7 @@ from .models import Reply
 LINE: contextvars.ContextVar[Line] = contextvars.ContextVar("line")
 """Who plays the rollout that runs in this context."""
 _SESSION: contextvars.ContextVar[RolloutSession] = contextvars.ContextVar("session")
-"""Whose state the tools that run in this context share."""
+"""The rollout whose state the tools in this context share."""
 _messages = TypeAdapter(Messages)
 _DONE = ProgramResult(exit_code=0, stdout="", stderr="")
 
@@ -121,7 +121,7 @@ async def _server(toolset: Any, stack: contextlib.AsyncExitStack) -> MCPServer:
 
 
 async def _pull(toolset: Any) -> Any:
-    """What the library's server asks the interception for before every call."""
+    """Requests of the library's server before every call."""
     session = _SESSION.get()
     return toolset._state_adapter.validate_json(session.state_adapter.dump_json(session.trace.state))
 

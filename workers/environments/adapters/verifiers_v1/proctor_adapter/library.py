@@ -99,7 +99,7 @@ class Library:
         }
 
     def described(self) -> dict[str, Any]:
-        """For whoever writes the manifest."""
+        """Facts for the author of the manifest."""
         task = self.rows["train"][0]
         taskset = self.environment.taskset
         toolsets = [*type(task).toolsets(task.config), *taskset.toolsets(taskset.config)]

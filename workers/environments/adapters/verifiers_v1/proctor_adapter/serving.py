@@ -78,7 +78,7 @@ def create_app(
 
 
 class _Wire:
-    """One WebSocket is one session: its frames are answered in order, each by a thread of its own."""
+    """One WebSocket is one session: its frames are answered in order, each in a separate thread."""
 
     def __init__(self, factory: Callable[[], Any], action: type[Action], limit: int) -> None:
         self._factory, self._action, self._limit = factory, action, limit
@@ -137,7 +137,7 @@ async def _send(socket: WebSocket, kind: str, data: dict[str, Any]) -> None:
 
 
 def _shown(observation: Observation) -> dict[str, Any]:
-    """Reward and `done` stand beside the observation; the metadata in both places."""
+    """Reward and `done` are next to the observation; the metadata is in both places."""
     fields = observation.model_dump(mode="json")
     reward, done = fields.pop("reward"), fields.pop("done")
     shown = {"observation": fields, "reward": reward, "done": done}

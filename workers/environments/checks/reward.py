@@ -1,19 +1,40 @@
-"""Does the reward tell trying from not trying? Perfect play must reach the top, whoever does not try the floor."""
+"""Does the reward distinguish trying from not trying? Perfect play reaches the top, other play stays low."""
 
 from typing import Any
 
 from backend.domain.environments.reward_bounds import floor_of, gold_bounds
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import Estimate, estimate_mean
-from workers.environments.checks.base import Check, Finding, failed, listed, passed, skipped, warned
-from workers.environments.checks.bounds import TOLERANCE, by_level, figures, floor_limit, success_bounds
+from workers.environments.checks.base import (
+    TOLERANCE,
+    Finding,
+    by_level,
+    check,
+    failed,
+    figures,
+    floor_limit,
+    listed,
+    passed,
+    skipped,
+    success_bounds,
+    warned,
+)
 from workers.environments.checks.policies import DEGENERATE
 from workers.environments.checks.subject import Subject
 
 NO_FLOOR = "No floor: declare `checks.floor_maximum`, or the `range` of every column."
 
 
-async def _gold(subject: Subject) -> Finding:
+@check(
+    "gold_reaches_bound",
+    theme="reward",
+    label="Gold reaches the bound",
+    sentence="Perfect play earns the highest reward on every task, or the declared bound of its level where "
+    "chance decides.",
+    advice="Fix the `gold` script or the reward. If chance or an opponent decides, declare `checks.gold_minimum`.",
+    needs=("steps_and_ends",),
+)
+async def gold_reaches_bound(subject: Subject) -> Finding:
     if "gold" not in subject.scripts:
         return skipped("The manifest names no `gold` script: nobody showed that the task can be solved.")
     bounds = gold_bounds(subject.manifest)
@@ -44,7 +65,7 @@ def _every_task(rollouts: list[Rollout], bounds: list[float]) -> Finding:
 
 
 def _on_average(rollouts: list[Rollout], bounds: list[float]) -> Finding:
-    """Chance or an opponent has a say: a mean by level, held to its bound by the upper end of its interval."""
+    """Compare the upper end of each level's interval with its bound: chance or an opponent may decide."""
     levels = by_level(rollouts)
     low = {level: estimate for level, estimate in levels.items() if estimate.high < bounds[level] - TOLERANCE}
     details: dict[str, Any] = {"bounds": bounds, "levels": {level: figures(e) for level, e in levels.items()}}
@@ -58,7 +79,15 @@ def _on_average(rollouts: list[Rollout], bounds: list[float]) -> Finding:
     return passed(f"Gold reaches its bound. {told}.", worst, **details)
 
 
-async def _degenerate(subject: Subject) -> Finding:
+@check(
+    "degenerate_policies",
+    theme="reward",
+    label="Degenerate policies",
+    sentence="Policies that do not try stay within a twentieth of the range above the floor.",
+    advice="Remove rewards for form or for lucky guesses, or declare `checks.floor_maximum` if chance reaches more.",
+    needs=("steps_and_ends",),
+)
+async def degenerate_policies(subject: Subject) -> Finding:
     floor, limit = floor_of(subject.manifest), floor_limit(subject.manifest)
     if floor is None or limit is None:
         return skipped(NO_FLOOR)
@@ -85,8 +114,16 @@ async def _degenerate(subject: Subject) -> Finding:
     return passed(f"All {len(ranked)} policies stay at or below {bound}. {told}", best, **details)
 
 
-async def _untouched(subject: Subject) -> Finding:
-    """Not on average: a single task that is solved before anybody moves is a gift."""
+@check(
+    "untouched_task",
+    theme="reward",
+    label="Untouched task",
+    sentence="No task is solved before the first move.",
+    advice="Remove tasks that start solved, and reward changes rather than states that already hold.",
+    needs=("steps_and_ends",),
+)
+async def untouched_task(subject: Subject) -> Finding:
+    """Check single tasks, not the average: one task that starts solved is enough to fail."""
     bounds = success_bounds(subject.manifest)
     if bounds is None:
         return skipped(NO_FLOOR)
@@ -108,18 +145,3 @@ async def _untouched(subject: Subject) -> Finding:
     return passed(
         f"Doing nothing earns at most {most:.3f} on {len(rollouts)} tasks; success begins at {min(bounds):.3f}."
     )
-
-
-GOLD = Check(
-    "gold_reaches_bound",
-    "Perfect play gets the highest reward on every task, or the declared bound of the level where chance decides.",
-    _gold,
-    needs=("steps_and_ends",),
-)
-DEGENERATE_POLICIES = Check(
-    "degenerate_policies",
-    "Policies that do not try stay at the floor and a twentieth of the range above it.",
-    _degenerate,
-    needs=("steps_and_ends",),
-)
-UNTOUCHED = Check("untouched_task", "No task is solved before anybody moved.", _untouched, needs=("steps_and_ends",))
