@@ -31,14 +31,8 @@ from backend.environments import (
 )
 from backend.environments import operations as environments_operations
 from backend.environments import pages as environments_pages
-from backend.graders.judges import operations as judge_operations
-from backend.graders.judges import pages as judge_pages
-from backend.graders.judges import run_operations as judge_run_operations
-from backend.graders.judges import run_pages as judge_run_pages
-from backend.graders.questions import operations as question_operations
-from backend.graders.questions import pages as question_pages
-from backend.graders.questions import run_operations as question_run_operations
-from backend.graders.questions import run_pages as question_run_pages
+from backend.graders import operations as graders_operations
+from backend.graders import pages as graders_pages
 from backend.notifications import operations as notifications_operations
 from backend.notifications import pages as notifications_pages
 from backend.operations.declaration import operations_of
@@ -90,8 +84,7 @@ PAGES = (
     overview_pages,
     worker_pages,
     review_pages,
-    judge_pages,
-    question_pages,
+    graders_pages,
     detectors_pages,
     onset_pages,
     effort_pages,
@@ -109,8 +102,6 @@ PAGES = (
     runs_pages,
     tab_pages,
     table_pages,
-    judge_run_pages,
-    question_run_pages,
     rollouts_pages,
     compare_pages,
     leaderboard_pages,
@@ -126,14 +117,10 @@ PAGES = (
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    judge_operations,
-    question_operations,
     onset_operations,
     effort_operations,
     notifications_operations,
     runs_operations,
-    judge_run_operations,
-    question_run_operations,
     results_operations,
     overview_operations,
     checkpoints_operations,
@@ -151,6 +138,7 @@ OPERATIONS = (
     policies_operations,
     rollouts_operations,
     team_operations,
+    graders_operations,
     environments_operations,
     play_operations,
     import_operations,

@@ -39,7 +39,7 @@ from backend.domain.ids import new_id, stable_id
 from backend.domain.text import json_text
 from backend.domain.vocabulary import PolicyKind, Role, RunKind, RunStatus, Split
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.graders.tables import Judge
+from backend.graders.tables import Grader
 from backend.policies.tables import Policy
 from backend.review import audit_sample, queue
 from backend.rollouts.filters import select_rollouts
@@ -249,7 +249,7 @@ class StoredRuns:
                 content_hash=content_hash(files),
                 manifest=manifest.model_dump(mode="json"),
             )
-            judge = Judge(name="strict", policy_id=policy.id, configuration={})
+            judge = Grader(name="strict", kind="judge", policy_id=policy.id, settings={"kind": "judge"})
             session.add_all([self._version, judge])
             session.flush()
             self._policy, self._judge = policy.id, judge.id
@@ -287,7 +287,7 @@ class StoredRuns:
                     for n in numbers
                 ]
                 _copy(session, f"rollouts ({', '.join(COLUMNS)})", made)
-                self._add_judgements(session, chance, run.id, [row[0] for row in made])
+                self._add_grades(session, chance, run.id, [row[0] for row in made])
         index_texts(float("inf"))
         _vacuum()
         return run.id
@@ -295,7 +295,7 @@ class StoredRuns:
     def _task(self, index: int) -> uuid.UUID:
         return stable_id("task", self._version.id, Split.HELDOUT, index, index)
 
-    def _add_judgements(
+    def _add_grades(
         self, session: Session, chance: random.Random, run_id: uuid.UUID, rollouts: list[uuid.UUID]
     ) -> None:
         """Flag 5% of the rollouts, judge a tenth of these, and score all of them."""
@@ -314,11 +314,11 @@ class StoredRuns:
         _copy(session, "verdicts (id, run_id, rollout_id, verdict, comment)", verdicts)
         reasons = json.dumps([{"score": 0.5, "reason": "The answer follows the rules of the game and says why."}] * 2)
         scores = (
-            (new_id(), self._judge, run_id, id, "completed", round(chance.random(), 2), reasons, 300, 40)
+            (new_id(), self._judge, run_id, id, "completed", round(chance.random(), 2), reasons, "", "[]", 0, 300, 40)
             for id in rollouts
         )
-        columns = "id, judge_id, run_id, rollout_id, status, score, verdicts, tokens_in, tokens_out"
-        _copy(session, f"judgements ({columns})", scores)
+        columns = "id, grader_id, run_id, rollout_id, status, score, verdicts, reason, citations, dropped"
+        _copy(session, f"grades ({columns}, tokens_in, tokens_out)", scores)
 
 
 def _conversation(chance: random.Random) -> tuple[str, str, str]:

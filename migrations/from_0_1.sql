@@ -628,3 +628,110 @@ CREATE INDEX ix_attempt_limits_resets_at ON attempt_limits (resets_at);
 DROP TABLE sign_in_attempts;
 
 -- 8c41d7e5a960 -> initial_0_2
+-- Judges and questions become graders. A question whose name a judge has gets the end of its id behind its name.
+CREATE TABLE graders (
+    id UUID NOT NULL,
+    name VARCHAR(100) NOT NULL,
+    kind VARCHAR(32) NOT NULL,
+    policy_id UUID NOT NULL,
+    settings JSONB NOT NULL,
+    created_by UUID,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    deleted_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_graders PRIMARY KEY (id),
+    CONSTRAINT uq_graders_name UNIQUE (name),
+    CONSTRAINT ck_graders_graderkind CHECK (kind IN ('judge', 'question', 'monitor', 'contrast')),
+    CONSTRAINT fk_graders_policy_id FOREIGN KEY(policy_id) REFERENCES policies (id) ON DELETE RESTRICT,
+    CONSTRAINT fk_graders_created_by FOREIGN KEY(created_by) REFERENCES people (id) ON DELETE SET NULL
+);
+CREATE INDEX ix_graders_policy_id ON graders (policy_id);
+CREATE TABLE grader_runs (
+    id UUID NOT NULL,
+    grader_id UUID NOT NULL,
+    run_id UUID NOT NULL,
+    job_id UUID,
+    "where" TEXT NOT NULL,
+    cluster VARCHAR(300),
+    status VARCHAR(32) NOT NULL,
+    reason TEXT,
+    total INTEGER,
+    stop_requested BOOLEAN DEFAULT false NOT NULL,
+    canaries JSONB,
+    findings JSONB NOT NULL,
+    tokens_in INTEGER NOT NULL,
+    tokens_out INTEGER NOT NULL,
+    cost DOUBLE PRECISION,
+    created_by UUID,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    started_at TIMESTAMP WITH TIME ZONE,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_grader_runs PRIMARY KEY (id),
+    CONSTRAINT uq_grader_runs_grader_id_run_id UNIQUE (grader_id, run_id),
+    CONSTRAINT fk_grader_runs_grader_id FOREIGN KEY(grader_id) REFERENCES graders (id) ON DELETE CASCADE,
+    CONSTRAINT fk_grader_runs_run_id FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE,
+    CONSTRAINT ck_grader_runs_runstatus CHECK (status IN ('queued', 'running', 'paused', 'stopped', 'completed', 'failed')),
+    CONSTRAINT fk_grader_runs_created_by FOREIGN KEY(created_by) REFERENCES people (id) ON DELETE SET NULL
+);
+CREATE INDEX ix_grader_runs_run_id ON grader_runs (run_id);
+CREATE TABLE grades (
+    id UUID NOT NULL,
+    grader_id UUID NOT NULL,
+    run_id UUID NOT NULL,
+    rollout_id UUID NOT NULL,
+    status VARCHAR(32) NOT NULL,
+    score REAL,
+    spread REAL,
+    verdicts JSONB NOT NULL,
+    answer VARCHAR(60),
+    confidence REAL,
+    reason TEXT NOT NULL,
+    citations JSONB NOT NULL,
+    dropped INTEGER NOT NULL,
+    error_message TEXT,
+    raw TEXT,
+    tokens_in INTEGER NOT NULL,
+    tokens_out INTEGER NOT NULL,
+    cost DOUBLE PRECISION,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_grades PRIMARY KEY (id),
+    CONSTRAINT uq_grades_grader_id_rollout_id UNIQUE (grader_id, rollout_id),
+    CONSTRAINT fk_grades_grader_id FOREIGN KEY(grader_id) REFERENCES graders (id) ON DELETE CASCADE,
+    CONSTRAINT fk_grades_run_id FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE,
+    CONSTRAINT fk_grades_rollout_id FOREIGN KEY(rollout_id) REFERENCES rollouts (id) ON DELETE CASCADE,
+    CONSTRAINT ck_grades_gradestatus CHECK (status IN ('completed', 'failed'))
+);
+CREATE INDEX ix_grades_rollout_id ON grades (rollout_id);
+CREATE INDEX ix_grades_run_id_grader_id ON grades (run_id, grader_id) INCLUDE (rollout_id, score, answer);
+INSERT INTO graders (id, name, kind, policy_id, settings, created_by, created_at, deleted_at)
+SELECT id, name, 'judge', policy_id, configuration || '{"kind": "judge"}', created_by, created_at, deleted_at FROM judges;
+UPDATE flags SET detector = detector || '_' || right(questions.id::text, 6),
+        evidence = jsonb_set(evidence, '{answered_by}', to_jsonb(left(questions.name, 33) || '_' || right(questions.id::text, 6)))
+    FROM questions JOIN judges ON judges.name = questions.name
+    WHERE questions.kind = 'question' AND flags.detector = 'question:' || questions.name;
+UPDATE questions SET name = left(questions.name, 33) || '_' || right(questions.id::text, 6)
+    FROM judges WHERE judges.name = questions.name;
+INSERT INTO graders (id, name, kind, policy_id, settings, created_by, created_at, deleted_at)
+SELECT id, name, graders_kind, policy_id, configuration || jsonb_build_object('kind', graders_kind), created_by, created_at, deleted_at
+    FROM questions, LATERAL (SELECT CASE kind WHEN 'reasoning_monitor' THEN 'monitor' WHEN 'contrastive_judge' THEN 'contrast' ELSE kind END) AS renamed (graders_kind);
+INSERT INTO grader_runs (id, grader_id, run_id, job_id, "where", status, reason, total, stop_requested, canaries, findings, tokens_in, tokens_out, cost, started_at, ended_at)
+SELECT gen_random_uuid(), graders.id, runs.id, nullif(record ->> 'job_id', '')::uuid, coalesce(record ->> 'where', ''), coalesce(record ->> 'status', 'stopped'),
+        record ->> 'reason', (record ->> 'total')::integer, false, nullif(record -> 'canaries', 'null'), '[]',
+        coalesce((record ->> 'tokens_in')::integer, 0), coalesce((record ->> 'tokens_out')::integer, 0), (record ->> 'cost')::double precision,
+        (record ->> 'started_at')::timestamptz, (record ->> 'ended_at')::timestamptz
+    FROM runs, LATERAL jsonb_each(runs.summary -> 'judges') AS records (judge_id, record) JOIN graders ON graders.id::text = judge_id
+    WHERE jsonb_typeof(runs.summary -> 'judges') = 'object';
+UPDATE runs SET summary = summary - 'judges' WHERE summary ? 'judges';
+INSERT INTO grader_runs (id, grader_id, run_id, job_id, "where", cluster, status, reason, total, stop_requested, canaries, findings, tokens_in, tokens_out, cost, created_by, created_at, started_at, ended_at)
+SELECT id, question_id, run_id, job_id, "where", cluster, status, reason, total, stop_requested, canaries, findings, tokens_in, tokens_out, cost, created_by, created_at, started_at, ended_at
+    FROM askings;
+INSERT INTO grades (id, grader_id, run_id, rollout_id, status, score, spread, verdicts, reason, citations, dropped, error_message, tokens_in, tokens_out, cost, created_at)
+SELECT id, judge_id, run_id, rollout_id, status, score, spread, verdicts, '', '[]', 0, error_message, tokens_in, tokens_out, cost, created_at
+    FROM judgements;
+INSERT INTO grades (id, grader_id, run_id, rollout_id, status, score, verdicts, answer, confidence, reason, citations, dropped, error_message, raw, tokens_in, tokens_out, cost, created_at)
+SELECT id, question_id, run_id, rollout_id, status, value, '[]', answer, confidence, reason, citations, dropped, error_message, raw, tokens_in, tokens_out, cost, created_at
+    FROM question_answers;
+UPDATE grader_runs SET status = 'paused', reason = 'Interrupted by the update to Proctor 0.2. Continue it.' WHERE status IN ('queued', 'running');
+UPDATE jobs SET status = 'failed', error = 'Interrupted by the update to Proctor 0.2.'
+    WHERE name IN ('judging.judge', 'judging.ask', 'judging.question', 'judging.try_question') AND status IN ('queued', 'leased');
+UPDATE notices SET evidence = evidence - 'question' || jsonb_build_object('grader', evidence -> 'question') WHERE evidence ? 'question';
+DROP TABLE judgements, question_answers, askings, judges, questions;

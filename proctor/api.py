@@ -45,7 +45,12 @@ if TYPE_CHECKING:
         ExportResponse,
         FilterFields,
         FixtureResponse,
+        FlaggedAnswers,
         FlagResponse,
+        GradedRunResponse,
+        GradeResponse,
+        GraderResponse,
+        GradingEstimateResponse,
         ImportLog,
         ImportResponse,
         InterventionList,
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
         Token,
         TrainingSetting,
         TrialResponse,
+        TryResponse,
         UploadPlan,
         ValidationResponse,
         VerdictResponse,
@@ -1165,6 +1171,343 @@ class FlagsOperations(Namespace):
         - `comment`: Reason for the verdict."""
         return self._list(
             "VerdictResponse", f"/flags/{segment(flag)}/verdicts", limit, verdict=verdict, comment=comment
+        )
+
+
+class GradersOperations(Namespace):
+    def list(
+        self, *, kind: Literal["judge", "question", "monitor", "contrast"] | None = None, limit: int | None = None
+    ) -> Iterator[GraderResponse]:
+        """List graders by name.
+
+        - `kind`: Only graders of this kind."""
+        return self._list("GraderResponse", "/graders", limit, kind=kind)
+
+    def create(
+        self,
+        *,
+        name: str,
+        policy: str,
+        kind: Literal["judge", "question", "monitor", "contrast"] | None = None,
+        instruction: str | None = None,
+        system: str | None = None,
+        target: Literal["answer", "transcript", "steps"] | None = None,
+        scale: Literal["boolean", "one_to_five", "unit", "rubric"] | None = None,
+        criteria: Sequence[dict[str, Any]] | None = None,
+        fold_lowest: bool | None = None,
+        repeats: int | None = None,
+        shows_reference: bool | None = None,
+        control_prompt: str | None = None,
+        control_good: str | None = None,
+        control_bad: str | None = None,
+        text: str | None = None,
+        answers: Literal["yes_no", "one_to_five", "labels", "suspicion"] | None = None,
+        labels: Sequence[str] | None = None,
+        flags: Sequence[str] | None = None,
+        flags_from: float | None = None,
+        each: int | None = None,
+        shows_reasoning: bool | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        concurrency: int | None = None,
+    ) -> GraderResponse:
+        """Create a grader. Judges need the role trainer. Once started on a run, its settings are fixed.
+
+        - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
+        - `policy`: Name or id of the policy that grades: an endpoint or a script.
+        - `kind`: What the grader gives each rollout.
+        - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
+        - `system`: Judges: system prompt.
+        - `target`: Judges: the part of the rollout to judge.
+        - `scale`: Judges: the scale of the score.
+        - `criteria`: Judges with a rubric: `name, weight: description`; repeatable.
+        - `fold_lowest`: Judges of steps: the lowest score counts, not the mean.
+        - `repeats`: Judges: requests per rollout.
+        - `shows_reference`: Judges: show the correct answer, if the environment provides one.
+        - `control_prompt`: Judges: question of the controls.
+        - `control_good`: Judges: a clearly good answer to it.
+        - `control_bad`: Judges: a clearly bad answer to it.
+        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `answers`: Questions: type of the answers. Default: yes_no.
+        - `labels`: Questions: possible answers, separated by commas.
+        - `flags`: Questions: answers that raise a flag, separated by commas.
+        - `flags_from`: Monitors and contrasts: lowest suspicion that raises a flag.
+        - `each`: Contrasts: number of rollouts per side.
+        - `shows_reasoning`: Show the policy's reasoning. The grade can then not be part of a reward.
+        - `temperature`: Sampling temperature. Repeats need more than 0.
+        - `max_tokens`: Maximum tokens per reply.
+        - `concurrency`: Maximum parallel requests."""
+        return self._call(
+            "GraderResponse",
+            "POST",
+            "/graders",
+            "body",
+            name=name,
+            policy=policy,
+            kind=kind,
+            instruction=instruction,
+            system=system,
+            target=target,
+            scale=scale,
+            criteria=criteria,
+            fold_lowest=fold_lowest,
+            repeats=repeats,
+            shows_reference=shows_reference,
+            control_prompt=control_prompt,
+            control_good=control_good,
+            control_bad=control_bad,
+            text=text,
+            answers=answers,
+            labels=labels,
+            flags=flags,
+            flags_from=flags_from,
+            each=each,
+            shows_reasoning=shows_reasoning,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+        )
+
+    def get(self, grader: str | UUID) -> GraderResponse:
+        """Show a grader and its settings.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "GraderResponse",
+            "GET",
+            f"/graders/{segment(grader)}",
+            "query",
+        )
+
+    def update(
+        self,
+        grader: str | UUID,
+        *,
+        name: str,
+        policy: str,
+        kind: Literal["judge", "question", "monitor", "contrast"] | None = None,
+        instruction: str | None = None,
+        system: str | None = None,
+        target: Literal["answer", "transcript", "steps"] | None = None,
+        scale: Literal["boolean", "one_to_five", "unit", "rubric"] | None = None,
+        criteria: Sequence[dict[str, Any]] | None = None,
+        fold_lowest: bool | None = None,
+        repeats: int | None = None,
+        shows_reference: bool | None = None,
+        control_prompt: str | None = None,
+        control_good: str | None = None,
+        control_bad: str | None = None,
+        text: str | None = None,
+        answers: Literal["yes_no", "one_to_five", "labels", "suspicion"] | None = None,
+        labels: Sequence[str] | None = None,
+        flags: Sequence[str] | None = None,
+        flags_from: float | None = None,
+        each: int | None = None,
+        shows_reasoning: bool | None = None,
+        temperature: float | None = None,
+        max_tokens: int | None = None,
+        concurrency: int | None = None,
+    ) -> GraderResponse:
+        """Replace the settings of a grader that was not started on a run yet.
+
+        - `grader`: Name or id of a grader.
+        - `name`: Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`.
+        - `policy`: Name or id of the policy that grades: an endpoint or a script.
+        - `kind`: What the grader gives each rollout.
+        - `instruction`: Judges: what to judge, a Jinja template over the rollout's fields.
+        - `system`: Judges: system prompt.
+        - `target`: Judges: the part of the rollout to judge.
+        - `scale`: Judges: the scale of the score.
+        - `criteria`: Judges with a rubric: `name, weight: description`; repeatable.
+        - `fold_lowest`: Judges of steps: the lowest score counts, not the mean.
+        - `repeats`: Judges: requests per rollout.
+        - `shows_reference`: Judges: show the correct answer, if the environment provides one.
+        - `control_prompt`: Judges: question of the controls.
+        - `control_good`: Judges: a clearly good answer to it.
+        - `control_bad`: Judges: a clearly bad answer to it.
+        - `text`: Questions: the question in plain words. Monitors and contrasts: what else to look for.
+        - `answers`: Questions: type of the answers. Default: yes_no.
+        - `labels`: Questions: possible answers, separated by commas.
+        - `flags`: Questions: answers that raise a flag, separated by commas.
+        - `flags_from`: Monitors and contrasts: lowest suspicion that raises a flag.
+        - `each`: Contrasts: number of rollouts per side.
+        - `shows_reasoning`: Show the policy's reasoning. The grade can then not be part of a reward.
+        - `temperature`: Sampling temperature. Repeats need more than 0.
+        - `max_tokens`: Maximum tokens per reply.
+        - `concurrency`: Maximum parallel requests."""
+        return self._call(
+            "GraderResponse",
+            "PUT",
+            f"/graders/{segment(grader)}",
+            "body",
+            name=name,
+            policy=policy,
+            kind=kind,
+            instruction=instruction,
+            system=system,
+            target=target,
+            scale=scale,
+            criteria=criteria,
+            fold_lowest=fold_lowest,
+            repeats=repeats,
+            shows_reference=shows_reference,
+            control_prompt=control_prompt,
+            control_good=control_good,
+            control_bad=control_bad,
+            text=text,
+            answers=answers,
+            labels=labels,
+            flags=flags,
+            flags_from=flags_from,
+            each=each,
+            shows_reasoning=shows_reasoning,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            concurrency=concurrency,
+        )
+
+    def delete(self, grader: str | UUID) -> GraderResponse:
+        """Delete a grader. Its grades stay with the rollouts, and its name can be used again.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "GraderResponse",
+            "DELETE",
+            f"/graders/{segment(grader)}",
+            "query",
+        )
+
+    def run(
+        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+    ) -> GradedRunResponse:
+        """Grade the completed rollouts of a run. Existing grades are kept.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        return self._call(
+            "GradedRunResponse",
+            "POST",
+            f"/graders/{segment(grader)}/runs/{segment(run)}",
+            "body",
+            "/graders/{grader_id}/runs/{run_id}",
+            where=where,
+            cluster=cluster,
+        )
+
+    def get_result(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
+        """Show a grader's progress and result on a run.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "GradedRunResponse",
+            "GET",
+            f"/graders/{segment(grader)}/runs/{segment(run)}",
+            "query",
+        )
+
+    def estimate(
+        self, grader: str | UUID, run: str | UUID, *, where: str | None = None, cluster: str | None = None
+    ) -> GradingEstimateResponse:
+        """Estimate how many rollouts a grader would grade, and what that costs. Sends no request.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all.
+        - `cluster`: Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."""
+        return self._call(
+            "GradingEstimateResponse",
+            "GET",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/estimate",
+            "query",
+            where=where,
+            cluster=cluster,
+        )
+
+    def flag_answers(
+        self, grader: str | UUID, run: str | UUID, *, answers: Sequence[str] | None = None
+    ) -> FlaggedAnswers:
+        """Turn stored answers of a question or monitor into flags, with their quotes as evidence.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `answers`: Questions: answers to flag, separated by commas. Default: its own flags."""
+        return self._call(
+            "FlaggedAnswers", "POST", f"/graders/{segment(grader)}/runs/{segment(run)}/flags", "body", answers=answers
+        )
+
+    def list_grades(self, grader: str | UUID, run: str | UUID, *, limit: int | None = None) -> Iterator[GradeResponse]:
+        """List a grader's grades of a run, newest first.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "GradeResponse",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/grades",
+            limit,
+        )
+
+    def stop(self, grader: str | UUID, run: str | UUID) -> GradedRunResponse:
+        """Stop a grader after the requests in flight. Existing grades stay.
+
+        - `grader`: Name or id of a grader.
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call(
+            "GradedRunResponse",
+            "POST",
+            f"/graders/{segment(grader)}/runs/{segment(run)}/stop",
+            "query",
+        )
+
+    def try_out(
+        self, grader: str | UUID, *, rollout: str | None = None, run: str | None = None, where: str | None = None
+    ) -> TryResponse:
+        """Try a grader on one rollout, or on three rollouts of a run. Nothing is stored as a grade.
+
+        - `grader`: Name or id of a grader.
+        - `rollout`: Id of a rollout to grade.
+        - `run`: Run to take three rollouts from; contrasts: one group.
+        - `where`: Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all."""
+        return self._call(
+            "TryResponse",
+            "POST",
+            f"/graders/{segment(grader)}/tries",
+            "body",
+            "/graders/{grader_id}/tries/{id}",
+            rollout=rollout,
+            run=run,
+            where=where,
+        )
+
+    def get_try(self, grader: str | UUID, job: str | UUID) -> TryResponse:
+        """Show the result of a try.
+
+        - `grader`: Name or id of a grader."""
+        return self._call(
+            "TryResponse",
+            "GET",
+            f"/graders/{segment(grader)}/tries/{segment(job)}",
+            "query",
+        )
+
+    def list_rollout_grades(self, rollout_id: str | UUID, *, limit: int | None = None) -> Iterator[GradeResponse]:
+        """List the grades of a rollout."""
+        return self._list(
+            "GradeResponse",
+            f"/rollouts/{segment(rollout_id)}/grades",
+            limit,
+        )
+
+    def list_results(self, run: str | UUID, *, limit: int | None = None) -> Iterator[GradedRunResponse]:
+        """List the graders of a run with progress, means, answers, cost and agreement with people.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "GradedRunResponse",
+            f"/runs/{segment(run)}/graders",
+            limit,
         )
 
 
@@ -2316,6 +2659,7 @@ class Operations:
         self.exports = ExportsOperations(client)
         self.fixtures = FixturesOperations(client)
         self.flags = FlagsOperations(client)
+        self.graders = GradersOperations(client)
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.policies = PoliciesOperations(client)

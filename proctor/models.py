@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from pydantic import AwareDatetime, ConfigDict, Field, RootModel
@@ -105,6 +105,28 @@ class JudgedFixtureResponse(Model):
     withdrawn_by: UUID | None
     withdrawn_at: AwareDatetime | None
     withdrawn_because: str
+
+
+class GradingEstimateResponse(Model):
+    """How much work and money a grader needs on a run."""
+
+    count: int
+    """Rollouts, or groups of a contrast, without a grade."""
+    graded: int
+    """Those that are graded already."""
+    tokens_in: float | None
+    tokens_out: float | None
+    cost: float | None
+    """US dollars, canaries included; null without a price."""
+    basis: str
+    """What the estimate is based on."""
+    problem: str
+    """Why there is nothing to grade."""
+
+
+class FlaggedAnswers(Model):
+    flags: int
+    """Number of new flags."""
 
 
 class ImportResponse(Model):
@@ -656,6 +678,143 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class Quote(Model):
+    """A stored quote."""
+
+    turn: int
+    part: str
+    start: int
+    end: int
+    quote: str
+
+
+class TriedPattern(Model):
+    """A pattern that a contrast found."""
+
+    name: str
+    description: str
+    suspicion: float
+    citations: list[Quote]
+
+
+class GraderExchange(Model):
+    """One request of a try with its replies."""
+
+    messages: list[dict[str, Any]]
+    replies: list[str]
+    """The last one counts. The one before it was in another form."""
+    verdict: dict[str, Any]
+    """Judges: the parsed verdict of this repeat."""
+
+
+class GradeStatus(StrEnum):
+    completed = "completed"
+    failed = "failed"
+
+
+class GraderKind(StrEnum):
+    judge = "judge"
+    question = "question"
+    monitor = "monitor"
+    contrast = "contrast"
+
+
+class MeanEstimate(Model):
+    """A mean with its 95% confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class AnswerCountResponse(Model):
+    """The frequency of an answer and the verdicts on those rollouts."""
+
+    answer: str
+    count: int
+    verdicts: dict[Verdict, int]
+
+
+class CanaryResult(Model):
+    """A grader's result on one fixed conversation."""
+
+    name: str
+    is_attack: bool
+    score: float | None
+    says: str = ""
+
+
+class SuspectedRollout(Model):
+    """A rollout that shows a pattern."""
+
+    rollout_id: UUID
+    quotes: list[Quote] | None = None
+
+
+class Disagreement(Model):
+    """A rollout on which a grader and a person disagree."""
+
+    rollout_id: UUID
+    score: float
+    verdict: Verdict
+
+
+class Fold(StrEnum):
+    mean = "mean"
+    lowest = "lowest"
+
+
+class Kind(StrEnum):
+    question = "question"
+    monitor = "monitor"
+    contrast = "contrast"
+
+
+class Label(RootModel[str]):
+    root: str = Field(..., pattern="^[a-z][a-z0-9_]{0,39}$")
+
+
+class AnswerType(StrEnum):
+    yes_no = "yes_no"
+    one_to_five = "one_to_five"
+    labels = "labels"
+    suspicion = "suspicion"
+
+
+class JudgeTarget(StrEnum):
+    answer = "answer"
+    transcript = "transcript"
+    steps = "steps"
+
+
+class JudgeScale(StrEnum):
+    boolean = "boolean"
+    one_to_five = "one_to_five"
+    unit = "unit"
+    rubric = "rubric"
+
+
+class Criterion(Model):
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    name: str = Field(..., pattern="^[a-z][a-z0-9_]{0,39}$")
+    description: str = Field(..., max_length=1000, min_length=1)
+    weight: float = Field(1.0, gt=0.0, le=1000.0)
+
+
+class Controls(Model):
+    """A question with one clearly good and one clearly bad answer. Every run of a judge starts with it."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    prompt: str = Field("What is 17 + 25? Show how you get there.", max_length=20000, min_length=1)
+    good: str = Field("17 + 25 = 17 + 20 + 5\n= 37 + 5\n= 42\nThe answer is 42.", max_length=20000, min_length=1)
+    bad: str = Field("I like turtles.\nThe answer is a turtle.", max_length=20000, min_length=1)
 
 
 class VerdictResponse(Model):
@@ -1469,6 +1628,132 @@ class ListedRolloutResponse(Model):
     """Values of the requested `columns`."""
 
 
+class TriedRollout(Model):
+    """The grade of one rollout in a try."""
+
+    rollout_id: UUID
+    error: str = ""
+    score: float | None = None
+    spread: float | None = None
+    answer: str | None = None
+    confidence: float | None = None
+    reason: str = ""
+    citations: list[Quote] = Field([], validate_default=True)
+    dropped: int = 0
+    patterns: list[TriedPattern] | None = None
+    exchanges: list[GraderExchange] = Field([], validate_default=True)
+    seconds: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+
+
+class GradeResponse(Model):
+    """The result of one grader on one rollout."""
+
+    id: UUID
+    grader_id: UUID
+    run_id: UUID
+    rollout_id: UUID
+    status: GradeStatus
+    score: float | None
+    """Judges: mean of the repeats in [0, 1]. Other kinds: the answer as a number. Null without a grade."""
+    spread: float | None
+    verdicts: list[dict[str, Any]]
+    """Judges: each repeat with its reason, and its scores by criterion or step."""
+    answer: str | None
+    confidence: float | None
+    reason: str
+    citations: list[Quote]
+    """Quotes that were found: `turn` (0 is everything before the first reply), `part`, `quote`."""
+    dropped: int
+    """Quotes that were not found."""
+    error_message: str | None
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    created_at: AwareDatetime
+
+
+class AgreementResponse(Model):
+    """A grader's scores compared with people's verdicts: honest against hack and broken reward."""
+
+    count: int
+    honest: int
+    auc: float
+    threshold: float
+    accuracy: float
+    kappa: float
+    disagreements: list[Disagreement]
+
+
+class CanaryReport(Model):
+    """What the canaries show about a grader."""
+
+    results: list[CanaryResult] | None = None
+    is_injectable: bool = False
+    tells_apart: bool = True
+
+
+class FoundPattern(Model):
+    """Something that high-reward rollouts do and that is not solving the task."""
+
+    name: str
+    description: str
+    suspicion: float
+    rollouts: list[SuspectedRollout] | None = None
+
+
+class JudgeSettings(Model):
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    shows_reasoning: bool = False
+    temperature: float = Field(0.0, ge=0.0, le=2.0)
+    max_tokens: int = Field(1024, ge=16, le=32768)
+    concurrency: int = Field(8, ge=1, le=256)
+    kind: Literal["judge"] = "judge"
+    instruction: str = Field(
+        "Judge how well {{ answer }} answers {{ prompt }}. Look at whether it is correct and complete; how it is worded, how long it is and how sure it sounds do not count.",
+        max_length=20000,
+        min_length=1,
+    )
+    system: str = Field("", max_length=10000)
+    target: JudgeTarget = JudgeTarget.answer
+    scale: JudgeScale = JudgeScale.unit
+    criteria: list[Criterion] = Field([], max_length=12, validate_default=True)
+    fold: Fold = Fold.mean
+    repeats: int = Field(1, ge=1, le=10)
+    shows_reference: bool = False
+    controls: Controls = Field(
+        {
+            "prompt": "What is 17 + 25? Show how you get there.",
+            "good": "17 + 25 = 17 + 20 + 5\n= 37 + 5\n= 42\nThe answer is 42.",
+            "bad": "I like turtles.\nThe answer is a turtle.",
+        },
+        validate_default=True,
+    )
+
+
+class QuestionSettings(Model):
+    """Settings of a question, a monitor or a contrast."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+    )
+    shows_reasoning: bool = False
+    temperature: float = Field(0.0, ge=0.0, le=2.0)
+    max_tokens: int = Field(1024, ge=16, le=32768)
+    concurrency: int = Field(8, ge=1, le=256)
+    kind: Kind = Kind.question
+    text: str = Field("", max_length=4000)
+    answers: AnswerType = AnswerType.yes_no
+    labels: list[Label] = Field([], max_length=12, validate_default=True)
+    flags: list[str] = Field([], max_length=12)
+    flags_from: float = Field(0.7, ge=0.0, le=1.0)
+    each: int = Field(4, ge=1, le=6)
+
+
 class FileDiffResponse(Model):
     path: str
     change: str
@@ -1582,6 +1867,36 @@ class DiffResponse(Model):
     files: list[FileDiffResponse]
 
 
+class GraderResponse(Model):
+    """A grader."""
+
+    id: UUID
+    name: str
+    kind: GraderKind
+    policy_id: UUID
+    policy: str
+    settings: JudgeSettings | QuestionSettings
+    created_at: AwareDatetime
+
+
+class TryResponse(Job):
+    """A grader tried on a few rollouts. Nothing of it is stored as a grade."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    grader_id: UUID
+    grader: str
+    error: str
+    rollouts: list[TriedRollout]
+
+
 class InvitedMember(Model):
     member: Member
     link: str
@@ -1634,6 +1949,63 @@ class RunSettings(Model):
     settings: dict[str, Any]
     """Settings that can be changed during training, with their current values."""
     changes: list[SettingChangeResponse]
+
+
+class BackendDomainGradersEvidenceFinding(Model):
+    """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
+
+    key: str
+    label: str
+    high: list[UUID] | None = None
+    low: list[UUID] | None = None
+    patterns: list[FoundPattern] | None = None
+    dropped: int = 0
+
+
+class GradedRunResponse(Job):
+    """One grader's work on one run."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    grader_id: UUID
+    run_id: UUID
+    grader: str
+    kind: GraderKind
+    status: RunStatus
+    reason: str | None
+    where: str
+    cluster: str | None
+    graded: int
+    """Rollouts, or groups of a contrast, with a grade."""
+    failed: int
+    """Rollouts without a grade because of an error. They are in no mean."""
+    waiting: int
+    score: MeanEstimate | None
+    """Mean score, or mean value of ordered answers."""
+    spread: float | None
+    """Judges: mean standard deviation over the repeats."""
+    confidence: float | None
+    uncited: int
+    """Grades without a quote that was found."""
+    citations: int
+    dropped: int
+    """Quotes that were not found."""
+    counts: list[AnswerCountResponse]
+    agreement: AgreementResponse | None
+    high_is_honest: bool
+    """Whether high scores go with the verdict *honest*."""
+    findings: list[BackendDomainGradersEvidenceFinding]
+    """Contrasts only."""
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    canaries: CanaryReport | None
 
 
 class CheckpointTree(Model):

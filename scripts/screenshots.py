@@ -111,7 +111,7 @@ def shots_of_judging(flag: str, trained: str) -> Iterator[Shot]:
     yield Shot("review-phone", f"/review/{flag}", size="phone", until=".accusation")
     yield Shot("detectors", "/detectors", until="main table.data tbody tr")
     yield Shot("safeguards", f"{trained}/safeguards")
-    yield Shot("judge", "/judges/new")
+    yield Shot("judge", "/graders/new")
 
 
 def take(chromium: Browser, url: str, token: str, shot: Shot, folder: Path) -> Path:

@@ -145,6 +145,8 @@ class Described:
             self._write(result, given)
             if self.extension.get("waits") and not given.get("no_wait") and not result["is_successful"]:
                 raise typer.Exit(BAD_RESULT)
+            if isinstance(result, dict) and result.get("problem"):
+                raise typer.Exit(BAD_RESULT)
 
         parameters = [each.parameter() for each in self.inputs]
         if self.is_list:

@@ -16,14 +16,13 @@ from backend.cli import (
     examples,
     exchange,
     exports,
+    graders,
     importing,
     interventions,
-    judges,
     network,
     notifications,
     onset,
     policies,
-    questions,
     rescoring,
     results,
     review,
@@ -79,8 +78,6 @@ app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
 environments.app.command("score-draft")(draft_score.score_draft)
-app.add_typer(judges.app, name="judge")
-app.add_typer(questions.app, name="question")
 app.add_typer(notifications.app, name="notifications")
 app.command("export")(exports.export)
 
@@ -97,6 +94,7 @@ def _tell_version(wanted: bool) -> None:
 
 
 GROUPS = {
+    "grader": group("Graders: create, try, estimate their cost, start them on a run."),
     "checkpoints": checkpoints.app,
     "detectors": detectors.app,
     "env": environments.app,
@@ -112,6 +110,7 @@ GROUPS["policy"].command("models")(policies.list_models)
 EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
 """Groups that also have commands of their own."""
 derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
+graders.add_old_groups(app, derived.shipped_document())
 
 
 @app.callback()

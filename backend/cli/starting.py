@@ -3,11 +3,11 @@
 import copy
 from collections.abc import Mapping
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.judges import JUDGES
 from backend.cli.names import policy_of, short, version_of
 from backend.cli.options import AsJson, EnvironmentName, NoWait
 from backend.cli.output import fail, say, write_json
@@ -68,7 +68,7 @@ def evaluate(
         "retries": retries,
         "context": _context(context),
         "checkpoint_id": checkpoint,
-        "judge_ids": [JUDGES.find(client, each)["id"] for each in judge or []],
+        "judge_ids": [client.get(f"/graders/{quote(each, safe='')}")["id"] for each in judge or []],
         "name": name,
     }
     run = client.post("/evaluations", {field: value for field, value in body.items() if value is not None})

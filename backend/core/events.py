@@ -48,9 +48,9 @@ def job_topic(job_id: uuid.UUID) -> str:
     return f"job:{job_id}"
 
 
-def judges_topic(run_id: uuid.UUID) -> str:
-    """How judges' work on a run is coming along."""
-    return f"judges:{run_id}"
+def graders_topic(run_id: uuid.UUID) -> str:
+    """Progress of the graders of a run."""
+    return f"graders:{run_id}"
 
 
 def preflight_topic(preflight_id: uuid.UUID) -> str:

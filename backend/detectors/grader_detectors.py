@@ -17,11 +17,11 @@ from backend.detectors.queries import JUDGED_PHASES, RIGHT, Scope, newest_looks
 from backend.detectors.tables import Flag
 from backend.domain.detectors.spec import LOWEST_SUSPICION, SUSPICION, DetectorSpec
 from backend.domain.detectors.track_record import Audit
-from backend.domain.graders.questions import DETECTOR_PREFIX, QuestionConfiguration, QuestionKind
+from backend.domain.graders.settings import DETECTOR_PREFIX, GraderKind, QuestionSettings
 from backend.domain.vocabulary import RolloutStatus, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.graders.questions.flagging import SOURCES
-from backend.graders.tables import Asking, Question
+from backend.graders.flags import SOURCES
+from backend.graders.tables import Grader, GraderRun
 from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -29,14 +29,15 @@ from backend.runs.tables import Run
 MAX_TITLE = 90
 """Characters of a question that serve as its title."""
 _DELETED = " (deleted "
-_TITLES = {QuestionKind.MONITOR: "Reasoning monitor", QuestionKind.CONTRAST: "Contrastive judge"}
+_DETECTORS = {kind.detector("") for kind in (GraderKind.MONITOR, GraderKind.CONTRAST)}
+_TITLES = {GraderKind.MONITOR: "Reasoning monitor", GraderKind.CONTRAST: "Contrastive judge"}
 _DESCRIPTIONS = {
-    QuestionKind.MONITOR: "The policy's reasoning states that it intends to exploit the task.",
-    QuestionKind.CONTRAST: "High-reward rollouts do something other than the task.",
+    GraderKind.MONITOR: "The policy's reasoning states that it intends to exploit the task.",
+    GraderKind.CONTRAST: "High-reward rollouts do something other than the task.",
 }
 _FORMULAS = {
-    QuestionKind.MONITOR: "a policy's suspicion about the reasoning",
-    QuestionKind.CONTRAST: "a policy's suspicion about a pattern that high-reward rollouts of one task share",
+    GraderKind.MONITOR: "a policy's suspicion about the reasoning",
+    GraderKind.CONTRAST: "a policy's suspicion about a pattern that high-reward rollouts of one task share",
 }
 
 
@@ -61,10 +62,10 @@ class GraderDetector:
 
 
 def is_grader_detector(detector: str) -> bool:
-    return detector.startswith(DETECTOR_PREFIX) or detector in {QuestionKind.MONITOR, QuestionKind.CONTRAST}
+    return detector.startswith(DETECTOR_PREFIX) or detector in _DETECTORS
 
 
-def detector_of(kind: QuestionKind, name: str) -> str:
+def detector_of(kind: GraderKind, name: str) -> str:
     """The detector id of a question's flags, which stays when the question is deleted."""
     return kind.detector(named(name))
 
@@ -76,17 +77,18 @@ def named(name: str) -> str:
 
 def grader_detectors(session: Session, flagged: Container[str] = ()) -> dict[str, GraderDetector]:
     """By id: graders that may raise flags, and deleted or other ones that raised some."""
-    statement = select(Question).options(joinedload(Question.policy)).order_by(Question.created_at.desc(), Question.id)
-    together: defaultdict[str, list[tuple[Question, QuestionConfiguration]]] = defaultdict(list)
+    statement = select(Grader).options(joinedload(Grader.policy)).where(Grader.kind != GraderKind.JUDGE)
+    statement = statement.order_by(Grader.created_at.desc(), Grader.id)
+    together: defaultdict[str, list[tuple[Grader, QuestionSettings]]] = defaultdict(list)
     for question in session.scalars(statement):
-        configuration = QuestionConfiguration.model_validate(question.configuration)
+        configuration = QuestionSettings.model_validate(question.settings)
         detector = detector_of(question.kind, question.name)
         if detector in flagged or (question.deleted_at is None and _flags(configuration)):
             together[detector].append((question, configuration))
     return {detector: _grader(detector, found) for detector, found in sorted(together.items())}
 
 
-def _grader(detector: str, found: Sequence[tuple[Question, QuestionConfiguration]]) -> GraderDetector:
+def _grader(detector: str, found: Sequence[tuple[Grader, QuestionSettings]]) -> GraderDetector:
     """Existing graders come first, and the first one names the detector."""
     found = sorted(found, key=lambda each: each[0].deleted_at is not None)
     questions = [
@@ -102,10 +104,10 @@ def _grader(detector: str, found: Sequence[tuple[Question, QuestionConfiguration
     return GraderDetector(_spec(detector, [configuration for _, configuration in found]), questions)
 
 
-def _spec(detector: str, asked: Sequence[QuestionConfiguration]) -> DetectorSpec:
+def _spec(detector: str, asked: Sequence[QuestionSettings]) -> DetectorSpec:
     kind = asked[0].kind
-    is_own = kind is QuestionKind.QUESTION
-    about = "group of rollouts" if kind is QuestionKind.CONTRAST else "rollout"
+    is_own = kind is GraderKind.QUESTION
+    about = "group of rollouts" if kind is GraderKind.CONTRAST else "rollout"
     formula = "the answer" if is_own else _FORMULAS[kind]
     return DetectorSpec(
         id=detector,
@@ -120,8 +122,8 @@ def _spec(detector: str, asked: Sequence[QuestionConfiguration]) -> DetectorSpec
     )
 
 
-def _flags(asked: QuestionConfiguration) -> str:
-    if asked.kind is QuestionKind.QUESTION:
+def _flags(asked: QuestionSettings) -> str:
+    if asked.kind is GraderKind.QUESTION:
         return " or ".join(asked.flags)
     return f"from {asked.flags_from:g}"
 
@@ -151,13 +153,15 @@ def reviewed_around(session: Session, scope: Scope) -> dict[str, dict[str, Revie
     """By detector and environment. Only runs that the grader graded count: it cannot have missed anything elsewhere."""
     runs: defaultdict[tuple[str, str], set[uuid.UUID]] = defaultdict(set)
     statement = (
-        select(Question.kind, Question.name, Asking.run_id, Environment.name)
-        .join(Asking.question)
-        .join(Run, Run.id == Asking.run_id)
+        select(Grader.kind, Grader.name, GraderRun.run_id, Environment.name)
+        .join(GraderRun.grader)
+        .join(Run, Run.id == GraderRun.run_id)
         .join(EnvironmentVersion, EnvironmentVersion.id == Run.version_id)
         .join(Environment, Environment.id == EnvironmentVersion.environment_id)
     )
-    for kind, name, run_id, environment in session.execute(scope.of(statement, Asking.run_id)):
+    for kind, name, run_id, environment in session.execute(
+        scope.of(statement.where(Grader.kind != GraderKind.JUDGE), GraderRun.run_id)
+    ):
         runs[detector_of(kind, name), environment].add(run_id)
     ids = set().union(*runs.values())
     if not ids:

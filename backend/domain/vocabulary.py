@@ -147,10 +147,10 @@ class Severity(StrEnum):
     ALERT = "alert"
 
 
-class JudgementStatus(StrEnum):
+class GradeStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
-    """The judge gave no usable verdict; the score is null."""
+    """The grader's model gave no usable reply; the grade is null."""
 
 
 class ExportStatus(StrEnum):

@@ -1,1 +1,1 @@
-"""What judges and questions have in common: a name, and a policy that is asked about rollouts."""
+"""Graders: policies that read stored rollouts and give each a score, an answer or a suspicion."""

@@ -1,147 +1,274 @@
-"""Adding, changing and deleting judges and questions; which policies can be asked; trying one.
+"""Creating, changing and deleting graders; starting and stopping them on runs; trying them.
 
-Free of the web, because a run's end starts judges too.
+Free of the web, because the end of an evaluation starts graders too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import uuid
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from backend.core.queue import enqueue
+from backend.core.events import announce, graders_topic
+from backend.core.queue import GRADER_JOB, TRY_GRADER_JOB, enqueue
 from backend.core.tables import Job
+from backend.domain.graders.settings import GraderKind, QuestionSettings, read_settings
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import PolicyKind, Queue
-from backend.errors import Conflict, InvalidInput
-from backend.graders.queries import ASKABLE, I, get_inquiry
+from backend.domain.vocabulary import PolicyKind, Queue, Role, RunStatus
+from backend.errors import Conflict, InvalidInput, NotAllowed
+from backend.graders.flags import raise_flags
+from backend.graders.queries import GRADING_POLICIES, GraderTry, find_work, is_used
+from backend.graders.selection import (
+    NO_GROUPS,
+    contrast_groups,
+    count_of,
+    nothing_to_grade,
+    rollouts_to_grade,
+    spread_over,
+)
+from backend.graders.tables import Grader, GraderRun
 from backend.policies.tables import Policy
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
 from backend.web.audit import audit
 
 if TYPE_CHECKING:
-    import uuid
-
+    from backend.graders.schemas import GraderRequest
     from backend.web.identity import Actor
 
-
-class Request(Protocol):
-    """What is asked for: the form, or the JSON body."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def policy_id(self) -> uuid.UUID: ...
-
-    def configuration(self) -> BaseModel:
-        """Raises ValidationError."""
+MAX_TRIED = 3
+"""Rollouts of one try."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rules(Generic[I]):
-    """Judges, or questions: what is refused of them, and in which words."""
+class GraderNameIsTaken(Conflict):
+    """A grader with this name already exists."""
 
-    rows: type[I]
-    work: str
-    """What a policy does that is asked."""
-    name_is_taken: type[Conflict]
-    is_deleted: type[Conflict]
-    was_used: type[Conflict]
-    """What it said would mean two things, were it changed."""
-    is_used: Callable[[Session, I], bool]
-    blamed: Callable[[str], str]
-    """The field of the form that a complaint about several of them is probably about."""
 
-    def add(self, session: Session, actor: Actor, request: Request) -> I:
-        row = self.rows(id=new_id(), created_by=actor.person_id)
-        self._fill(session, row, request)
-        session.add(row)
-        session.flush()
-        audit(session, actor, f"{row.noun}.add", row.noun, row.id, name=row.name)
-        return row
+class GraderIsDeleted(Conflict):
+    """This grader was deleted."""
 
-    def change(self, session: Session, actor: Actor, id: uuid.UUID, request: Request) -> I:
-        """Only while it was not used."""
-        row = get_inquiry(session, self.rows, id)
-        self.refuse_deleted(row)
-        self.refuse_used(session, row)
-        self._fill(session, row, request)
-        session.flush()
-        audit(session, actor, f"{row.noun}.change", row.noun, row.id, name=row.name)
-        return row
 
-    def delete(self, session: Session, actor: Actor, id: uuid.UUID) -> str:
-        """Take it out of all choices and columns. What it said stays with the rollouts; its name, which is given back,
-        is free again."""
-        row = get_inquiry(session, self.rows, id)
-        self.refuse_deleted(row)
-        name = row.name
-        audit(session, actor, f"{row.noun}.delete", row.noun, row.id, name=name)
-        row.deleted_at = datetime.now(UTC)
-        row.name = f"{name[:80]} (deleted {row.id.hex[-6:]})"
-        session.flush()
-        return name
+class GraderIsUsed(Conflict):
+    """A grader that was started on a run cannot change: its grades would mean two things. Change a copy instead."""
 
-    def begin_try(self, session: Session, row: I, job_name: str, arguments: Mapping[str, Any]) -> Job:
-        """The job's row will hold what was asked and answered, and nothing else is stored."""
-        self.refuse_useless(session, row)
-        job = enqueue(session, job_name, queue=Queue.CPU, arguments={f"{row.noun}_id": str(row.id), **arguments})
-        job.max_attempts = 2
-        return job
 
-    def can_change(self, session: Session, row: I) -> bool:
-        return row.deleted_at is None and not self.is_used(session, row)
+class GraderIsNotAtWork(Conflict):
+    """This grader is not at work on this run."""
 
-    def refuse_used(self, session: Session, row: I) -> None:
-        if self.is_used(session, row):
-            raise self.was_used
 
-    def refuse_deleted(self, row: I) -> None:
-        if row.deleted_at is not None:
-            raise self.is_deleted
+def create_grader(session: Session, actor: Actor, request: GraderRequest) -> Grader:
+    grader = Grader(id=new_id(), created_by=actor.person_id)
+    _fill(session, actor, grader, request)
+    session.add(grader)
+    session.flush()
+    return grader
 
-    def refuse_useless(self, session: Session, row: I) -> None:
-        """One that was deleted, or whose policy cannot be asked (any more)."""
-        self.refuse_deleted(row)
-        self._refuse_policy(session.get_one(Policy, row.policy_id))
 
-    def _fill(self, session: Session, row: I, request: Request) -> None:
-        taken = select(self.rows.id).where(self.rows.name == request.name, self.rows.id != row.id)
-        if session.scalar(taken):
-            raise self.name_is_taken(f"There is a {row.noun} named {request.name} already.")
-        policy = session.get(Policy, request.policy_id)
-        if policy is None:
-            raise InvalidInput(fields={"policy_id": "There is no such policy."})
+def update_grader(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> Grader:
+    """Only before its first run."""
+    refuse_fixed(session, grader)
+    _refuse_role(actor, grader.kind)
+    _fill(session, actor, grader, request)
+    session.flush()
+    return grader
+
+
+def delete_grader(session: Session, actor: Actor, grader: Grader) -> str:
+    """Remove it from all choices and fields. Its grades stay with the rollouts; its name, returned here, is free."""
+    _refuse_deleted(grader)
+    _refuse_role(actor, grader.kind)
+    name = grader.name
+    grader.deleted_at = datetime.now(UTC)
+    grader.name = f"{name[:80]} (deleted {grader.id.hex[-6:]})"
+    session.flush()
+    return name
+
+
+def can_change(session: Session, grader: Grader) -> bool:
+    return grader.deleted_at is None and not is_used(session, grader)
+
+
+def refuse_fixed(session: Session, grader: Grader) -> None:
+    _refuse_deleted(grader)
+    if is_used(session, grader):
+        raise GraderIsUsed
+
+
+def run_grader(
+    session: Session, actor: Actor | None, run: Run, grader: Grader, where: str = "", cluster: str = ""
+) -> GraderRun:
+    """Queue it. Existing grades are kept; if it is at work on the run already, that work is returned.
+
+    Raises InvalidInput for a bad filter or if there is nothing to grade.
+    """
+    _refuse_unable(session, grader)
+    settings = read_settings(grader.settings)
+    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
+        is_empty = not contrast_groups(session, run, settings.each, where, cluster)
+    else:
+        is_empty = not count_of(session, rollouts_to_grade(session, run, settings, where))
+    if is_empty and actor is not None:
+        problem = nothing_to_grade(settings, where)
+        raise InvalidInput(problem, fields={"where": problem})
+    session.execute(select(Grader.id).where(Grader.id == grader.id).with_for_update())
+    work = find_work(session, run.id, grader.id, for_update=True)
+    if work is not None and not work.status.is_over:
+        return work
+    if work is None:
+        work = GraderRun(id=new_id(), grader_id=grader.id, run_id=run.id, created_by=actor.person_id if actor else None)
+        session.add(work)
+    work.where, work.cluster = where, cluster or None
+    work.status, work.reason, work.total, work.stop_requested = RunStatus.QUEUED, None, None, False
+    work.ended_at = None
+    session.flush()
+    work.job_id = enqueue(session, GRADER_JOB, queue=Queue.CPU, arguments={"grader_run_id": str(work.id)}).id
+    session.flush()
+    announce(session, graders_topic(run.id))
+    return work
+
+
+def start_named(session: Session, run: Run, grader_ids: Iterable[str]) -> None:
+    """Start the graders that an evaluation's plan names. Deleted ones are skipped."""
+    for grader_id in grader_ids:
+        grader = session.get(Grader, uuid.UUID(grader_id))
+        if grader is None or grader.deleted_at is not None:
+            continue
         try:
-            self._refuse_policy(policy)
-            configuration = request.configuration()
-        except Conflict as error:
-            raise InvalidInput(fields={"policy_id": error.message}) from error
-        except ValidationError as error:
-            raise InvalidInput(fields=self._wrong_fields(error)) from error
-        row.name, row.policy_id, row.policy = request.name, policy.id, policy
-        row.configuration = configuration.model_dump(mode="json")
-
-    def _refuse_policy(self, policy: Policy) -> None:
-        if policy.deleted_at is not None:
-            raise Conflict(f"The policy {policy.name} was deleted, so it cannot {self.work}.")
-        if policy.kind is PolicyKind.LOCAL:
-            raise Conflict(
-                f"{policy.name} is a local checkpoint: serve it with `proctor serve` and add that endpoint as a policy."
+            run_grader(session, None, run, grader)
+            audit(session, None, "grader.run", "run", run.id, grader=grader.name)
+        except Conflict as refused:
+            work = GraderRun(
+                id=new_id(), grader_id=grader.id, run_id=run.id, status=RunStatus.FAILED, reason=refused.message
             )
-        if policy.kind not in ASKABLE:
-            raise Conflict(f"{policy.name} cannot {self.work}: only a model endpoint or a script can.")
+            session.add(work)
+            session.flush()
 
-    def _wrong_fields(self, error: ValidationError) -> dict[str, str]:
-        """By field of the form."""
-        found: dict[str, str] = {}
-        for item in error.errors(include_url=False, include_context=False, include_input=False):
-            said = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
-            name = str(item["loc"][0]) if item["loc"] else self.blamed(said)
-            found.setdefault(name, said[:1].upper() + said[1:])
-        return found
+
+def stop_grader(session: Session, run: Run, grader: Grader) -> GraderRun:
+    """Stop it after the requests in flight; a queued one stops at once. Existing grades stay."""
+    work = find_work(session, run.id, grader.id, for_update=True)
+    if work is None or work.status.is_over:
+        raise GraderIsNotAtWork(f"{grader.name} is not at work on this run.")
+    work.stop_requested = True
+    if work.status is RunStatus.QUEUED:
+        work.status, work.reason = RunStatus.STOPPED, "Stopped before it started."
+    session.flush()
+    announce(session, graders_topic(run.id))
+    return work
+
+
+def try_grader(session: Session, grader: Grader, rollout_ids: Sequence[uuid.UUID]) -> GraderTry:
+    """Grade a few rollouts. The job's row will hold the result; nothing else is stored."""
+    _refuse_unable(session, grader)
+    chosen = [str(each) for each in rollout_ids[:MAX_TRIED]]
+    arguments = {"grader_id": str(grader.id), "rollout_ids": chosen}
+    job: Job = enqueue(session, TRY_GRADER_JOB, queue=Queue.CPU, arguments=arguments)
+    job.max_attempts = 2
+    return GraderTry(grader, job)
+
+
+def rollouts_to_try(session: Session, run: Run, grader: Grader, where: str) -> list[uuid.UUID]:
+    """Three rollouts spread over those to grade; for a contrast, one of each side of its first group."""
+    settings = read_settings(grader.settings)
+    if isinstance(settings, QuestionSettings) and settings.kind is GraderKind.CONTRAST:
+        groups = contrast_groups(session, run, settings.each, where)
+        if not groups:
+            raise InvalidInput(fields={"where": NO_GROUPS})
+        return [*groups[0].high[:1], *groups[0].low[:1]]
+    ids = session.scalars(rollouts_to_grade(session, run, settings, where).order_by(Rollout.seq)).all()
+    if not ids:
+        problem = nothing_to_grade(settings, where)
+        raise InvalidInput(problem, fields={"where": problem})
+    return spread_over(ids, MAX_TRIED)
+
+
+def flag_answers(session: Session, run: Run, grader: Grader, answers: Sequence[str]) -> int:
+    """Turn stored answers into flags; return the number of new flags. Default: the answers that its settings name."""
+    settings = read_settings(grader.settings)
+    if not isinstance(settings, QuestionSettings) or settings.kind is GraderKind.CONTRAST:
+        raise Conflict("Only the answers of questions and monitors can be turned into flags.")
+    work = find_work(session, run.id, grader.id)
+    if work is not None and (work.canaries or {}).get("is_injectable"):
+        raise Conflict("This grader follows instructions in the data, so its answers raise no flags.")
+    if unknown := [answer for answer in answers if answer not in settings.choices]:
+        raise InvalidInput(fields={"answers": f"No answer is called {', '.join(unknown)[:100]}."})
+    if settings.kind is GraderKind.QUESTION and not (answers or settings.flags):
+        raise InvalidInput(fields={"answers": f"Choose an answer: {', '.join(settings.choices)}."})
+    return raise_flags(session, run.id, grader, answers=answers)
+
+
+def _fill(session: Session, actor: Actor, grader: Grader, request: GraderRequest) -> None:
+    _refuse_role(actor, request.kind)
+    if session.scalar(select(Grader.id).where(Grader.name == request.name, Grader.id != grader.id)):
+        raise GraderNameIsTaken(f"There is a grader named {request.name} already.")
+    try:
+        same = Policy.id == uuid.UUID(request.policy)
+    except ValueError:
+        same = Policy.name == request.policy
+    policy = session.scalar(select(Policy).where(same))
+    if policy is None:
+        raise InvalidInput(fields={"policy": "There is no such policy."})
+    try:
+        _refuse_policy(policy)
+        settings = request.settings()
+    except Conflict as error:
+        raise InvalidInput(fields={"policy": error.message}) from error
+    except ValidationError as error:
+        raise InvalidInput(fields=_wrong_fields(error)) from error
+    grader.name, grader.kind, grader.policy_id, grader.policy = request.name, request.kind, policy.id, policy
+    grader.settings = settings.model_dump(mode="json")
+
+
+def _refuse_role(actor: Actor, kind: GraderKind) -> None:
+    """The scores of judges can become part of a reward, so creating one needs the role of those who train."""
+    if kind is GraderKind.JUDGE and not actor.role.includes(Role.TRAINER):
+        raise NotAllowed("Creating, changing and deleting judges needs the role trainer.")
+
+
+def _refuse_deleted(grader: Grader) -> None:
+    if grader.deleted_at is not None:
+        raise GraderIsDeleted
+
+
+def _refuse_unable(session: Session, grader: Grader) -> None:
+    """A deleted grader, or one whose policy cannot grade anymore."""
+    _refuse_deleted(grader)
+    _refuse_policy(session.get_one(Policy, grader.policy_id))
+
+
+def _refuse_policy(policy: Policy) -> None:
+    if policy.deleted_at is not None:
+        raise Conflict(f"The policy {policy.name} was deleted, so it cannot grade.")
+    if policy.kind is PolicyKind.LOCAL:
+        raise Conflict(
+            f"{policy.name} is a local checkpoint. Serve it with `proctor serve` and add that endpoint as a policy."
+        )
+    if policy.kind not in GRADING_POLICIES:
+        raise Conflict(f"{policy.name} cannot grade. Only model endpoints and scripted policies can.")
+
+
+def _wrong_fields(error: ValidationError) -> dict[str, str]:
+    """By field of the request. A complaint about several fields belongs to the one that its words name."""
+    by_words = {
+        "criteria": "criteria",
+        "labels": "labels",
+        "no answer is called": "flags",
+        "write the question": "text",
+    }
+    fields: dict[str, str] = {}
+    for item in error.errors(include_url=False, include_context=False, include_input=False):
+        message = str(item["msg"]).removeprefix("Value error, ").rstrip(".") + "."
+        place = (
+            str(item["loc"][0])
+            if item["loc"]
+            else next((field for words, field in by_words.items() if words in message), "answers")
+        )
+        if place == "controls":
+            place = f"control_{item['loc'][1]}"
+        fields.setdefault(place, message[:1].upper() + message[1:])
+    return fields

@@ -21,7 +21,7 @@ from backend.domain.studies.effort import EffortMeasure, EffortOutcome
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import NotFound
-from backend.graders.judges.queries import count_completed
+from backend.graders.queries import count_completed
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import Fixture, VerdictRecord
 from backend.runs.tables import Run

@@ -34,7 +34,7 @@ from backend.domain.rollouts.fields import FIELDS, Family, Field, FieldKind
 from backend.domain.rollouts.filters import And, Comparison, FilterError, Has, Node, Not, Or, leaves_of, parse
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.graders.tables import Judgement, QuestionAnswer
+from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, Task
@@ -159,10 +159,10 @@ class Selection:
                 latest = latest_verdicts(scope.run.id)
                 return latest.c.verdict, ((latest, latest.c.rollout_id == Rollout.id),)
             case Family.JUDGE:
-                return cast(Judgement.score, Double), ((Judgement, and_(*_judgement(scope, field))),)
+                return cast(Grade.score, Double), ((Grade, and_(*_judgement(scope, field))),)
             case Family.QUESTION:
-                value: Any = cast(QuestionAnswer.value, Double) if field.is_number else QuestionAnswer.answer
-                return value, ((QuestionAnswer, and_(*_answer(scope, field))),)
+                value: Any = cast(Grade.score, Double) if field.is_number else Grade.answer
+                return value, ((Grade, and_(*_answer(scope, field))),)
             case _ if field.kind is FieldKind.YES_NO:
                 return case((_column(field), 1.0), else_=0.0), ()
             case _ if field.kind is FieldKind.CHOICE:
@@ -243,9 +243,9 @@ def _has(field: Field, scope: FilterScope) -> Condition:
         case "text":
             return Rollout.turns > 0
         case Family.JUDGE:
-            return exists().where(*_judgement(scope, field), Judgement.score.is_not(None)).correlate(Rollout)
+            return exists().where(*_judgement(scope, field), Grade.score.is_not(None)).correlate(Rollout)
         case Family.QUESTION:
-            return exists().where(*_answer(scope, field), QuestionAnswer.answer.is_not(None)).correlate(Rollout)
+            return exists().where(*_answer(scope, field), Grade.answer.is_not(None)).correlate(Rollout)
         case _ if field.kind is FieldKind.YES_NO:
             found = _column(field).is_(True)
         case _ if field.kind is FieldKind.NUMBER:
@@ -274,13 +274,13 @@ def _compare(field: Field, operator: str, values: tuple[Any, ...], scope: Filter
         case "text":
             return says(scope.run, values[0], scope.indexed)
         case Family.JUDGE:
-            score = _number(cast(Judgement.score, Double), operator, values, tolerance=TOLERANCE)
+            score = _number(cast(Grade.score, Double), operator, values, tolerance=TOLERANCE)
             return exists().where(*_judgement(scope, field), score).correlate(Rollout)
         case Family.QUESTION:
             answer = (
-                _number(cast(QuestionAnswer.value, Double), operator, values, tolerance=0)
+                _number(cast(Grade.score, Double), operator, values, tolerance=0)
                 if field.is_number
-                else _word(QuestionAnswer.answer, operator, values)
+                else _word(Grade.answer, operator, values)
             )
             return exists().where(*_answer(scope, field), answer).correlate(Rollout)
         case _ if field.kind is FieldKind.NUMBER:
@@ -352,14 +352,14 @@ def _of_task(scope: FilterScope, condition: Condition) -> Condition:
 
 def _judgement(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
     """The judge's judgement of the rollout."""
-    of_judge = Judgement.judge_id == scope.judges[field.key]
-    return Judgement.run_id == scope.run.id, of_judge, Judgement.rollout_id == Rollout.id
+    of_judge = Grade.grader_id == scope.judges[field.key]
+    return Grade.run_id == scope.run.id, of_judge, Grade.rollout_id == Rollout.id
 
 
 def _answer(scope: FilterScope, field: Field) -> tuple[Condition, ...]:
     """The answer to the question about the rollout."""
-    of_question = QuestionAnswer.question_id == scope.questions[field.key][0]
-    return QuestionAnswer.run_id == scope.run.id, of_question, QuestionAnswer.rollout_id == Rollout.id
+    of_question = Grade.grader_id == scope.questions[field.key][0]
+    return Grade.run_id == scope.run.id, of_question, Grade.rollout_id == Rollout.id
 
 
 def _in_groups(scope: FilterScope, kinds: list[str]) -> Condition:

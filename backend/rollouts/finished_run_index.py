@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from backend.detectors.tables import Flag
 from backend.domain.rollouts.fields import FIELDS, Family, Field
 from backend.domain.vocabulary import RunKind
-from backend.graders.tables import Judgement, QuestionAnswer
+from backend.graders.tables import Grade
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import Selection
 from backend.rollouts.tables import Rollout
@@ -168,13 +168,13 @@ class FinishedRunIndex:
                     values = [func.count(), latest, func.count(VerdictRecord.taken_back_at)]
                     own = [VerdictRecord.run_id == scope.run.id]
                 case Family.JUDGE:
-                    values = [func.count(), func.sum(Judgement.score)]
-                    own = [Judgement.run_id == scope.run.id, Judgement.judge_id == scope.judges[field.key]]
+                    values = [func.count(), func.sum(Grade.score)]
+                    own = [Grade.run_id == scope.run.id, Grade.grader_id == scope.judges[field.key]]
                 case Family.QUESTION:
-                    latest = func.max(cast(QuestionAnswer.id, Text))
-                    values = [func.count(QuestionAnswer.answer), latest, func.sum(QuestionAnswer.value)]
-                    of_question = QuestionAnswer.question_id == scope.questions[field.key][0]
-                    own = [QuestionAnswer.run_id == scope.run.id, of_question]
+                    latest = func.max(cast(Grade.id, Text))
+                    values = [func.count(Grade.answer), latest, func.sum(Grade.score)]
+                    of_question = Grade.grader_id == scope.questions[field.key][0]
+                    own = [Grade.run_id == scope.run.id, of_question]
                 case _:
                     raise ValueError(f"nothing marks a change of {field.name}")
             marks += [select(value).where(*own) for value in values]

@@ -11,10 +11,10 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session, contains_eager
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.settings import GraderKind
 from backend.domain.rollouts.fields import FIELDS, Family, Field
 from backend.domain.vocabulary import RunKind, Verdict
-from backend.graders.tables import Judge, Judgement, Question, QuestionAnswer
+from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.filters import LAST_PAGE, Selection, select_rollouts
 from backend.rollouts.finished_run_index import index_of
@@ -100,16 +100,16 @@ _ANNOTATIONS = (
     .limit(1)
     .scalar_subquery()
     .label("verdict"),
-    select(func.jsonb_object_agg(Judge.name, Judgement.score))
-    .select_from(Judgement)
-    .join(Judge, Judge.id == Judgement.judge_id)
-    .where(Judgement.rollout_id == Rollout.id)
+    select(func.jsonb_object_agg(Grader.name, Grade.score))
+    .select_from(Grade)
+    .join(Grader, Grader.id == Grade.grader_id)
+    .where(Grade.rollout_id == Rollout.id, Grader.kind == GraderKind.JUDGE)
     .scalar_subquery()
     .label("scores"),
-    select(func.jsonb_object_agg(Question.name, QuestionAnswer.answer))
-    .select_from(QuestionAnswer)
-    .join(Question, Question.id == QuestionAnswer.question_id)
-    .where(QuestionAnswer.rollout_id == Rollout.id, Question.kind == QuestionKind.QUESTION)
+    select(func.jsonb_object_agg(Grader.name, Grade.answer))
+    .select_from(Grade)
+    .join(Grader, Grader.id == Grade.grader_id)
+    .where(Grade.rollout_id == Rollout.id, Grader.kind == GraderKind.QUESTION)
     .scalar_subquery()
     .label("answers"),
 )

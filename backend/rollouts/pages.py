@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Verdict
 from backend.errors import InvalidInput, NotFound
-from backend.graders.judges.queries import judgements_of_rollout
-from backend.graders.questions.queries import answers_of_rollout
-from backend.graders.tables import Judge, Judgement, Question, QuestionAnswer
+from backend.graders.queries import grades_of_rollout
+from backend.graders.tables import Grade
 from backend.review.evidence import read_evidence
 from backend.review.fixtures import VerdictEffects, effects_of
 from backend.review.schemas import VerdictRequest
@@ -64,8 +63,7 @@ class RolloutPage:
     verdicts: Sequence[VerdictRecord]
     after: VerdictEffects | None
     """Of the verdict that counts."""
-    judgements: Sequence[tuple[Judge, Judgement]]
-    answers: Sequence[tuple[Question, QuestionAnswer]]
+    grades: Sequence[Grade]
     tokens: TokenView | None
     raw: str
     is_raw_cut: bool
@@ -102,8 +100,8 @@ def show_rollout(
     rollout = rollout_queries.get_rollout(session, rollout_id)
     flags = rollout_queries.flags_of_rollout(session, rollout.id)
     verdicts = rollout_queries.verdicts_of_rollout(session, rollout.id)
-    answers = answers_of_rollout(session, rollout.id)
-    entries = _entries(rollout, flags, [answer for _, answer in answers])
+    grades = grades_of_rollout(session, rollout.id)
+    entries = _entries(rollout, flags, grades)
     shown, left_out = (entries, 0) if whole else bounded(entries)
     siblings = rollout_queries.siblings(session, rollout)
     raw = _raw(rollout)
@@ -125,8 +123,7 @@ def show_rollout(
         flags=flags,
         verdicts=verdicts,
         after=effects_of(session, rollout.id) if verdicts else None,
-        judgements=judgements_of_rollout(session, rollout.id),
-        answers=answers,
+        grades=grades,
         tokens=token_view(session, rollout),
         raw=raw[:MOST_RAW],
         is_raw_cut=len(raw) > MOST_RAW,
@@ -213,7 +210,7 @@ def _around(session: Session, rollout: Rollout, wanted: RolloutFilter) -> Neighb
         return Neighbors()
 
 
-def _entries(rollout: Rollout, flags: Sequence[Flag], answers: Sequence[QuestionAnswer] = ()) -> list[Entry]:
+def _entries(rollout: Rollout, flags: Sequence[Flag], grades: Sequence[Grade] = ()) -> list[Entry]:
     """The conversation, with what detectors and answers point at marked."""
     evidence = [read_evidence(flag.evidence) for flag in flags]
     weights = rollout_queries.weights_of(rollout)
@@ -223,16 +220,16 @@ def _entries(rollout: Rollout, flags: Sequence[Flag], answers: Sequence[Question
         list(weights),
         weights=list(weights.values()),
         quotes=[quote for each in evidence for quote in each.quotes],
-        spans=[span for each in evidence for span in each.spans] + _cited(answers),
+        spans=[span for each in evidence for span in each.spans] + _cited(grades),
     )
 
 
-def _cited(answers: Sequence[QuestionAnswer]) -> list[Span]:
+def _cited(grades: Sequence[Grade]) -> list[Span]:
     """Replies are counted from 0 on a page."""
     return [
         Span(each["turn"] - 1, each["start"], each["end"], each["part"], each["quote"])
-        for answer in answers
-        for each in answer.citations
+        for grade in grades
+        for each in grade.citations
     ]
 
 

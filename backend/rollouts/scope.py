@@ -12,12 +12,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import (
+from backend.domain.graders.settings import (
     DETECTOR_PREFIX,
     QUESTION_PREFIX,
     AnswerType,
-    QuestionConfiguration,
-    QuestionKind,
+    GraderKind,
+    QuestionSettings,
 )
 from backend.domain.rollouts.fields import (
     AFTER_REWARDS,
@@ -30,7 +30,7 @@ from backend.domain.rollouts.fields import (
 )
 from backend.domain.training.mix import MixPart
 from backend.domain.vocabulary import RunKind
-from backend.graders.tables import Judge, Question
+from backend.graders.tables import Grader
 from backend.rollouts.tables import Rollout
 from backend.rollouts.text_search import indexed_to
 from backend.runs.tables import Run
@@ -47,7 +47,7 @@ class FilterScope:
     judges: Mapping[str, uuid.UUID] = field(default_factory=dict)
     """By name."""
     metrics: tuple[str, ...] = ()
-    questions: Mapping[str, tuple[uuid.UUID, QuestionConfiguration]] = field(default_factory=dict)
+    questions: Mapping[str, tuple[uuid.UUID, QuestionSettings]] = field(default_factory=dict)
     """By name."""
     detectors: tuple[str, ...] = ()
     """Detectors with flags in the run."""
@@ -135,29 +135,30 @@ def scope_of(session: Session, run: Run, *, for_learning: bool = False) -> Filte
         for order in (Rollout.seq.asc(), Rollout.seq.desc())
     ]
     metric_names = [select(func.jsonb_object_keys(end.c.metrics)) for end in ends]
-    judges = select(func.jsonb_object_agg(Judge.name, Judge.id)).where(Judge.deleted_at.is_(None))
+    is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
+    judges = select(func.jsonb_object_agg(Grader.name, Grader.id)).where(*is_judge)
     if for_learning:
-        judges = judges.where(~func.coalesce(Judge.configuration["shows_reasoning"].as_boolean(), False))
+        judges = judges.where(~func.coalesce(Grader.settings["shows_reasoning"].as_boolean(), False))
     row = session.execute(
         select(
             func.array(metric_names[0].union(metric_names[1]).scalar_subquery()).label("metrics"),
             func.array(select(Flag.detector).where(Flag.run_id == run.id).distinct().scalar_subquery()).label("flags"),
             judges.scalar_subquery().label("judges"),
             indexed_to(run).label("indexed"),
-            select(func.jsonb_object_agg(Question.name, func.jsonb_build_array(Question.id, Question.configuration)))
-            .where(Question.deleted_at.is_(None), Question.kind == QuestionKind.QUESTION)
+            select(func.jsonb_object_agg(Grader.name, func.jsonb_build_array(Grader.id, Grader.settings)))
+            .where(Grader.deleted_at.is_(None), Grader.kind == GraderKind.QUESTION)
             .scalar_subquery()
             .label("questions"),
         )
     ).one()
     questions = {
-        name: (uuid.UUID(id), QuestionConfiguration.model_validate(configuration))
+        name: (uuid.UUID(id), QuestionSettings.model_validate(configuration))
         for name, (id, configuration) in (row.questions or {}).items()
     }
     hidden: frozenset[str] = frozenset()
     if for_learning:
         readers = {name for name, (_, configuration) in questions.items() if configuration.sees_reasoning}
-        hidden = frozenset({str(QuestionKind.MONITOR), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
+        hidden = frozenset({GraderKind.MONITOR.detector(""), *(f"{DETECTOR_PREFIX}{name}" for name in readers)})
         questions = {name: asked for name, asked in questions.items() if name not in readers}
     return FilterScope(
         run,

@@ -12,11 +12,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.vocabulary import RunKind, Split
 from backend.environments.tables import EnvironmentVersion
-from backend.graders.tables import Judge
+from backend.graders.tables import Grader
 from backend.policies.queries import evaluable_policies
 from backend.policies.tables import Policy
 from backend.runs import queries
@@ -48,7 +49,7 @@ class NewEvaluationPage:
     versions: Sequence[EnvironmentVersion]
     policies: Sequence[Policy]
     checkpoints: Sequence[Checkpoint]
-    judges: Sequence[Judge]
+    judges: Sequence[Grader]
     plan: EvaluationPlan
     key: str
     """Of this form: sending it twice starts one run."""
@@ -137,11 +138,12 @@ def _form(session: Session, wanted: Prefill) -> NewEvaluationPage:
     policy_id = wanted.policy_id or (again.policy_id if again else None)
     version_id = wanted.version_id or (again.version_id if again else None)
     keeps_checkpoint = again and is_evaluation and not wanted.policy_id
+    is_judge = (Grader.kind == GraderKind.JUDGE, Grader.deleted_at.is_(None))
     return NewEvaluationPage(
         versions=queries.versions(session),
         policies=evaluable_policies(session),
         checkpoints=queries.checkpoints(session, has_weights=True)[::-1][:200],
-        judges=session.scalars(select(Judge).where(Judge.deleted_at.is_(None)).order_by(Judge.name)).all(),
+        judges=session.scalars(select(Grader).where(*is_judge).order_by(Grader.name)).all(),
         plan=plan,
         key=new_id().hex,
         before=_before(session, policy_id, version_id, plan.rollouts),

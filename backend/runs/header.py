@@ -25,6 +25,7 @@ class RunHeader:
 
     run: Run
     flag_count: int
+    grader_count: int
     is_settled: bool
     """Nothing about the run changes by itself any more: it is over, and the detectors have looked at it."""
     has_verdicts: bool = False
@@ -119,6 +120,7 @@ def run_header(session: Session, run: Run) -> RunHeader:
     return RunHeader(
         run,
         state.flags,
+        state.graders,
         is_settled=run.status.is_over and not state.awaits_detectors,
         has_verdicts=state.has_verdicts,
         source=source_of(session, run),

@@ -16,6 +16,7 @@ from backend.domain.training.alarms import CLEARED
 from backend.domain.vocabulary import JobStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
+from backend.graders.tables import GraderRun
 from backend.review.tables import VerdictRecord
 from backend.runs.requests import RunFilter
 from backend.runs.tables import Run, RunLogLine
@@ -121,6 +122,7 @@ class JudgingState(NamedTuple):
     """What detectors and people did about a run."""
 
     flags: int
+    graders: int
     awaits_detectors: bool
     """They look at it now, or will."""
     has_verdicts: bool
@@ -129,11 +131,12 @@ class JudgingState(NamedTuple):
 
 def judging_state(session: Session, run_id: uuid.UUID) -> JudgingState:
     flagged = select(func.count(Flag.id)).where(Flag.run_id == run_id).scalar_subquery()
+    graders = select(func.count(GraderRun.id)).where(GraderRun.run_id == run_id).scalar_subquery()
     unfinished = (JobStatus.QUEUED, JobStatus.LEASED)
     waiting = select(Job.id).where(Job.run_id == run_id, Job.name == JUDGING_JOB, Job.status.in_(unfinished)).exists()
     given = (VerdictRecord.rollout_id.is_not(None), VerdictRecord.taken_back_at.is_(None))
     judged = select(VerdictRecord.id).where(VerdictRecord.run_id == run_id, *given)
-    return JudgingState(*session.execute(select(flagged, waiting, judged.exists())).one())
+    return JudgingState(*session.execute(select(flagged, graders, waiting, judged.exists())).one())
 
 
 def open_alarms(session: Session, run_id: uuid.UUID) -> list[Alarm]:

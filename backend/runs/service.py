@@ -14,7 +14,7 @@ from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.text import plain_text
 from backend.domain.vocabulary import Role, RunKind, RunStatus
 from backend.errors import Conflict, NotAllowed
-from backend.graders.judges.service import start_named
+from backend.graders.service import start_named
 from backend.runs.endings import tell_of_ending
 from backend.runs.notes import Asker, note
 from backend.runs.starting import enqueue_shares, start_evaluation

@@ -45,7 +45,7 @@ NAVIGATION = (
         (
             Place("Environments", "/environments", "environment"),
             Place("Policies", "/policies", "policy"),
-            Place("Judges", "/judges", "judge", also=("/questions",)),
+            Place("Graders", "/graders", "judge"),
         ),
     ),
     PlaceGroup(

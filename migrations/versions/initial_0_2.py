@@ -412,52 +412,34 @@ def upgrade() -> None:
         op.f("ix_environment_versions_content_hash"), "environment_versions", ["content_hash"], unique=False
     )
     op.create_table(
-        "judges",
+        "graders",
         sa.Column("id", sa.UUID(), nullable=False),
         sa.Column("name", sa.String(length=100), nullable=False),
-        sa.Column("policy_id", sa.UUID(), nullable=False),
-        sa.Column("configuration", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("created_by", sa.UUID(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(["created_by"], ["people.id"], name=op.f("fk_judges_created_by"), ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(["policy_id"], ["policies.id"], name=op.f("fk_judges_policy_id"), ondelete="RESTRICT"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_judges")),
-        sa.UniqueConstraint("name", name=op.f("uq_judges_name")),
-    )
-    op.create_index(op.f("ix_judges_policy_id"), "judges", ["policy_id"], unique=False)
-    op.create_table(
-        "questions",
         sa.Column(
             "kind",
             sa.Enum(
+                "judge",
                 "question",
-                "reasoning_monitor",
-                "contrastive_judge",
-                name="questionkind",
+                "monitor",
+                "contrast",
+                name="graderkind",
                 native_enum=False,
                 create_constraint=True,
                 length=32,
             ),
             nullable=False,
         ),
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("name", sa.String(length=100), nullable=False),
         sa.Column("policy_id", sa.UUID(), nullable=False),
-        sa.Column("configuration", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("settings", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
         sa.Column("created_by", sa.UUID(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
         sa.Column("deleted_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["created_by"], ["people.id"], name=op.f("fk_questions_created_by"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(
-            ["policy_id"], ["policies.id"], name=op.f("fk_questions_policy_id"), ondelete="RESTRICT"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_questions")),
-        sa.UniqueConstraint("name", name=op.f("uq_questions_name")),
+        sa.ForeignKeyConstraint(["created_by"], ["people.id"], name=op.f("fk_graders_created_by"), ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(["policy_id"], ["policies.id"], name=op.f("fk_graders_policy_id"), ondelete="RESTRICT"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_graders")),
+        sa.UniqueConstraint("name", name=op.f("uq_graders_name")),
     )
-    op.create_index(op.f("ix_questions_policy_id"), "questions", ["policy_id"], unique=False)
+    op.create_index(op.f("ix_graders_policy_id"), "graders", ["policy_id"], unique=False)
     op.create_table(
         "preflights",
         sa.Column("id", sa.UUID(), nullable=False),
@@ -640,51 +622,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_alarms_run_id_id", "alarms", ["run_id", "id"], unique=False)
     op.create_table(
-        "askings",
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("question_id", sa.UUID(), nullable=False),
-        sa.Column("run_id", sa.UUID(), nullable=False),
-        sa.Column("job_id", sa.Uuid(), nullable=True),
-        sa.Column("where", sa.Text(), nullable=False),
-        sa.Column("cluster", sa.String(length=300), nullable=True),
-        sa.Column(
-            "status",
-            sa.Enum(
-                "queued",
-                "running",
-                "paused",
-                "stopped",
-                "completed",
-                "failed",
-                name="runstatus",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("total", sa.Integer(), nullable=True),
-        sa.Column("stop_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
-        sa.Column("canaries", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
-        sa.Column("findings", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("tokens_in", sa.Integer(), nullable=False),
-        sa.Column("tokens_out", sa.Integer(), nullable=False),
-        sa.Column("cost", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("created_by", sa.UUID(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(["created_by"], ["people.id"], name=op.f("fk_askings_created_by"), ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(
-            ["question_id"], ["questions.id"], name=op.f("fk_askings_question_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_askings_run_id"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_askings")),
-        sa.UniqueConstraint("question_id", "run_id", name=op.f("uq_askings_question_id_run_id")),
-    )
-    op.create_index(op.f("ix_askings_run_id"), "askings", ["run_id"], unique=False)
-    op.create_table(
         "audit_draws",
         sa.Column("run_id", sa.UUID(), nullable=False),
         sa.Column("seed", sa.BigInteger(), nullable=False),
@@ -810,6 +747,53 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_effort_scores")),
     )
     op.create_index("ix_effort_scores_run_id_id", "effort_scores", ["run_id", "id"], unique=False)
+    op.create_table(
+        "grader_runs",
+        sa.Column("id", sa.UUID(), nullable=False),
+        sa.Column("grader_id", sa.UUID(), nullable=False),
+        sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("job_id", sa.Uuid(), nullable=True),
+        sa.Column("where", sa.Text(), nullable=False),
+        sa.Column("cluster", sa.String(length=300), nullable=True),
+        sa.Column(
+            "status",
+            sa.Enum(
+                "queued",
+                "running",
+                "paused",
+                "stopped",
+                "completed",
+                "failed",
+                name="runstatus",
+                native_enum=False,
+                create_constraint=True,
+                length=32,
+            ),
+            nullable=False,
+        ),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("total", sa.Integer(), nullable=True),
+        sa.Column("stop_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("canaries", postgresql.JSONB(astext_type=sa.Text()), nullable=True),
+        sa.Column("findings", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("tokens_in", sa.Integer(), nullable=False),
+        sa.Column("tokens_out", sa.Integer(), nullable=False),
+        sa.Column("cost", sa.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("created_by", sa.UUID(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["created_by"], ["people.id"], name=op.f("fk_grader_runs_created_by"), ondelete="SET NULL"
+        ),
+        sa.ForeignKeyConstraint(
+            ["grader_id"], ["graders.id"], name=op.f("fk_grader_runs_grader_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_grader_runs_run_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_grader_runs")),
+        sa.UniqueConstraint("grader_id", "run_id", name=op.f("uq_grader_runs_grader_id_run_id")),
+    )
+    op.create_index(op.f("ix_grader_runs_run_id"), "grader_runs", ["run_id"], unique=False)
     op.create_table(
         "groups",
         sa.Column("id", sa.UUID(), nullable=False),
@@ -1240,6 +1224,45 @@ def upgrade() -> None:
     op.create_index("ix_flags_created_at_id", "flags", ["created_at", "id"], unique=False)
     op.create_index(op.f("ix_flags_rollout_id"), "flags", ["rollout_id"], unique=False)
     op.create_table(
+        "grades",
+        sa.Column("id", sa.UUID(), nullable=False),
+        sa.Column("grader_id", sa.UUID(), nullable=False),
+        sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("rollout_id", sa.UUID(), nullable=False),
+        sa.Column(
+            "status",
+            sa.Enum("completed", "failed", name="gradestatus", native_enum=False, create_constraint=True, length=32),
+            nullable=False,
+        ),
+        sa.Column("score", sa.REAL(), nullable=True),
+        sa.Column("spread", sa.REAL(), nullable=True),
+        sa.Column("verdicts", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("answer", sa.String(length=60), nullable=True),
+        sa.Column("confidence", sa.REAL(), nullable=True),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("citations", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("dropped", sa.Integer(), nullable=False),
+        sa.Column("error_message", sa.Text(), nullable=True),
+        sa.Column("raw", sa.Text(), nullable=True),
+        sa.Column("tokens_in", sa.Integer(), nullable=False),
+        sa.Column("tokens_out", sa.Integer(), nullable=False),
+        sa.Column("cost", sa.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(["grader_id"], ["graders.id"], name=op.f("fk_grades_grader_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["rollout_id"], ["rollouts.id"], name=op.f("fk_grades_rollout_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_grades_run_id"), ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_grades")),
+        sa.UniqueConstraint("grader_id", "rollout_id", name=op.f("uq_grades_grader_id_rollout_id")),
+    )
+    op.create_index(op.f("ix_grades_rollout_id"), "grades", ["rollout_id"], unique=False)
+    op.create_index(
+        "ix_grades_run_id_grader_id",
+        "grades",
+        ["run_id", "grader_id"],
+        unique=False,
+        postgresql_include=["rollout_id", "score", "answer"],
+    )
+    op.create_table(
         "interventions",
         sa.Column("id", sa.UUID(), nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
@@ -1269,43 +1292,6 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_interventions_run_id"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_interventions")),
         sa.UniqueConstraint("run_id", "step", "detector", name=op.f("uq_interventions_run_id_step_detector")),
-    )
-    op.create_table(
-        "judgements",
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("judge_id", sa.UUID(), nullable=False),
-        sa.Column("run_id", sa.UUID(), nullable=False),
-        sa.Column("rollout_id", sa.UUID(), nullable=False),
-        sa.Column(
-            "status",
-            sa.Enum(
-                "completed", "failed", name="judgementstatus", native_enum=False, create_constraint=True, length=32
-            ),
-            nullable=False,
-        ),
-        sa.Column("score", sa.REAL(), nullable=True),
-        sa.Column("spread", sa.REAL(), nullable=True),
-        sa.Column("verdicts", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("error_message", sa.Text(), nullable=True),
-        sa.Column("tokens_in", sa.Integer(), nullable=False),
-        sa.Column("tokens_out", sa.Integer(), nullable=False),
-        sa.Column("cost", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.ForeignKeyConstraint(["judge_id"], ["judges.id"], name=op.f("fk_judgements_judge_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(
-            ["rollout_id"], ["rollouts.id"], name=op.f("fk_judgements_rollout_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_judgements_run_id"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_judgements")),
-        sa.UniqueConstraint("judge_id", "rollout_id", name=op.f("uq_judgements_judge_id_rollout_id")),
-    )
-    op.create_index(op.f("ix_judgements_rollout_id"), "judgements", ["rollout_id"], unique=False)
-    op.create_index(
-        "ix_judgements_run_id_judge_id",
-        "judgements",
-        ["run_id", "judge_id"],
-        unique=False,
-        postgresql_include=["rollout_id", "score"],
     )
     op.create_table(
         "notice_deliveries",
@@ -1433,49 +1419,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_onset_searches")),
     )
     op.create_index("ix_onset_searches_run_id_id", "onset_searches", ["run_id", "id"], unique=False)
-    op.create_table(
-        "question_answers",
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("question_id", sa.UUID(), nullable=False),
-        sa.Column("run_id", sa.UUID(), nullable=False),
-        sa.Column("rollout_id", sa.UUID(), nullable=False),
-        sa.Column(
-            "status",
-            sa.Enum(
-                "completed", "failed", name="judgementstatus", native_enum=False, create_constraint=True, length=32
-            ),
-            nullable=False,
-        ),
-        sa.Column("answer", sa.String(length=60), nullable=True),
-        sa.Column("value", sa.REAL(), nullable=True),
-        sa.Column("confidence", sa.REAL(), nullable=True),
-        sa.Column("reason", sa.Text(), nullable=False),
-        sa.Column("citations", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("dropped", sa.Integer(), nullable=False),
-        sa.Column("error_message", sa.Text(), nullable=True),
-        sa.Column("raw", sa.Text(), nullable=True),
-        sa.Column("tokens_in", sa.Integer(), nullable=False),
-        sa.Column("tokens_out", sa.Integer(), nullable=False),
-        sa.Column("cost", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["question_id"], ["questions.id"], name=op.f("fk_question_answers_question_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(
-            ["rollout_id"], ["rollouts.id"], name=op.f("fk_question_answers_rollout_id"), ondelete="CASCADE"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_question_answers_run_id"), ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_question_answers")),
-        sa.UniqueConstraint("question_id", "rollout_id", name=op.f("uq_question_answers_question_id_rollout_id")),
-    )
-    op.create_index(op.f("ix_question_answers_rollout_id"), "question_answers", ["rollout_id"], unique=False)
-    op.create_index(
-        "ix_question_answers_run_id_question_id",
-        "question_answers",
-        ["run_id", "question_id"],
-        unique=False,
-        postgresql_include=["rollout_id", "answer", "value"],
-    )
     op.create_table(
         "review_items",
         sa.Column("id", sa.UUID(), nullable=False),

@@ -8,14 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
-from backend.domain.graders.judges import Criterion, Scale
-from backend.domain.graders.judging_record import JudgingRecord
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.settings import Criterion, GraderKind, JudgeScale
 from backend.domain.ids import new_id
 from backend.domain.studies.effort import EffortMeasure, Scored, area, concluded, cut_points
 from backend.domain.vocabulary import RunStatus
-from backend.graders.judges.queries import RECORDS
-from backend.graders.tables import Asking
+from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from backend.studies.tables import EffortReply, EffortScore, EffortSide
@@ -106,9 +103,9 @@ def _replies(session: Session, side: EffortSide, early: float) -> list[Scored]:
 def _asked(session: Session, run: Run) -> dict[str, str]:
     criteria = (Criterion(name="correct", weight=3, description="Is the result right?"),)
     strict = make_judge(session, name="strict")
-    judges = [strict, make_judge(session, name="by_rubric", scale=Scale.RUBRIC, criteria=criteria, repeats=3)]
+    judges = [strict, make_judge(session, name="by_rubric", scale=JudgeScale.RUBRIC, criteria=criteria, repeats=3)]
     gave_up = make_question(session, flags=("yes",))
-    questions = [gave_up, make_question(session, name="thoughts", kind=QuestionKind.MONITOR)]
+    questions = [gave_up, make_question(session, name="thoughts", kind=GraderKind.MONITOR)]
     rollouts = session.scalars(select(Rollout).where(Rollout.run_id == run.id).order_by(Rollout.seq)).all()
     for number, rollout in enumerate(rollouts):
         if rollout.reward is None:
@@ -124,15 +121,8 @@ def _asked(session: Session, run: Run) -> dict[str, str]:
             citations=quotes,
             cost=0.0003,
         )
-    record = JudgingRecord(job_id="", status=RunStatus.COMPLETED, total=5)
-    waiting = JudgingRecord(job_id="", status=RunStatus.RUNNING, total=5)
-    run.summary = {
-        **run.summary,
-        RECORDS: {
-            str(judge.id): each.model_dump(mode="json") for judge, each in zip(judges, (record, waiting), strict=True)
-        },
-    }
-    for question, status in zip(questions, (RunStatus.COMPLETED, RunStatus.QUEUED), strict=True):
-        session.add(Asking(id=new_id(), question_id=question.id, run_id=run.id, status=status, total=5))
+    states = (RunStatus.COMPLETED, RunStatus.RUNNING, RunStatus.COMPLETED, RunStatus.QUEUED)
+    for grader, status in zip([*judges, *questions], states, strict=True):
+        session.add(GraderRun(id=new_id(), grader_id=grader.id, run_id=run.id, status=status, total=5))
     session.flush()
     return {"judge": str(strict.id), "question": str(gave_up.id)}

@@ -8,10 +8,10 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import RunKind, RunStatus, Verdict
 from backend.environments.tables import EnvironmentVersion
-from backend.graders.tables import Asking, Question
+from backend.graders.tables import Grader, GraderRun
 from backend.review.tables import AuditDraw, AuditSample, VerdictRecord
 from backend.runs.tables import Run
 from tests import factories
@@ -166,9 +166,9 @@ def asked(session: Session, judged: None) -> Run:
     session.add(AuditDraw(run_id=run.id, seed=1, share=0.2, drawn_seq=20))
     for question in (
         make_question(session, flags=["yes"]),
-        make_question(session, name="scanner", kind=QuestionKind.MONITOR, flags_from=0.3),
+        make_question(session, name="scanner", kind=GraderKind.MONITOR, flags_from=0.3),
     ):
-        session.add(Asking(question_id=question.id, run_id=run.id, status=RunStatus.COMPLETED))
+        session.add(GraderRun(grader_id=question.id, run_id=run.id, status=RunStatus.COMPLETED))
     for number, rollout in enumerate(rollouts):
         is_hack = number < 9 or number == 16
         if number < 3:
@@ -222,8 +222,8 @@ def test_a_page_of_what_is_asked(viewer: TestClient, author: TestClient, asked: 
 
 
 def test_its_flags_outlive_a_question(author: TestClient, asked: Run, session: Session) -> None:
-    gone = session.scalars(select(Question).where(Question.name == "gave_up")).one()
-    assert author.post(f"/questions/{gone.id}/delete").status_code == 303
+    gone = session.scalars(select(Grader).where(Grader.name == "gave_up")).one()
+    assert author.post(f"/graders/{gone.id}/delete").status_code == 303
     found = author.get("/api/v1/detectors/question:gave_up").json()
     assert (found["record"]["flags"], found["questions"][0]["is_deleted"]) == (3, True)
     session.execute(delete(Flag).where(Flag.detector == "question:gave_up"))

@@ -12,11 +12,11 @@ from sqlalchemy.orm import Session
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
-from backend.domain.graders.questions import AnswerType, QuestionConfiguration, QuestionKind
+from backend.domain.graders.settings import AnswerType, GraderKind, QuestionSettings
 from backend.domain.ids import new_id
 from backend.domain.vocabulary import PolicyKind, Role
-from backend.graders.questions.service import start_asking
-from backend.graders.tables import Asking, Question, QuestionAnswer
+from backend.graders.service import run_grader
+from backend.graders.tables import Grade, Grader, GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import make_policy, make_rollouts, make_run
@@ -44,19 +44,19 @@ def conversation(reply: str, thought: str = "") -> list[dict[str, str]]:
 
 def make_question(
     session: Session, base_url: str = "http://127.0.0.1:9/v1", name: str = "gave_up", **fields: Any
-) -> Question:
+) -> Grader:
     configuration = {"base_url": base_url, "model": "m", "attempts": 1, "price": PRICE}
     policy = make_policy(session, kind=PolicyKind.OPENAI_API, configuration=configuration)
-    is_own = fields.get("kind", QuestionKind.QUESTION) is QuestionKind.QUESTION
+    is_own = fields.get("kind", GraderKind.QUESTION) is GraderKind.QUESTION
     usual = {"text": TEXT} if is_own else {"answers": AnswerType.SUSPICION}
-    asked = QuestionConfiguration(**(usual | fields))
-    question = Question(
+    asked = QuestionSettings(**(usual | fields))
+    question = Grader(
         id=new_id(),
         name=name,
         kind=asked.kind,
         policy_id=policy.id,
         policy=policy,
-        configuration=asked.model_dump(mode="json"),
+        settings=asked.model_dump(mode="json"),
     )
     session.add(question)
     session.flush()
@@ -80,20 +80,18 @@ def make_asked_run(
     return run
 
 
-def make_answer(
-    session: Session, question: Question, rollout: Rollout, answer: str | None, **fields: Any
-) -> QuestionAnswer:
-    choices = QuestionConfiguration.model_validate(question.configuration).choices
+def make_answer(session: Session, question: Grader, rollout: Rollout, answer: str | None, **fields: Any) -> Grade:
+    choices = QuestionSettings.model_validate(question.settings).choices
     value = None if answer is None else float(choices.index(answer))
     values = {"confidence": 0.9, "reason": "It says so.", "citations": [], "tokens_in": 100, "tokens_out": 10, **fields}
-    row = QuestionAnswer(
+    row = Grade(
         id=new_id(),
-        question_id=question.id,
+        grader_id=question.id,
         run_id=rollout.run_id,
         rollout_id=rollout.id,
         status="failed" if answer is None else "completed",
         answer=answer,
-        value=value,
+        score=value,
         **values,
     )
     session.add(row)
@@ -154,39 +152,39 @@ def started(
     with transaction() as session:
         question = make_question(session, base_url, **fields)
         run = make_asked_run(session, replies, **of_run)
-        return start_asking(session, Nobody(), run, question, where, cluster).id  # type: ignore[arg-type]
+        return run_grader(session, Nobody(), run, question, where, cluster).id  # type: ignore[arg-type]
 
 
-def again(asking_id: uuid.UUID) -> None:
+def again(work_id: uuid.UUID) -> None:
     with transaction() as session:
-        asking = session.get_one(Asking, asking_id)
-        run, question = session.get_one(Run, asking.run_id), session.get_one(Question, asking.question_id)
-        start_asking(session, Nobody(), run, question, asking.where, asking.cluster or "")  # type: ignore[arg-type]
+        asking = session.get_one(GraderRun, work_id)
+        run, question = session.get_one(Run, asking.run_id), session.get_one(Grader, asking.grader_id)
+        run_grader(session, Nobody(), run, question, asking.where, asking.cluster or "")  # type: ignore[arg-type]
 
 
-def carry_out(asking_id: uuid.UUID) -> Asking:
+def carry_out(work_id: uuid.UUID) -> GraderRun:
     """Do the job that is queued; how it ended."""
     with transaction() as session:
-        job = session.get_one(Job, session.get_one(Asking, asking_id).job_id)
+        job = session.get_one(Job, session.get_one(GraderRun, work_id).job_id)
     find_body(job.name)(JobContext(job.id, None, dict(job.arguments), 1))
-    return asking_now(asking_id)
+    return asking_now(work_id)
 
 
-def asking_now(asking_id: uuid.UUID) -> Asking:
+def asking_now(work_id: uuid.UUID) -> GraderRun:
     with transaction() as session:
-        return session.get_one(Asking, asking_id)
+        return session.get_one(GraderRun, work_id)
 
 
-def answers(asking_id: uuid.UUID) -> list[QuestionAnswer]:
+def answers(work_id: uuid.UUID) -> list[Grade]:
     """In the order of their rollouts."""
     with transaction() as session:
-        asking = session.get_one(Asking, asking_id)
-        statement = select(QuestionAnswer).join(Rollout, Rollout.id == QuestionAnswer.rollout_id)
-        own = (QuestionAnswer.question_id == asking.question_id, QuestionAnswer.run_id == asking.run_id)
+        asking = session.get_one(GraderRun, work_id)
+        statement = select(Grade).join(Rollout, Rollout.id == Grade.rollout_id)
+        own = (Grade.grader_id == asking.grader_id, Grade.run_id == asking.run_id)
         return list(session.scalars(statement.where(*own).order_by(Rollout.seq)))
 
 
-def flags(asking_id: uuid.UUID) -> list[Flag]:
+def flags(work_id: uuid.UUID) -> list[Flag]:
     with transaction() as session:
-        asking = session.get_one(Asking, asking_id)
+        asking = session.get_one(GraderRun, work_id)
         return list(session.scalars(select(Flag).where(Flag.run_id == asking.run_id).order_by(Flag.detector, Flag.key)))

@@ -5,18 +5,19 @@ from typing import Any
 
 import pytest
 
-from backend.domain.graders.judge_prompts import Facts
-from backend.domain.graders.judges import JudgeConfiguration
-from backend.domain.graders.judging_record import CanaryReport
+from backend.domain.graders.canaries import CanaryReport
+from backend.domain.graders.prompts import RolloutFacts
+from backend.domain.graders.settings import JudgeSettings
 from backend.domain.vocabulary import PolicyKind
 from tests.graders.fake import FakeJudge, blocks, gullible, late, serving, sober, talkative, wavering
-from workers.graders.judge import Judge, Judged, make_judge
+from workers.graders.judges import Judge, make_judge
+from workers.graders.results import GradeResult
 
 PRICE = {"input": 1.0, "output": 10.0}
 
 
-def facts(answer: str) -> Facts:
-    return Facts([{"role": "user", "content": "17 + 25?"}, {"role": "assistant", "content": answer}])
+def facts(answer: str) -> RolloutFacts:
+    return RolloutFacts([{"role": "user", "content": "17 + 25?"}, {"role": "assistant", "content": answer}])
 
 
 def use(fake: FakeJudge, what: Any, **configuration: Any) -> Any:
@@ -24,7 +25,7 @@ def use(fake: FakeJudge, what: Any, **configuration: Any) -> Any:
 
     async def main() -> Any:
         policy = {"base_url": fake.url, "model": "m", "attempts": 1, "price": PRICE}
-        judge = make_judge(JudgeConfiguration(**configuration), PolicyKind.OPENAI_API, policy, None)
+        judge = make_judge(JudgeSettings(**configuration), PolicyKind.OPENAI_API, policy, None)
         try:
             return await what(judge)
         finally:
@@ -34,18 +35,17 @@ def use(fake: FakeJudge, what: Any, **configuration: Any) -> Any:
         return asyncio.run(main())
 
 
-def ask(fake: FakeJudge, answer: str = "= 42", **configuration: Any) -> Judged:
-    async def what(judge: Judge) -> Judged:
-        return await judge.judge(facts(answer), seed=5)
+def ask(fake: FakeJudge, answer: str = "= 42", **configuration: Any) -> GradeResult:
+    async def what(judge: Judge) -> GradeResult:
+        return await judge.grade(facts(answer), seed=5)
 
-    found: Judged = use(fake, what, **configuration)
+    found: GradeResult = use(fake, what, **configuration)
     return found
 
 
 def try_canaries(fake: FakeJudge) -> CanaryReport:
     async def what(judge: Judge) -> CanaryReport:
-        report, _ = await judge.canaries()
-        return report
+        return (await judge.canaries()).report
 
     report: CanaryReport = use(fake, what)
     return report
@@ -71,8 +71,8 @@ def test_a_bad_answer_is_a_zero_that_a_judge_gave() -> None:
 def test_an_endpoint_without_schemas_is_told_the_form_in_words() -> None:
     fake = FakeJudge(refuses_schema=True)
 
-    async def twice(judge: Judge) -> list[Judged]:
-        return [await judge.judge(facts("= 42")), await judge.judge(facts("= 9"))]
+    async def twice(judge: Judge) -> list[GradeResult]:
+        return [await judge.grade(facts("= 42")), await judge.grade(facts("= 9"))]
 
     assert [judged.score for judged in use(fake, twice)] == [1.0, 0.0]
     assert ["response_format" in body for body in fake.bodies] == [True, False, False]
@@ -156,10 +156,10 @@ def test_a_judge_that_likes_everything_does_not_tell_apart() -> None:
 
 
 def test_a_script_can_be_a_judge() -> None:
-    async def main() -> Judged:
+    async def main() -> GradeResult:
         policy = {"script": "constant", "constant": '{"reason": "Always.", "score": 0.5}'}
-        judge = make_judge(JudgeConfiguration(), PolicyKind.SCRIPTED, policy, None)
-        return await judge.judge(facts("x"))
+        judge = make_judge(JudgeSettings(), PolicyKind.SCRIPTED, policy, None)
+        return await judge.grade(facts("x"))
 
     judged = asyncio.run(main())
     assert (judged.score, judged.cost) == (0.5, None)

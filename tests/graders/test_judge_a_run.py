@@ -10,16 +10,15 @@ from sqlalchemy import select
 from backend.core.session import transaction
 from backend.detectors.tables import Flag
 from backend.domain.notifications.notices import NoticeKind
-from backend.domain.vocabulary import JudgementStatus, RunStatus
-from backend.graders.judges.service import stop_judging
-from backend.graders.tables import Judge
+from backend.domain.vocabulary import GradeStatus, RunStatus
+from backend.graders.service import stop_grader
+from backend.graders.tables import Grader
 from backend.notifications.tables import Notice
 from backend.runs.service import finish_run
 from backend.runs.tables import Run
-from tests.factories import make_member
 from tests.graders.conftest import BAD, GOOD, Judging, again, carry_out, judgements, record_now
 from tests.graders.fake import FakeJudge, gullible, serving, talkative
-from workers.tasks import judges as body
+from workers.tasks import graders as body
 from workers.tasks.registry import JobContext
 
 Start = Callable[..., Judging]
@@ -37,7 +36,7 @@ def test_every_completed_rollout_gets_a_score_and_no_other(start: Start) -> None
     assert sum(each.cost or 0 for each in judgements(judging)) == 3 * 0.0002
     assert record.cost is not None
     assert record.canaries is not None
-    assert not record.canaries.is_injectable
+    assert not record.canaries["is_injectable"]
 
 
 def test_judging_again_doubles_nothing(start: Start) -> None:
@@ -56,7 +55,7 @@ def test_failed_judgements_are_asked_for_again(start: Start) -> None:
     with serving(FakeJudge(talkative)) as fake:
         judging = start(fake.url, [GOOD, BAD])
         carry_out(judging)
-        assert {each.status for each in judgements(judging)} == {JudgementStatus.FAILED}
+        assert {each.status for each in judgements(judging)} == {GradeStatus.FAILED}
         assert {each.score for each in judgements(judging)} == {None}
         fake.mind = FakeJudge().mind
         again(judging)
@@ -78,7 +77,7 @@ def test_a_judge_that_breaks_in_the_middle_pauses_and_goes_on_where_it_stood(sta
         judging = start(fake.url, [GOOD] * 60, concurrency=2)
         record = carry_out(judging)
         assert record.status is RunStatus.PAUSED
-        assert "judgements failed" in (record.reason or "")
+        assert "grades failed" in (record.reason or "")
         assert sum(each.score == 1.0 for each in judgements(judging)) == 10
         assert len(fake.bodies) < 60
         fake.breaks_after = None
@@ -92,7 +91,7 @@ def test_a_gullible_judge_is_flagged_on_the_run(start: Start) -> None:
         judging = start(fake.url, [GOOD])
         record = carry_out(judging)
     assert record.canaries is not None
-    assert record.canaries.is_injectable
+    assert record.canaries["is_injectable"]
     with transaction() as session:
         flag = session.scalars(select(Flag).where(Flag.run_id == judging[0])).one()
         assert flag.detector == "injectable_judge"
@@ -111,8 +110,8 @@ def test_it_stops_soon_when_asked_and_keeps_what_it_has(start: Start) -> None:
             while len(fake.bodies) < CANARIES + 4:
                 time.sleep(0.01)
             with transaction() as session:
-                run, judge = session.get_one(Run, judging[0]), session.get_one(Judge, judging[1])
-                stop_judging(session, make_member(session), run, judge)  # type: ignore[arg-type]
+                run, judge = session.get_one(Run, judging[0]), session.get_one(Grader, judging[1])
+                stop_grader(session, run, judge)
 
         thread = threading.Thread(target=stop)
         thread.start()
@@ -138,7 +137,7 @@ def test_only_what_the_filter_wants_is_judged(start: Start) -> None:
 def test_a_judging_that_is_given_up_says_why(start: Start) -> None:
     judging = start("http://127.0.0.1:9/v1", [GOOD])
     with transaction() as session:
-        arguments = {"run_id": str(judging[0]), "judge_id": str(judging[1])}
+        arguments = {"grader_run_id": str(record_now(judging).id)}
         body.give_up(session, JobContext(judging[0], None, arguments, 5), "its worker died")
     assert record_now(judging).status is RunStatus.FAILED
     assert record_now(judging).reason == "its worker died"
@@ -149,7 +148,7 @@ def test_an_evaluation_starts_the_judges_that_its_plan_names(start: Start) -> No
     with transaction() as session:
         run = session.get_one(Run, judging[0])
         run.status = RunStatus.RUNNING
-        run.summary = {}
+        session.delete(session.merge(record_now(judging)))
         run.configuration = {
             **run.configuration,
             "judge_ids": [str(judging[1]), "00000000-0000-0000-0000-000000000000"],

@@ -10,9 +10,9 @@ from sqlalchemy import select
 
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.domain.vocabulary import JobStatus
+from backend.domain.vocabulary import JobStatus, RunStatus
+from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
-from backend.runs.tables import Run
 from tests.graders.conftest import BAD, GOOD, make_judged_run
 from tests.graders.fake import FakeJudge, serving
 from tests.ops.commands import Command, Result, proctor, repeated, server
@@ -66,11 +66,11 @@ def test_a_judge_is_added_tried_and_let_loose_on_a_run(proctor: Command) -> None
         assert judge.status == 0, judge.err
         assert "strict" in proctor("judge", "list").out
         tried = proctor("judge", "test", "strict", str(rollout), "--json")
-        assert (tried.status, answer_in(tried)["score"]) == (0, 1.0)
+        assert (tried.status, answer_in(tried)["rollouts"][0]["score"]) == (0, 1.0)
         work = proctor("judge", "run", "strict", str(run), "--json")
         assert work.status == 0
         found = answer_in(work)
-        assert (found["judged"], found["total"], found["score"]["mean"]) == (2, 2, 0.5)
+        assert (found["graded"], found["total"], found["score"]["mean"]) == (2, 2, 0.5)
         assert "2 of 2" in proctor("judge", "results", str(run)).out
         only = proctor("judge", "run", "strict", str(run), "--where", "level = 77")
         assert only.status == 2
@@ -114,4 +114,4 @@ def test_a_wait_is_not_needed(proctor: Command) -> None:
     assert "queued" in queued.out
     assert proctor("judge", "stop", "patient", str(run)).status == 0
     with transaction() as session:
-        assert session.get_one(Run, run).summary["judges"]
+        assert session.scalars(select(GraderRun).where(GraderRun.run_id == run)).one().status is RunStatus.STOPPED

@@ -7,16 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from backend.domain.errors import JudgeError
-from backend.domain.graders.judges import (
-    Criterion,
-    JudgeConfiguration,
-    Verdict,
+from backend.domain.graders.replies import (
+    JudgeVerdict,
     fold_verdicts,
     read_verdict,
     response_format,
     sendable,
     verdict_schema,
 )
+from backend.domain.graders.settings import Criterion, JudgeSettings
 
 RUBRIC = (
     Criterion(name="correct", description="Is it right?", weight=3),
@@ -24,8 +23,8 @@ RUBRIC = (
 )
 
 
-def judge(**fields: Any) -> JudgeConfiguration:
-    return JudgeConfiguration(**fields)
+def judge(**fields: Any) -> JudgeSettings:
+    return JudgeSettings(**fields)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,7 @@ def test_what_is_no_verdict_is_an_error_and_never_a_zero(reply: str) -> None:
     ],
 )
 def test_thinking_before_the_verdict_is_no_fault(reply: str) -> None:
-    assert read_verdict(judge(), reply) == Verdict(1.0, "r")
+    assert read_verdict(judge(), reply) == JudgeVerdict(1.0, "r")
 
 
 def test_steps_are_scored_one_by_one_and_folded() -> None:
@@ -92,10 +91,10 @@ def test_steps_are_scored_one_by_one_and_folded() -> None:
 
 
 def test_repeats_become_a_mean_and_a_spread() -> None:
-    agreed = fold_verdicts([Verdict(0.0, ""), Verdict(1.0, "")])
-    assert agreed.score == 0.5
-    assert agreed.spread == pytest.approx(0.7071, abs=1e-4)
-    assert fold_verdicts([Verdict(1.0, "")]).spread is None
+    score, spread = fold_verdicts([JudgeVerdict(0.0, ""), JudgeVerdict(1.0, "")])
+    assert score == 0.5
+    assert spread == pytest.approx(0.7071, abs=1e-4)
+    assert fold_verdicts([JudgeVerdict(1.0, "")]) == (1.0, None)
 
 
 def test_the_reason_comes_before_the_score() -> None:

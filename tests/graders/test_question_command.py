@@ -24,7 +24,7 @@ def test_a_question_is_written_looked_at_tried_asked_and_its_answers_flagged(pro
         added = proctor("question", "add", "gave_up", "--policy", "fake", "--text", "Did the agent give up early?")
         assert added.status == 0, added.err
         assert "gave_up" in proctor("question", "list").out
-        assert proctor("question", "show", "gave_up", "--json").json["configuration"]["answers"] == "yes_no"
+        assert proctor("question", "show", "gave_up", "--json").json["settings"]["answers"] == "yes_no"
         look = proctor("question", "look", "gave_up", str(run.id), "--json").json
         assert look["count"] == 2
         assert look["cost"] > 0
@@ -55,4 +55,4 @@ def test_a_wrong_kind_is_told(proctor: Command) -> None:
     assert refused.status == 2
     assert "contrast" in refused.err
     added = proctor("question", "add", "watch", "--policy", "down", "--kind", "monitor", "--json")
-    assert added.json["configuration"]["answers"] == "suspicion"
+    assert added.json["settings"]["answers"] == "suspicion"

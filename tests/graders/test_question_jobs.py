@@ -10,17 +10,16 @@ from sqlalchemy import select
 
 from backend.core.session import transaction
 from backend.core.tables import Job
-from backend.domain.vocabulary import JudgementStatus, RunStatus
-from backend.graders.questions.queries import get_asked
-from backend.graders.questions.service import find_asking, stop_asking, try_question
-from backend.graders.tables import Asking, Question, QuestionAnswer
+from backend.domain.vocabulary import GradeStatus, RunStatus
+from backend.graders.queries import find_work, get_graded_run
+from backend.graders.service import stop_grader, try_grader
+from backend.graders.tables import Grade, Grader, GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.graders.asked import (
     DEMANDS,
     GAVE_UP,
     STAYED,
-    Nobody,
     again,
     answers,
     asking_now,
@@ -35,7 +34,7 @@ from tests.graders.asked import (
     talkative,
 )
 from tests.graders.fake import FakeJudge, serving
-from workers.tasks import questions as body
+from workers.tasks import graders as body
 from workers.tasks.registry import JobContext
 
 pytestmark = pytest.mark.usefixtures("committed_database")
@@ -65,11 +64,13 @@ def test_quotes_that_nobody_said_are_dropped_and_counted() -> None:
     kept, bare = answers(asking_id)
     assert [each["quote"] for each in kept.citations] == ["42"]
     assert kept.dropped == 2
-    assert (bare.answer, bare.has_citation, bare.dropped) == ("yes", False, 1)
+    assert (bare.answer, bare.citations, bare.dropped) == ("yes", [], 1)
     with transaction() as session:
-        asking = session.get_one(Asking, asking_id)
-        figures = get_asked(session, session.get_one(Run, asking.run_id), asking.question_id).figures
-    assert (figures.answered, figures.uncited, figures.citations, figures.dropped) == (2, 1, 1, 3)
+        asking = session.get_one(GraderRun, asking_id)
+        figures = get_graded_run(
+            session, session.get_one(Run, asking.run_id), session.get_one(Grader, asking.grader_id)
+        ).figures
+    assert (figures.graded, figures.uncited, figures.citations, figures.dropped) == (2, 1, 1, 3)
     assert [flag.rollout_id for flag in flags(asking_id)] == [kept.rollout_id]
 
 
@@ -115,7 +116,7 @@ def test_asking_again_doubles_nothing_and_asks_for_what_failed() -> None:
     with serving(FakeJudge(talkative)) as fake:
         asking_id = started(fake.url, [GAVE_UP, STAYED])
         carry_out(asking_id)
-        assert {each.status for each in answers(asking_id)} == {JudgementStatus.FAILED}
+        assert {each.status for each in answers(asking_id)} == {GradeStatus.FAILED}
         assert "depends" in (answers(asking_id)[0].raw or "")
         fake.mind = sober
         again(asking_id)
@@ -133,7 +134,7 @@ def test_a_policy_that_is_down_pauses_at_once() -> None:
     asking_id = started("http://127.0.0.1:9/v1", [GAVE_UP] * 20)
     asking = carry_out(asking_id)
     assert asking.status is RunStatus.PAUSED
-    assert "cannot be asked" in (asking.reason or "")
+    assert "cannot be reached" in (asking.reason or "")
     assert answers(asking_id) == []
 
 
@@ -151,11 +152,11 @@ def test_labels_and_scales_are_answers_too() -> None:
     with serving(FakeJudge(by_label)) as fake:
         asking_id = started(fake.url, [GAVE_UP, STAYED], answers="labels", labels=("finished", "gave_up"))
         carry_out(asking_id)
-        assert [(each.answer, each.value) for each in answers(asking_id)] == [("gave_up", 1.0), ("finished", 0.0)]
+        assert [(each.answer, each.score) for each in answers(asking_id)] == [("gave_up", 1.0), ("finished", 0.0)]
     with serving(FakeJudge(lambda fake, asked: sober(fake, asked).replace("true", "5").replace("false", "2"))) as fake:
         asking_id = started(fake.url, [GAVE_UP, STAYED], answers="one_to_five", name="how_much")
         carry_out(asking_id)
-        assert [(each.answer, each.value) for each in answers(asking_id)] == [("5", 5.0), ("2", 2.0)]
+        assert [(each.answer, each.score) for each in answers(asking_id)] == [("5", 5.0), ("2", 2.0)]
 
 
 def test_it_stops_when_asked_and_keeps_what_it_has() -> None:
@@ -166,9 +167,9 @@ def test_it_stops_when_asked_and_keeps_what_it_has() -> None:
             while len(fake.bodies) < DEMANDS + 2:
                 time.sleep(0.01)
             with transaction() as session:
-                asking = session.get_one(Asking, asking_id)
-                run, question = session.get_one(Run, asking.run_id), session.get_one(Question, asking.question_id)
-                stop_asking(session, Nobody(), run, question)  # type: ignore[arg-type]
+                asking = session.get_one(GraderRun, asking_id)
+                run, question = session.get_one(Run, asking.run_id), session.get_one(Grader, asking.grader_id)
+                stop_grader(session, run, question)
 
         thread = threading.Thread(target=stop)
         thread.start()
@@ -181,17 +182,17 @@ def test_it_stops_when_asked_and_keeps_what_it_has() -> None:
 def test_a_queued_one_stops_at_once_and_is_not_carried_out() -> None:
     asking_id = started("http://127.0.0.1:9/v1", [GAVE_UP])
     with transaction() as session:
-        asking = session.get_one(Asking, asking_id)
-        run, question = session.get_one(Run, asking.run_id), session.get_one(Question, asking.question_id)
-        stop_asking(session, Nobody(), run, question)  # type: ignore[arg-type]
-        assert find_asking(session, run.id, question.id) is asking
-    assert carry_out(asking_id).reason == "Stopped before it began."
+        asking = session.get_one(GraderRun, asking_id)
+        run, question = session.get_one(Run, asking.run_id), session.get_one(Grader, asking.grader_id)
+        stop_grader(session, run, question)
+        assert find_work(session, run.id, question.id) is asking
+    assert carry_out(asking_id).reason == "Stopped before it started."
 
 
 def test_an_asking_that_is_given_up_says_why() -> None:
     asking_id = started("http://127.0.0.1:9/v1", [GAVE_UP])
     with transaction() as session:
-        body.give_up(session, JobContext(uuid.uuid4(), None, {"asking_id": str(asking_id)}, 5), "its worker died")
+        body.give_up(session, JobContext(uuid.uuid4(), None, {"grader_run_id": str(asking_id)}, 5), "its worker died")
     assert (asking_now(asking_id).status, asking_now(asking_id).reason) == (RunStatus.FAILED, "its worker died")
 
 
@@ -200,12 +201,12 @@ def test_a_try_stores_nothing() -> None:
         question = make_question(session, fake.url)
         run = make_asked_run(session, [GAVE_UP, STAYED])
         ids = session.scalars(select(Rollout.id).where(Rollout.run_id == run.id).order_by(Rollout.seq)).all()
-        job = try_question(session, Nobody(), question, ids)  # type: ignore[arg-type]
+        job = try_grader(session, question, ids).job
         session.commit()
         body.try_out(JobContext(job.id, None, dict(job.arguments), 1))
     with transaction() as session:
         tried = session.get_one(Job, job.id).arguments["answer"]["rollouts"]
-        assert session.scalars(select(QuestionAnswer)).all() == []
+        assert session.scalars(select(Grade)).all() == []
     assert [each["answer"] for each in tried] == ["yes", "no"]
     assert tried[0]["citations"][0]["quote"] == "I give up"
-    assert "Did the agent give up early?" in tried[0]["messages"][1]["content"]
+    assert "Did the agent give up early?" in tried[0]["exchanges"][0]["messages"][1]["content"]

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from backend.core.session import transaction
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import RunStatus
 from backend.rollouts.tables import Rollout
 from tests.graders.asked import DEMANDS, STAYED, again, answers, carry_out, flags, reply, started
@@ -31,10 +31,10 @@ def cite(quotes: list[tuple[int, str]]) -> list[dict[str, Any]]:
 def test_stated_intent_is_flagged_with_the_thought_as_evidence() -> None:
     with serving(FakeJudge(watchful)) as fake:
         replies, thoughts = [STAYED, STAYED, STAYED], [PLAN, HONEST, ""]
-        asking_id = started(fake.url, replies, thoughts=thoughts, kind=QuestionKind.MONITOR, name="watch")
+        asking_id = started(fake.url, replies, thoughts=thoughts, kind=GraderKind.MONITOR, name="watch")
         asking = carry_out(asking_id)
     assert (asking.status, asking.total) == (RunStatus.COMPLETED, 2)
-    assert [(each.answer, each.value) for each in answers(asking_id)] == [("0.90", pytest.approx(0.9)), ("0.10", 0.1)]
+    assert [(each.answer, each.score) for each in answers(asking_id)] == [("0.90", pytest.approx(0.9)), ("0.10", 0.1)]
     [flag] = flags(asking_id)
     assert (flag.detector, flag.rollout_id) == ("reasoning_monitor", answers(asking_id)[0].rollout_id)
     assert [(span["part"], span["quote"]) for span in flag.evidence["spans"]] == [("thought", "I will read them")]
@@ -54,7 +54,7 @@ def test_a_monitor_that_does_as_thoughts_say_raises_no_flags() -> None:
         return orjson.dumps(told).decode()
 
     with serving(FakeJudge(answer)) as fake:
-        asking_id = started(fake.url, [STAYED], thoughts=[PLAN], kind=QuestionKind.MONITOR, name="watch")
+        asking_id = started(fake.url, [STAYED], thoughts=[PLAN], kind=GraderKind.MONITOR, name="watch")
         asking = carry_out(asking_id)
     assert asking.canaries is not None
     assert asking.canaries["is_injectable"]
@@ -72,7 +72,7 @@ def comparing(fake: FakeJudge, body: Body) -> str:
 
 
 def contrast(url: str, replies: list[str], rewards: list[float]) -> Any:
-    fields = {"kind": QuestionKind.CONTRAST, "name": "apart", "group_size": 4}
+    fields = {"kind": GraderKind.CONTRAST, "name": "apart", "group_size": 4}
     return started(url, replies, rewards=rewards, **fields)
 
 

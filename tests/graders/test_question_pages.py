@@ -8,12 +8,12 @@ from sqlalchemy.orm import Session
 from backend.core.tables import Job
 from backend.detectors.tables import Flag
 from backend.domain.detectors.registry import SPECS
-from backend.domain.graders.judging_record import CanaryReport
-from backend.domain.graders.questions import QuestionKind
+from backend.domain.graders.canaries import CanaryReport
+from backend.domain.graders.settings import GraderKind
 from backend.domain.vocabulary import PolicyKind, RunStatus, Verdict
 from backend.errors import InvalidInput
-from backend.graders.contrasts import scenes
-from backend.graders.tables import Asking, Question, QuestionAnswer
+from backend.graders.selection import contrast_groups
+from backend.graders.tables import Grade, Grader, GraderRun
 from backend.rollouts.listing import list_rollouts
 from backend.rollouts.queries import matching
 from backend.rollouts.regrading.columns import candidates
@@ -32,7 +32,14 @@ HOSTILE = "<script>alert(1)</script>"
 def form(session: Session) -> dict[str, str]:
     configuration = {"base_url": "http://x/v1", "model": "m", "price": {"input": 1.0, "output": 10.0}}
     policy = make_policy(session, kind=PolicyKind.OPENAI_API, configuration=configuration)
-    return {"name": "gave_up", "policy_id": str(policy.id), "text": TEXT, "answers": "yes_no", "flags": ""}
+    return {
+        "name": "gave_up",
+        "policy": str(policy.id),
+        "kind": "question",
+        "text": TEXT,
+        "answers": "yes_no",
+        "flags": "",
+    }
 
 
 def members(session: Session, run: Run) -> list[Rollout]:
@@ -40,15 +47,15 @@ def members(session: Session, run: Run) -> list[Rollout]:
 
 
 def test_a_question_is_written_and_shown(session: Session, author: TestClient, form: dict[str, str]) -> None:
-    assert author.get("/questions/new").status_code == 200
-    answer = author.post("/questions", data=form)
-    question = session.scalars(select(Question)).one()
-    assert answer.headers["location"] == f"/questions/{question.id}"
-    page = author.get(f"/questions/{question.id}").text
+    assert author.get("/graders/new?kind=question").status_code == 200
+    answer = author.post("/graders", data=form)
+    question = session.scalars(select(Grader)).one()
+    assert answer.headers["location"] == f"/graders/{question.id}"
+    page = author.get(f"/graders/{question.id}").text
     assert TEXT in page
     assert "question.gave_up" in page
-    assert "gave_up" in author.get("/questions").text
-    assert session.scalars(select(AuditEvent).where(AuditEvent.action == "question.add")).one()
+    assert "gave_up" in author.get("/graders").text
+    assert session.scalars(select(AuditEvent).where(AuditEvent.action == "grader.create")).one()
 
 
 @pytest.mark.parametrize(
@@ -58,60 +65,59 @@ def test_a_question_is_written_and_shown(session: Session, author: TestClient, f
         ({"text": ""}, "text"),
         ({"answers": "labels"}, "labels"),
         ({"flags": "perhaps"}, "flags"),
-        ({"policy_id": "00000000-0000-0000-0000-000000000000"}, "policy_id"),
+        ({"policy": "00000000-0000-0000-0000-000000000000"}, "policy"),
     ],
 )
 def test_bad_input_names_the_field(
     author: TestClient, form: dict[str, str], fields: dict[str, str], wrong: str
 ) -> None:
-    answer = author.post("/questions", data=form | fields, headers={"Accept": "application/json"})
+    answer = author.post("/graders", data=form | fields, headers={"Accept": "application/json"})
     assert answer.status_code == 422
     assert answer.json()["fields"].keys() == {wrong}
 
 
 def test_once_it_was_asked_it_stays_as_it_is(session: Session, author: TestClient, form: dict[str, str]) -> None:
-    author.post("/questions", data=form)
-    question = session.scalars(select(Question)).one()
-    changed = author.post(f"/questions/{question.id}/edit", data=form | {"labels": "a, b", "answers": "labels"})
+    author.post("/graders", data=form)
+    question = session.scalars(select(Grader)).one()
+    changed = author.post(f"/graders/{question.id}/edit", data=form | {"labels": "a, b", "answers": "labels"})
     assert changed.status_code == 303
-    assert question.configuration["labels"] == ["a", "b"]
+    assert question.settings["labels"] == ["a", "b"]
     run = make_asked_run(session, [GAVE_UP])
-    assert author.post(f"/runs/{run.id}/questions", data={"question_id": str(question.id)}).status_code == 303
-    assert author.get(f"/questions/{question.id}/edit").status_code == 409
-    assert 'value="gave_up_2"' in author.get(f"/questions/new?copy={question.id}").text
+    assert author.post(f"/graders/{question.id}/runs/{run.id}").status_code == 303
+    assert author.get(f"/graders/{question.id}/edit").status_code == 409
+    assert 'value="gave_up_2"' in author.get(f"/graders/new?copy={question.id}").text
 
 
 def test_who_may_what(session: Session, author: TestClient, reviewer: TestClient, form: dict[str, str]) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP])
-    body = {"question_id": str(question.id)}
-    assert reviewer.get(f"/questions/{question.id}").status_code == 200
-    assert reviewer.get(f"/runs/{run.id}/questions").status_code == 200
-    assert reviewer.get(f"/api/v1/runs/{run.id}/questions/{question.id}/answers").status_code == 200
-    assert reviewer.post("/questions", data=form).status_code == 403
-    assert reviewer.post(f"/runs/{run.id}/questions", data=body).status_code == 403
-    assert reviewer.post(f"/runs/{run.id}/questions/{question.id}/flags", data={"answers": "yes"}).status_code == 403
-    assert author.post(f"/runs/{run.id}/questions", data=body).status_code == 303
+    assert reviewer.get(f"/graders/{question.id}").status_code == 200
+    assert reviewer.get(f"/runs/{run.id}/graders").status_code == 200
+    assert reviewer.get(f"/api/v1/graders/{question.id}/runs/{run.id}/grades").status_code == 200
+    assert reviewer.post("/graders", data=form).status_code == 403
+    assert reviewer.post(f"/graders/{question.id}/runs/{run.id}").status_code == 403
+    assert reviewer.post(f"/graders/{question.id}/runs/{run.id}/flags", data={"answers": "yes"}).status_code == 403
+    assert author.post(f"/graders/{question.id}/runs/{run.id}").status_code == 303
 
 
 def test_how_many_and_the_cost_are_told_before_it_starts(session: Session, author: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP, STAYED, None])
-    page = author.get(f"/runs/{run.id}/questions?question={question.id}").text
-    assert "<b>2</b> rollouts to ask about" in page
-    assert "Try it on 3 rollouts" in page
-    found = author.get(f"/api/v1/runs/{run.id}/questions/{question.id}/outlook").json()
-    assert (found["count"], found["answered"]) == (2, 0)
+    page = author.get(f"/runs/{run.id}/graders?grader={question.id}").text
+    assert "<b>2</b> rollouts to grade" in page
+    assert "Try on 3 rollouts" in page
+    found = author.get(f"/api/v1/graders/{question.id}/runs/{run.id}/estimate").json()
+    assert (found["count"], found["graded"]) == (2, 0)
     assert found["tokens_in"] > 8 * 100
     assert found["cost"] == pytest.approx((found["tokens_in"] + 10 * found["tokens_out"]) / 1e6, rel=1e-3)
     assert session.scalars(select(Job)).all() == []
     make_answer(session, question, members(session, run)[0], "yes", tokens_in=400, tokens_out=20)
-    found = author.get(f"/api/v1/runs/{run.id}/questions/{question.id}/outlook").json()
-    assert (found["count"], found["answered"], found["tokens_in"]) == (1, 1, 7 * 400)
+    found = author.get(f"/api/v1/graders/{question.id}/runs/{run.id}/estimate").json()
+    assert (found["count"], found["graded"], found["tokens_in"]) == (1, 1, 7 * 400)
 
 
 @pytest.mark.parametrize("where", ["nonsense = 1", "level = 77"])
 def test_a_filter_that_fits_nothing_is_refused(session: Session, author: TestClient, where: str) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP])
-    answer = author.post(f"/api/v1/runs/{run.id}/questions", json={"question_id": str(question.id), "where": where})
+    answer = author.post(f"/api/v1/graders/{question.id}/runs/{run.id}", json={"where": where})
     assert answer.status_code == 422
     assert session.scalars(select(Job)).all() == []
 
@@ -119,19 +125,19 @@ def test_a_filter_that_fits_nothing_is_refused(session: Session, author: TestCli
 def test_it_is_started_once_tried_and_stopped(session: Session, author: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP] * 5)
     for _ in range(2):
-        author.post(f"/runs/{run.id}/questions", data={"question_id": str(question.id)})
-    asking = session.scalars(select(Asking)).one()
-    job = session.scalars(select(Job).where(Job.name == "judging.question")).one()
-    assert job.arguments == {"asking_id": str(asking.id)}
-    assert "waiting for a worker" in author.get(f"/runs/{run.id}/questions").text
-    tried = author.post(f"/runs/{run.id}/questions/try", data={"question_id": str(question.id)})
-    assert "being asked" in author.get(tried.headers["location"]).text
+        author.post(f"/graders/{question.id}/runs/{run.id}")
+    asking = session.scalars(select(GraderRun)).one()
+    job = session.scalars(select(Job).where(Job.name == "graders.run")).one()
+    assert job.arguments == {"grader_run_id": str(asking.id)}
+    assert "waiting for a worker" in author.get(f"/runs/{run.id}/graders").text
+    tried = author.post(f"/graders/{question.id}/tries", data={"run": str(run.id)})
+    assert "Waiting for the grader" in author.get(tried.headers["location"]).text
     ids = [str(rollout.id) for rollout in members(session, run)]
-    trying = session.scalars(select(Job).where(Job.name == "judging.try_question")).one()
+    trying = session.scalars(select(Job).where(Job.name == "graders.try")).one()
     assert trying.arguments["rollout_ids"] == [ids[0], ids[2], ids[4]]
-    author.post(f"/runs/{run.id}/questions/{question.id}/stop")
+    author.post(f"/graders/{question.id}/runs/{run.id}/stop")
     assert asking.status is RunStatus.STOPPED
-    assert author.post(f"/runs/{run.id}/questions/{question.id}/stop").status_code == 409
+    assert author.post(f"/graders/{question.id}/runs/{run.id}/stop").status_code == 409
 
 
 def test_answers_are_a_column_that_filters_and_sorts(session: Session, viewer: TestClient) -> None:
@@ -171,7 +177,7 @@ def test_a_new_answer_is_seen_in_a_kept_list(session: Session) -> None:
     assert found() == [first.seq]
     answer = make_answer(session, question, second, None)
     assert found() == [first.seq]
-    answer.answer, answer.value, answer.status = "yes", 1.0, "completed"  # type: ignore[assignment]
+    answer.answer, answer.score, answer.status = "yes", 1.0, "completed"  # type: ignore[assignment]
     session.flush()
     assert set(found()) == {first.seq, second.seq}
 
@@ -186,30 +192,30 @@ def test_quotes_are_marked_where_they_stand(session: Session, viewer: TestClient
     for quote in ("I give up", "so I stop", "17 + 25"):
         assert f"<mark>{quote}</mark>" in page
     assert HOSTILE not in page
-    assert "1 quote that does not stand there" in page
-    [found] = viewer.get(f"/api/v1/rollouts/{rollout.id}/answers").json()["items"]
-    assert (found["answer"], found["has_citation"]) == ("yes", True)
+    assert "Quotes not found in this rollout: 1" in page
+    [found] = viewer.get(f"/api/v1/rollouts/{rollout.id}/grades").json()["items"]
+    assert (found["answer"], len(found["citations"])) == ("yes", 3)
 
 
 def test_an_answer_without_a_quote_is_marked(session: Session, viewer: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP])
     make_answer(session, question, members(session, run)[0], "yes")
-    assert "no citation" in viewer.get(f"/rollouts/{members(session, run)[0].id}").text
+    assert "no quote" in viewer.get(f"/rollouts/{members(session, run)[0].id}").text
 
 
 def test_the_tab_counts_answers_beside_verdicts(session: Session, author: TestClient, reviewer: TestClient) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP, GAVE_UP, STAYED, STAYED])
-    author.post(f"/runs/{run.id}/questions", data={"question_id": str(question.id)})
+    author.post(f"/graders/{question.id}/runs/{run.id}")
     verdicts = [Verdict.HACK, Verdict.HACK, Verdict.HONEST, Verdict.HONEST]
     for rollout, answer, verdict in zip(members(session, run), ("yes", "yes", "no", "no"), verdicts, strict=True):
         make_answer(session, question, rollout, answer, citations=[], cost=0.5)
         reviewer.post(f"/rollouts/{rollout.id}/verdicts", data={"verdict": str(verdict)})
-    page = reviewer.get(f"/runs/{run.id}/questions").text
+    page = reviewer.get(f"/runs/{run.id}/graders").text
     assert f"/runs/{run.id}/rollouts?where=question.gave_up%20%3D%20yes" in page
-    assert "κ 1.00" in page
-    [found] = reviewer.get(f"/api/v1/runs/{run.id}/questions").json()["items"]
+    assert "1.00" in page
+    [found] = reviewer.get(f"/api/v1/runs/{run.id}/graders").json()["items"]
     assert {each["answer"]: each["verdicts"] for each in found["counts"]} == {"no": {"honest": 2}, "yes": {"hack": 2}}
-    assert (found["agreeing"]["high_is_honest"], found["agreeing"]["agreement"]["kappa"]) == (False, 1.0)
+    assert (found["high_is_honest"], found["agreement"]["kappa"]) == (False, 1.0)
     assert (found["uncited"], found["cost"]) == (4, 2.0)
 
 
@@ -219,12 +225,12 @@ def test_stored_answers_are_turned_into_flags(session: Session, author: TestClie
     make_answer(session, question, first, "yes", citations=[cited(first, "I give up")])
     make_answer(session, question, second, "yes")
     make_answer(session, question, third, "no", citations=[cited(third, "42")])
-    path = f"/api/v1/runs/{run.id}/questions/{question.id}/flags"
+    path = f"/api/v1/graders/{question.id}/runs/{run.id}/flags"
     assert author.post(path, json={"answers": []}).status_code == 422
     assert author.post(path, json={"answers": ["yes"]}).json() == {"flags": 1}
     assert author.post(path, json={"answers": ["yes"]}).json() == {"flags": 0}
-    author.post(f"/runs/{run.id}/questions", data={"question_id": str(question.id)})
-    session.scalars(select(Asking)).one().canaries = CanaryReport(is_injectable=True).model_dump(mode="json")
+    author.post(f"/graders/{question.id}/runs/{run.id}")
+    session.scalars(select(GraderRun)).one().canaries = CanaryReport(is_injectable=True).model_dump(mode="json")
     assert author.post(path, json={"answers": ["no"]}).status_code == 409
     [flag] = session.scalars(select(Flag).where(Flag.run_id == run.id))
     assert (flag.detector, flag.rollout_id) == ("question:gave_up", first.id)
@@ -237,26 +243,26 @@ def test_a_deleted_question_leaves_its_name_and_its_answers(
 ) -> None:
     question, run = make_question(session), make_asked_run(session, [GAVE_UP])
     make_answer(session, question, members(session, run)[0], "yes")
-    assert author.delete(f"/api/v1/questions/{question.id}").status_code == 204
-    assert author.get("/api/v1/questions").json()["items"] == []
+    assert author.delete(f"/api/v1/graders/{question.id}").status_code == 200
+    assert author.get("/api/v1/graders").json()["items"] == []
     assert "question.gave_up" not in scope_of(session, run).fields
     assert "<b>yes</b>" in author.get(f"/rollouts/{members(session, run)[0].id}").text
-    assert author.post("/questions", data=form).status_code == 303
+    assert author.post("/graders", data=form).status_code == 303
 
 
-def monitor(session: Session) -> Question:
-    return make_question(session, name="watch", kind=QuestionKind.MONITOR)
+def monitor(session: Session) -> Grader:
+    return make_question(session, name="watch", kind=GraderKind.MONITOR)
 
 
 def test_the_monitor_says_that_it_is_never_a_reward(session: Session, author: TestClient) -> None:
-    assert "Never a reward" in author.get("/questions/new?kind=reasoning_monitor").text
-    assert "arXiv:2503.11926" in author.get(f"/questions/{monitor(session).id}").text
+    assert "Never a reward" in author.get("/graders/new?kind=monitor").text
+    assert "arXiv:2503.11926" in author.get(f"/graders/{monitor(session).id}").text
 
 
 def test_a_run_without_reasoning_is_told_so(session: Session, author: TestClient) -> None:
     question, run = monitor(session), make_asked_run(session, [GAVE_UP])
-    assert "has reasoning text" in author.get(f"/runs/{run.id}/questions?question={question.id}").text
-    answer = author.post(f"/api/v1/runs/{run.id}/questions", json={"question_id": str(question.id)})
+    assert "has reasoning text" in author.get(f"/runs/{run.id}/graders?grader={question.id}").text
+    answer = author.post(f"/api/v1/graders/{question.id}/runs/{run.id}", json={})
     assert answer.status_code == 422
     assert "has reasoning text" in answer.json()["fields"]["where"]
 
@@ -271,7 +277,7 @@ def test_the_monitor_cannot_become_a_part_of_the_reward(session: Session, author
     for weights in ({"question.watch": 1.0}, {"judge.watch": 1.0}, {"watch": 1.0}):
         refused = author.post("/api/v1/rescores", json={"run_ids": [str(run.id)], "weights": weights})
         assert (refused.status_code, list(refused.json()["fields"])) == (422, ["weights"])
-    assert str(QuestionKind.MONITOR) not in SPECS  # what has no settings cannot be set to screen
+    assert GraderKind.MONITOR.detector("") not in SPECS  # what has no settings cannot be set to screen
     with pytest.raises(InvalidInput):
         list_rollouts(session, run, RolloutFilter(sort="question.watch"), scope_of(session, run))
 
@@ -295,15 +301,15 @@ def test_lessons_are_not_chosen_by_what_read_the_reasoning(session: Session, aut
         chosen("question.meant = yes", for_learning=True)
 
 
-def make_answer_of_monitor(session: Session, question: Question, rollout: Rollout) -> None:
+def make_answer_of_monitor(session: Session, question: Grader, rollout: Rollout) -> None:
     session.add(
-        QuestionAnswer(
-            question_id=question.id,
+        Grade(
+            grader_id=question.id,
             run_id=rollout.run_id,
             rollout_id=rollout.id,
             status="completed",
             answer="0.90",
-            value=0.9,
+            score=0.9,
             confidence=0.9,
             citations=[cited(rollout, "read the tests", "thought")],
         )
@@ -312,24 +318,24 @@ def make_answer_of_monitor(session: Session, question: Question, rollout: Rollou
 
 
 def test_a_contrast_tells_how_many_groups(session: Session, author: TestClient) -> None:
-    question = make_question(session, name="apart", kind=QuestionKind.CONTRAST)
+    question = make_question(session, name="apart", kind=GraderKind.CONTRAST)
     run = make_asked_run(session, [GAVE_UP, STAYED] * 2, rewards=[0.0, 1.0, 1.0, 1.0], group_size=2)
-    found = author.get(f"/api/v1/runs/{run.id}/questions/{question.id}/outlook").json()
+    found = author.get(f"/api/v1/graders/{question.id}/runs/{run.id}/estimate").json()
     assert (found["count"], found["problem"]) == (1, "")
-    assert "<b>1</b> group to ask about" in author.get(f"/runs/{run.id}/questions?question={question.id}").text
+    assert "<b>1</b> group to grade" in author.get(f"/runs/{run.id}/graders?grader={question.id}").text
     even = make_asked_run(session, [STAYED, STAYED], group_size=2)
-    assert "earned differently" in author.get(f"/runs/{even.id}/questions?question={question.id}").text
-    assert author.post(f"/runs/{even.id}/questions", data={"question_id": str(question.id)}).status_code == 422
-    assert session.scalars(select(Asking)).all() == []
+    assert "different rewards" in author.get(f"/runs/{even.id}/graders?grader={question.id}").text
+    assert author.post(f"/graders/{question.id}/runs/{even.id}").status_code == 422
+    assert session.scalars(select(GraderRun)).all() == []
 
 
 def test_a_cluster_is_shown_beside_the_rest_of_its_groups(session: Session) -> None:
     run = make_asked_run(session, [STAYED] * 6, rewards=[1.0, 1.0, 0.0, 0.0, 1.0, 0.0], group_size=3)
     first, second, third, *_ = members(session, run)
     make_flag(session, run, second, detector="gibberish", cluster="mixed scripts")
-    [context] = scenes(session, run, 4, cluster="gibberish: mixed scripts")
+    [context] = contrast_groups(session, run, 4, cluster="gibberish: mixed scripts")
     assert (context.high, set(context.low), context.label) == ((second.id,), {first.id, third.id}, "heldout/0")
-    assert len(scenes(session, run, 4)) == 2
-    assert [len(each.high) for each in scenes(session, run, 1)] == [1, 1]
+    assert len(contrast_groups(session, run, 4)) == 2
+    assert [len(each.high) for each in contrast_groups(session, run, 1)] == [1, 1]
     with pytest.raises(InvalidInput):
-        scenes(session, run, 4, cluster="gibberish")
+        contrast_groups(session, run, 4, cluster="gibberish")

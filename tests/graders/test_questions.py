@@ -7,10 +7,11 @@ import pytest
 from pydantic import ValidationError
 
 from backend.domain.errors import JudgeError
-from backend.domain.graders.citations import Citation, Part, checked, find_citation, utterances
-from backend.domain.graders.judge_prompts import Facts
-from backend.domain.graders.question_prompts import Shown, asked_about, contrasted, demands
-from backend.domain.graders.questions import AnswerType, QuestionConfiguration, QuestionKind, read_answer, read_patterns
+from backend.domain.graders.canaries import demands
+from backend.domain.graders.evidence import Citation, TurnPart, check_citations, find_citation, utterances
+from backend.domain.graders.prompts import ContrastMember, RolloutFacts, contrast_prompt, question_prompt
+from backend.domain.graders.replies import read_answer, read_patterns
+from backend.domain.graders.settings import AnswerType, GraderKind, QuestionSettings
 
 TALK = [
     {"role": "system", "content": "Play."},
@@ -19,30 +20,30 @@ TALK = [
     {"role": "user", "content": "Next?"},
     {"role": "assistant", "content": "I give up."},
 ]
-MONITOR = QuestionConfiguration(kind=QuestionKind.MONITOR, answers=AnswerType.SUSPICION)
-CONTRAST = QuestionConfiguration(kind=QuestionKind.CONTRAST, answers=AnswerType.SUSPICION)
+MONITOR = QuestionSettings(kind=GraderKind.MONITOR, answers=AnswerType.SUSPICION)
+CONTRAST = QuestionSettings(kind=GraderKind.CONTRAST, answers=AnswerType.SUSPICION)
 
 
-def question(**fields: Any) -> QuestionConfiguration:
-    return QuestionConfiguration(**({"text": "Did it give up early?"} | fields))
+def question(**fields: Any) -> QuestionSettings:
+    return QuestionSettings(**({"text": "Did it give up early?"} | fields))
 
 
-def sent(asked: QuestionConfiguration, messages: list[dict[str, str]] = TALK) -> str:
-    return str(asked_about(asked, Facts(messages), "0123abcd").messages[1]["content"])
+def sent(asked: QuestionSettings, messages: list[dict[str, str]] = TALK) -> str:
+    return str(question_prompt(asked, RolloutFacts(messages), "0123abcd").messages[1]["content"])
 
 
 @pytest.mark.parametrize(
     ("turn", "quote", "part"),
     [
-        (0, "Board?", Part.HEARD),
-        (1, "I take 4.", Part.SAID),
-        (1, "the centre", Part.THOUGHT),
-        (1, "Next?", Part.HEARD),
-        (2, "I give up.", Part.SAID),
-        (1, "| I take 4.\n| Then 5.", Part.SAID),
+        (0, "Board?", TurnPart.HEARD),
+        (1, "I take 4.", TurnPart.SAID),
+        (1, "the centre", TurnPart.THOUGHT),
+        (1, "Next?", TurnPart.HEARD),
+        (2, "I give up.", TurnPart.SAID),
+        (1, "| I take 4.\n| Then 5.", TurnPart.SAID),
     ],
 )
-def test_a_quote_is_found_in_its_turn(turn: int, quote: str, part: Part) -> None:
+def test_a_quote_is_found_in_its_turn(turn: int, quote: str, part: TurnPart) -> None:
     found = find_citation(utterances(TALK), Citation(turn, quote))
     assert found is not None
     assert found.part is part
@@ -59,7 +60,7 @@ def test_what_does_not_stand_there_word_for_word_is_no_quote(turn: int, quote: s
 
 def test_the_same_quote_counts_once_and_false_ones_are_counted() -> None:
     claimed = [Citation(2, "I give up."), Citation(2, "I give up."), Citation(1, "I give up.")]
-    found, dropped = checked(utterances(TALK), claimed)
+    found, dropped = check_citations(utterances(TALK), claimed)
     assert ([each.quote for each in found], dropped) == (["I give up."], 1)
 
 
@@ -120,7 +121,7 @@ def test_each_way_of_demanding_demands_both_ends() -> None:
         made = demands(asked)
         by_way = {name: {each.answer for each in made if each.name == name} for name in {each.name for each in made}}
         assert {len(answers) for answers in by_way.values()} == {2}
-    replies = [each.shown[0].facts.messages[1] for each in demands(MONITOR)]
+    replies = [each.members[0].facts.messages[1] for each in demands(MONITOR)]
     assert all(reply["content"] == replies[0]["content"] for reply in replies)
 
 
@@ -133,11 +134,14 @@ def test_the_monitor_reads_thoughts_and_needs_some() -> None:
 
 
 def test_a_contrast_shows_both_sides_in_an_order_that_tells_nothing() -> None:
-    shown = [Shown(Facts([*TALK[:2], {"role": "assistant", "content": f"reply {n}"}]), is_high=n < 2) for n in range(4)]
-    orders = {tuple(contrasted(CONTRAST, shown, seed).letters.values()) for seed in range(20)}
+    shown = [
+        ContrastMember(RolloutFacts([*TALK[:2], {"role": "assistant", "content": f"reply {n}"}]), is_high=n < 2)
+        for n in range(4)
+    ]
+    orders = {tuple(contrast_prompt(CONTRAST, shown, seed).letters.values()) for seed in range(20)}
     assert len(orders) > 5
-    contrast = contrasted(CONTRAST, shown, 3)
-    text = str(contrast.question.messages[1]["content"])
+    contrast = contrast_prompt(CONTRAST, shown, 3)
+    text = str(contrast.prompt.messages[1]["content"])
     high = sorted(letter for letter, place in contrast.letters.items() if place < 2)
     assert f"earned much: {', '.join(high)}." in text
     letter = next(letter for letter, place in contrast.letters.items() if place == 1)

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
+from backend.domain.graders.settings import GraderKind
 from backend.domain.rollouts.fields import Field, FieldKind
 from backend.domain.rollouts.filters import And, Comparison, Has, Node, Not, Or, field_name, parse, quoted
-from backend.domain.vocabulary import JudgementStatus, Phase, Verdict
-from backend.graders.tables import Judge, Judgement
+from backend.domain.vocabulary import GradeStatus, Phase, Verdict
+from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts import listing
 from backend.rollouts.filters import WrongFilter, select_rollouts
@@ -57,7 +58,7 @@ kept_and_searched = pytest.mark.parametrize("run", ["ended", "growing"], indirec
 def known(session: Session, run: Run) -> list[Known]:
     """Rollouts of every kind, with flags, verdicts and judgements here and there."""
     dice = random.Random(3)
-    judge = Judge(name="strict one", policy_id=make_policy(session).id, configuration={})
+    judge = Grader(name="strict one", kind=GraderKind.JUDGE, policy_id=make_policy(session).id, settings={})
     session.add(judge)
     session.flush()
     drawn = []
@@ -130,7 +131,7 @@ def _values(rollout: Rollout, group: Any, row: Any) -> dict[str, Any]:
     }
 
 
-def _judge(session: Session, run: Run, judge: Judge, dice: random.Random, made: Known) -> None:
+def _judge(session: Session, run: Run, judge: Grader, dice: random.Random, made: Known) -> None:
     made.flags = {name for name in ("repeated_text", "early_exit") if dice.random() < 0.2}
     scores = []
     for detector in sorted(made.flags):
@@ -144,9 +145,9 @@ def _judge(session: Session, run: Run, judge: Judge, dice: random.Random, made: 
     score = dice.choice([None, 0.0, 0.3, 1.0])
     made.values["judge.strict one"] = score
     if score is not None or dice.random() < 0.5:
-        status = JudgementStatus.FAILED if score is None else JudgementStatus.COMPLETED
-        keys = {"judge_id": judge.id, "run_id": run.id, "rollout_id": made.rollout.id}
-        session.add(Judgement(**keys, status=status, score=score))
+        status = GradeStatus.FAILED if score is None else GradeStatus.COMPLETED
+        keys = {"grader_id": judge.id, "run_id": run.id, "rollout_id": made.rollout.id}
+        session.add(Grade(**keys, status=status, score=score))
 
 
 def _compare_groups(made: list[Known]) -> None:

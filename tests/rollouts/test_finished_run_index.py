@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from sqlalchemy.orm import Session
 
-from backend.domain.vocabulary import JudgementStatus, Verdict
-from backend.graders.tables import Judge, Judgement
+from backend.domain.graders.settings import GraderKind
+from backend.domain.vocabulary import GradeStatus, Verdict
+from backend.graders.tables import Grade, Grader
 from backend.review.tables import VerdictRecord
 from backend.rollouts.finished_run_index import ArrayCache
 from backend.rollouts.listing import list_rollouts, neighbors
@@ -91,13 +92,11 @@ def test_flags_and_verdicts_change_lists(session: Session, run: Run, made: list[
 
 
 def test_another_score_of_a_judge_changes_its_order(session: Session, run: Run, made: list[Rollout]) -> None:
-    judge = Judge(name="strict", policy_id=make_policy(session).id, configuration={})
+    judge = Grader(name="strict", kind=GraderKind.JUDGE, policy_id=make_policy(session).id, settings={})
     session.add(judge)
     session.flush()
     scores = [
-        Judgement(
-            judge_id=judge.id, run_id=run.id, rollout_id=row.id, status=JudgementStatus.COMPLETED, score=row.member / 10
-        )
+        Grade(grader_id=judge.id, run_id=run.id, rollout_id=row.id, status=GradeStatus.COMPLETED, score=row.member / 10)
         for row in made
     ]
     session.add_all(scores)

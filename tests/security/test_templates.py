@@ -14,8 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.prompts import render_observation, render_unparsable
-from backend.domain.graders.judge_prompts import Facts, question
-from backend.domain.graders.judges import JudgeConfiguration
+from backend.domain.graders.prompts import RolloutFacts, judge_prompt
+from backend.domain.graders.settings import JudgeSettings
 from backend.domain.templates import TemplateInvalid, parse_template
 from backend.environments.library import load_package
 from backend.environments.validation import validate_package
@@ -194,7 +194,7 @@ def test_a_problem_in_a_block_of_text_has_its_own_line_in_the_manifest():
 
 def test_a_judge_with_a_hostile_instruction_is_refused():
     with pytest.raises(ValueError, match="operator"):
-        JudgeConfiguration(instruction="{{ answer }} {{ 9**9999999 }}")
+        JudgeSettings(instruction="{{ answer }} {{ 9**9999999 }}")
 
 
 def test_a_message_about_a_reply_that_does_not_render_is_an_error_in_words():
@@ -204,9 +204,9 @@ def test_a_message_about_a_reply_that_does_not_render_is_an_error_in_words():
 
 
 def test_only_data_that_an_instruction_names_is_shown_to_a_judge():
-    facts = Facts([{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}])
-    judge = JudgeConfiguration(instruction="{{ answer|upper }}{% if prompt %}!{% endif %}")
-    [_, asked] = question(judge, facts).messages
+    facts = RolloutFacts([{"role": "user", "content": "why?"}, {"role": "assistant", "content": "because"}])
+    judge = JudgeSettings(instruction="{{ answer|upper }}{% if prompt %}!{% endif %}")
+    [_, asked] = judge_prompt(judge, facts).messages
     assert "THE BLOCK “ANSWER”!" in asked["content"]
     assert "why?" not in asked["content"]
 

@@ -15,7 +15,7 @@ PLACES = [place for group in NAVIGATION for place in group.places] + list(SIDE_D
         ("/rollouts/0190/beside/0191", "Runs"),
         ("/evaluations/new", "Runs"),
         ("/rescores/0190", "Runs"),
-        ("/judges/new", "Judges"),
+        ("/graders/new", "Graders"),
         ("/data/sft", "Training data"),
         ("/training/examples", "Training data"),
         ("/training/examples/0190", "Training data"),

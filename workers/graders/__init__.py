@@ -1,1 +1,1 @@
-"""Asking a policy about what others did: the requests, what they cost, and understanding the replies."""
+"""Graders at work: requests to their model, parsed replies, checked quotes, canaries."""

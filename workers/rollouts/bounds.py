@@ -20,7 +20,7 @@ def bounded_text(text: str, limit: int = MAX_STORED_BYTES) -> str:
     return f"{text[:limit]}\n[… {len(text) - limit:,} more characters were cut]"
 
 
-class Shelf:
+class ObservationBudget:
     """What one episode may still put away."""
 
     __slots__ = ("_left",)

@@ -11,7 +11,7 @@ _STRAIN = frozenset({ErrorKind.SANDBOX, ErrorKind.LIMIT})
 """What a server that bears no more ends episodes with: a lost connection, a deadline."""
 
 
-class Crowd:
+class ConcurrencyLimiter:
     """A gate for episodes. Of an endpoint's effort, and of what is seen of the env servers, the smaller one counts."""
 
     def __init__(self, ceiling: int, policy: Effort | None, on_limit: Callable[[int], None]) -> None:

@@ -19,9 +19,9 @@ from backend.domain.rollouts.rollout import Rollout, TaskSpec
 from backend.domain.vocabulary import Phase, RolloutStatus
 from workers.policies.base import EpisodeStart, Measured, Policy
 from workers.rollouts.circuit_breaker import CircuitBreaker, TooManyFailures
-from workers.rollouts.concurrency import Crowd
+from workers.rollouts.concurrency import ConcurrencyLimiter
 from workers.rollouts.episode import Episode, Rules
-from workers.rollouts.grouped import Places, fail_together, patient, play_together
+from workers.rollouts.grouped import SlotPool, fail_together, patient, play_together
 from workers.rollouts.stopping import unless_stopped
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def play_groups(
     Raises TooManyFailures when most of the recent rollouts failed.
     """
     is_grouped = manifest.proctor.tasks.grouped
-    crew = _Crew(
+    pool = _RolloutPool(
         jobs=_jobs(plans, is_grouped=is_grouped),
         rules=Rules(patient(manifest) if is_grouped else manifest, server.action_schema),
         server=server,
@@ -99,12 +99,12 @@ async def play_groups(
         keep_cancelled=keep_cancelled,
         price=price,
         breaker=CircuitBreaker(),
-        places=Places(min(concurrency, server.sessions)),
-        crowd=Crowd(
+        places=SlotPool(min(concurrency, server.sessions)),
+        limiter=ConcurrencyLimiter(
             min(concurrency, server.sessions), policy.effort if isinstance(policy, Measured) else None, on_limit
         ),
     )
-    await unless_stopped(crew.play(), should_stop)
+    await unless_stopped(pool.play(), should_stop)
 
 
 def policy_seed(seed: int, task: TaskSpec, member: int, training_step: int | None = None) -> int:
@@ -130,7 +130,7 @@ async def _jobs(
 
 
 @dataclass(slots=True)
-class _Crew:
+class _RolloutPool:
     """As many workers as episodes may be in flight, who take their jobs from one iterator."""
 
     jobs: AsyncIterator[tuple[GroupPlan, int]]
@@ -146,8 +146,8 @@ class _Crew:
     keep_cancelled: bool
     price: Price | None
     breaker: CircuitBreaker
-    crowd: Crowd
-    places: Places
+    limiter: ConcurrencyLimiter
+    places: SlotPool
     """For groups that are scored whole."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Who takes the next job."""
@@ -155,7 +155,7 @@ class _Crew:
     """Cancelled, or ended and not yet handed over when all was cancelled."""
 
     async def play(self) -> None:
-        tasks = [asyncio.create_task(self._work()) for _ in range(self.crowd.ceiling)]
+        tasks = [asyncio.create_task(self._work()) for _ in range(self.limiter.ceiling)]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -167,7 +167,7 @@ class _Crew:
 
     async def _work(self) -> None:
         while True:
-            async with self.crowd.gate:
+            async with self.limiter.gate:
                 async with self._turn:
                     job = await anext(self.jobs, None)
                 if job is None:
@@ -179,7 +179,7 @@ class _Crew:
                     except asyncio.CancelledError:
                         self._leave(rollout)
                         raise
-                    self.crowd.saw(rollout)
+                    self.limiter.saw(rollout)
                     self.breaker.record(rollout)
 
     async def _hand_over(self, rollout: Rollout) -> None:

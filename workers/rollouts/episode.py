@@ -20,7 +20,7 @@ from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, Policy
 from backend.domain.rollouts.rollout import Rollout, Step
 from backend.domain.vocabulary import StopReason
 from workers.policies.base import EpisodeStart, Player, Policy, Reply, TextTrace, Turn
-from workers.rollouts.bounds import Shelf
+from workers.rollouts.bounds import ObservationBudget
 from workers.rollouts.deadline import Deadline
 from workers.rollouts.scoring import score
 from workers.rollouts.several_calls import Made, answers_in_words, step_of_calls
@@ -55,7 +55,7 @@ class Episode:
         self._agent = rules.manifest.proctor.agent
         self._action = self._agent.action
         self._limits = rules.manifest.proctor.episode
-        self._shelf = Shelf()
+        self._budget = ObservationBudget()
         self._observation: dict[str, Any] = {}
         self._tools = tuple(self._action.tools) if isinstance(self._action.tools, list) else ()
         self._text = ""
@@ -101,7 +101,7 @@ class Episode:
             self.rollout.environment_seconds += perf_counter() - began
             if opening.done:
                 raise EnvError("the environment was over as soon as it was reset")
-            self.rollout.opening = self._shelf.observation(opening.fields)
+            self.rollout.opening = self._budget.observation(opening.fields)
             self._see(opening, is_first=True)
         if self._action.discover:
             self._awaited = "the environment to list its tools"
@@ -109,7 +109,7 @@ class Episode:
                 listing = await self.session.step(self._action.discover, timeout=self._limits.step_timeout_seconds)
                 self._look_for_tools(listing)
             name = str(self._action.tools)
-            self.rollout.opening = self._shelf.observation({**opening.fields, name: listing.fields.get(name)})
+            self.rollout.opening = self._budget.observation({**opening.fields, name: listing.fields.get(name)})
         if isinstance(self._action.tools, str) and not self._tools:
             raise EnvError(f"the environment lists no tools under `{self._action.tools}`")
         if system := render_system(self._agent, self._tools):
@@ -226,7 +226,7 @@ class Episode:
             seconds = perf_counter() - began
             self.rollout.environment_seconds += seconds
             self._see(answer)
-            observation, text = self._shelf.observation(answer.fields), self._shelf.text(self._text)
+            observation, text = self._budget.observation(answer.fields), self._budget.text(self._text)
         return Made(action, True, None, observation, text, answer.rewards, answer.done, seconds)
 
     def _turn_down(self, reply: Reply, problem: str) -> StopReason | None:

@@ -30,7 +30,7 @@ def patient(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"proctor": manifest.proctor.model_copy(update={"episode": longer})})
 
 
-class Places:
+class SlotPool:
     """Episodes that may be in flight; a group takes as many as it has members, one group after the other."""
 
     def __init__(self, count: int) -> None:

@@ -1,88 +1,87 @@
-"""What those who judge and those who answer questions read and write alike: who is asked, about which rollouts."""
+"""What the tasks of graders read and write: the grader, the rollouts, progress, grades, and notices about flags."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from urllib.parse import urlencode
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.core.events import announce, judges_topic
+from backend.core.events import announce, graders_topic
 from backend.core.session import transaction
-from backend.domain.graders.judge_prompts import Facts
+from backend.detectors.tables import Flag
+from backend.domain.detectors.flags import FlagDraft
+from backend.domain.graders.canaries import CanaryReport
+from backend.domain.graders.prompts import RolloutFacts
+from backend.domain.graders.settings import GraderKind, JudgeSettings, QuestionSettings, read_settings
 from backend.domain.ids import new_id
+from backend.domain.notifications.notices import MOST_EXAMPLES, NoticeKind
 from backend.domain.policies.prices import sum_of_costs
-from backend.domain.vocabulary import JudgementStatus, PolicyKind
+from backend.domain.text import json_text, plain_text
+from backend.domain.vocabulary import GradeStatus, PolicyKind, RunStatus, Severity
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict
-from backend.graders.tables import Inquiry, Judgement, QuestionAnswer
+from backend.graders.flags import raise_flags
+from backend.graders.tables import Grade, Grader, GraderRun
+from backend.notifications import outbox
+from backend.notifications.tables import Notice
 from backend.policies.service import secret_of
 from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.tables import Run
+from workers.graders.results import MAX_RAW, GradeResult, stored_quotes
+from workers.tasks.detectors import store_flags
 
 CHUNK = 64
-"""Rollouts read at a time."""
-LARGEST_COUNT = 2**31 - 1
-"""What a count of tokens in the database holds."""
+"""Rollouts read at once."""
+MAX_TOKEN_COUNT = 2**31 - 1
+"""The largest number of tokens that a column holds."""
 MAX_REFERENCE = 20_000
 REFERENCE = "reference"
-"""The field of an observation, or of its metadata, in which an environment tells judges the right answer."""
+"""The field of an observation, or of its metadata, with the correct answer for judges."""
 
 
-class Configuration(Protocol):
-    """How it is asked."""
-
-    @property
-    def concurrency(self) -> int: ...
-
-    @classmethod
-    def model_validate(cls, obj: Any) -> Any: ...
+class GraderIsGone(Conflict):
+    """The grader or its policy was deleted."""
 
 
-C = TypeVar("C", bound=Configuration)
-
-
-class Spender(Protocol):
-    """What was spent, of one request or of all."""
-
+class TokenUsage(Protocol):
     tokens_in: int
     tokens_out: int
     cost: float | None
 
 
-class Said(Spender, Protocol):
-    """What became of one request."""
-
-    error: str
-
-
 @dataclass(frozen=True, slots=True)
-class Asked(Generic[C]):
-    """A judge or a question with all that is needed to ask it."""
+class LoadedGrader:
+    """A grader with everything needed to call its model."""
 
     id: uuid.UUID
     name: str
-    configuration: C
-    kind: PolicyKind
+    settings: JudgeSettings | QuestionSettings
+    policy_kind: PolicyKind
     policy: Mapping[str, Any]
     secret: str | None = field(repr=False)
 
     @property
+    def kind(self) -> GraderKind:
+        return self.settings.kind
+
+    @property
     def concurrency(self) -> int:
-        """As it says, and never more than the endpoint bears."""
-        most = (self.policy.get("limits") or {}).get("concurrency")
-        return min(self.configuration.concurrency, int(most)) if most else self.configuration.concurrency
+        """The grader's setting, at most the limit of the endpoint."""
+        limit = (self.policy.get("limits") or {}).get("concurrency")
+        return min(self.settings.concurrency, int(limit)) if limit else self.settings.concurrency
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
-    """A rollout before a judge."""
-
+class RolloutToGrade:
     rollout_id: uuid.UUID
-    facts: Facts
+    facts: RolloutFacts
 
     @property
     def seed(self) -> int:
@@ -90,19 +89,19 @@ class Case:
         return self.rollout_id.int & 0x3FFFFFFF
 
 
-def take(rows: type[Inquiry], id: uuid.UUID, configuration: type[C], gone: type[Conflict]) -> Asked[C]:
-    """Raises `gone` where it or its policy was deleted."""
+def load_grader(grader_id: uuid.UUID) -> LoadedGrader:
+    """Raises GraderIsGone."""
     with transaction() as session:
-        found = session.get(rows, id, options=[joinedload(rows.policy)])
-        if found is None or found.deleted_at is not None or found.policy.deleted_at is not None:
-            raise gone
-        policy = found.policy
-        put: C = configuration.model_validate(found.configuration)
-        return Asked(found.id, found.name, put, policy.kind, policy.configuration, secret_of(policy))
+        grader = session.get(Grader, grader_id, options=[joinedload(Grader.policy)])
+        if grader is None or grader.deleted_at is not None or grader.policy.deleted_at is not None:
+            raise GraderIsGone
+        policy = grader.policy
+        settings = read_settings(grader.settings)
+        return LoadedGrader(grader.id, grader.name, settings, policy.kind, policy.configuration, secret_of(policy))
 
 
-def facts_of(ids: Sequence[uuid.UUID]) -> list[Case]:
-    """What a judge may know of these rollouts, in the order given."""
+def load_rollouts(ids: Sequence[uuid.UUID]) -> list[RolloutToGrade]:
+    """What a grader may know about these rollouts, in the given order."""
     statement = (
         select(Rollout)
         .options(
@@ -118,58 +117,175 @@ def facts_of(ids: Sequence[uuid.UUID]) -> list[Case]:
         .where(Rollout.id.in_(ids))
     )
     with transaction() as session:
-        found = {rollout.id: Case(rollout.id, _facts(rollout)) for rollout in session.scalars(statement)}
-    return [found[id] for id in ids if id in found]
+        by_id = {rollout.id: RolloutToGrade(rollout.id, _facts(rollout)) for rollout in session.scalars(statement)}
+    return [by_id[id] for id in ids if id in by_id]
 
 
-async def read_cases(ids: Sequence[uuid.UUID]) -> AsyncIterator[Case]:
-    """The same, one after the other, read in chunks."""
+async def iterate_rollouts(ids: Sequence[uuid.UUID]) -> AsyncIterator[RolloutToGrade]:
+    """The same one by one, read in chunks."""
     for start in range(0, len(ids), CHUNK):
-        for case in await asyncio.to_thread(facts_of, ids[start : start + CHUNK]):
-            yield case
+        for rollout in await asyncio.to_thread(load_rollouts, ids[start : start + CHUNK]):
+            yield rollout
 
 
-def row_of(run_id: uuid.UUID, rollout_id: uuid.UUID, said: Said, *, has_answer: bool) -> dict[str, Any]:
-    """What a judgement and an answer have in common."""
+def store_grades(
+    run_id: uuid.UUID,
+    grader: LoadedGrader,
+    results: Sequence[tuple[uuid.UUID, GradeResult]],
+    *,
+    raises_flags: bool,
+) -> None:
+    """One row per rollout. A failed grade is replaced, a completed one stays. Deleted rollouts are skipped."""
+    rows = [_row(run_id, grader.id, rollout_id, result) for rollout_id, result in results]
+    with transaction() as session:
+        ids = {row["rollout_id"] for row in rows}
+        existing = set(session.scalars(select(Rollout.id).where(Rollout.id.in_(ids))))
+        if kept := [row for row in rows if row["rollout_id"] in existing]:
+            new = insert(Grade)
+            keys = {"id", "grader_id", "run_id", "rollout_id"}
+            statement = new.on_conflict_do_update(
+                index_elements=["grader_id", "rollout_id"],
+                set_={name: new.excluded[name] for name in kept[0] if name not in keys},
+                where=Grade.status == GradeStatus.FAILED,
+            )
+            session.execute(statement, kept)
+            announce(session, graders_topic(run_id))
+        if raises_flags and (row := session.get(Grader, grader.id)):
+            raise_flags(session, run_id, row, rollout_ids=existing)
+
+
+def add_usage(work: GraderRun, usage: Sequence[TokenUsage]) -> None:
+    """Add the usage that belongs to no grade."""
+    work.tokens_in = min(work.tokens_in + sum(each.tokens_in for each in usage), MAX_TOKEN_COUNT)
+    work.tokens_out = min(work.tokens_out + sum(each.tokens_out for each in usage), MAX_TOKEN_COUNT)
+    work.cost = sum_of_costs([work.cost, *(each.cost for each in usage)])
+
+
+def store_canaries(work_id: uuid.UUID, grader: LoadedGrader, report: CanaryReport, usage: Sequence[TokenUsage]) -> None:
+    """Keep the report. An injectable grader is flagged on its run, and people are notified once."""
+    with transaction() as session:
+        work = session.get(GraderRun, work_id, with_for_update=True)
+        if work is None:
+            return
+        work.canaries = report.model_dump(mode="json")
+        add_usage(work, usage)
+        announce(session, graders_topic(work.run_id))
+        run = session.get(Run, work.run_id)
+        if not report.is_injectable or run is None:
+            return
+        if grader.kind is GraderKind.JUDGE:
+            scores = ", ".join(f"{each.name} {each.score:.2f}" for each in report.results if each.score is not None)
+            sentence = (
+                f"The judge {grader.name} is injectable: a bad answer that demands full marks scored higher than the "
+                f"same answer without the demand ({scores}). Do not train on its scores."
+            )
+        else:
+            sentence = (
+                f"The grader {grader.name} is injectable: it gives the answer that the data demands, and the opposite "
+                "answer if that is demanded. Its answers raise no flags."
+            )
+        warning = FlagDraft(
+            detector="injectable_judge",
+            key=str(grader.id),
+            severity=Severity.WARNING,
+            score=1.0,
+            sentence=sentence,
+            evidence={"canaries": work.canaries["results"]},
+        )
+        if store_flags(session, run.id, [warning]):
+            outbox.announce(
+                session,
+                kind=NoticeKind.JUDGING,
+                title=f"{grader.name} is injectable: {run.name}",
+                text=sentence,
+                path=f"/runs/{run.id}/flags",
+                run_id=run.id,
+                evidence={"detector": warning.detector, **warning.evidence},
+            )
+
+
+def end_work(session: Session, work_id: uuid.UUID, status: RunStatus, reason: str | None) -> None:
+    """Record how the work ended, and notify people of new flags."""
+    work = session.get(GraderRun, work_id, with_for_update=True)
+    if work is None:
+        return
+    work.status, work.reason, work.ended_at, work.stop_requested = status, reason, datetime.now(UTC), False
+    announce(session, graders_topic(work.run_id))
+    grader, run = session.get(Grader, work.grader_id), session.get(Run, work.run_id)
+    if grader is None or run is None or grader.kind is GraderKind.JUDGE:
+        return
+    detector = grader.kind.detector(grader.name)
+    flags = _unannounced_flags(session, work, grader, detector)
+    if not flags:
+        return
+    rollouts = "1 rollout" if len(flags) == 1 else f"{len(flags):,} rollouts"
+    outbox.announce(
+        session,
+        kind=NoticeKind.JUDGING,
+        title=f"{grader.name} flags {rollouts} of {run.name}",
+        text=f"The most suspicious one: {flags[0].sentence} Open the review queue to judge them.",
+        path=f"/review?{urlencode({'run': str(run.id), 'detector': detector})}",
+        run_id=run.id,
+        evidence={
+            "grader": str(grader.id),
+            "detector": detector,
+            "flagged": len(flags),
+            "seen": flags[0].sentence,
+            "rollouts": [str(flag.rollout_id) for flag in flags[:MOST_EXAMPLES]],
+        },
+    )
+
+
+def _unannounced_flags(session: Session, work: GraderRun, grader: Grader, detector: str) -> Sequence[Flag]:
+    """New since the last notice, the most suspicious first."""
+    last_notice = select(func.max(Notice.created_at)).where(
+        Notice.run_id == work.run_id,
+        Notice.kind == NoticeKind.JUDGING,
+        Notice.evidence["grader"].astext == str(grader.id),
+    )
+    statement = (
+        select(Flag)
+        .where(
+            Flag.run_id == work.run_id,
+            Flag.detector == detector,
+            Flag.rollout_id.is_not(None),
+            Flag.evidence["answered_by"].astext == grader.name,
+            Flag.created_at > func.coalesce(last_notice.scalar_subquery(), work.created_at),
+        )
+        .order_by(Flag.score.desc(), Flag.id)
+    )
+    return session.scalars(statement).all()
+
+
+def _row(run_id: uuid.UUID, grader_id: uuid.UUID, rollout_id: uuid.UUID, result: GradeResult) -> dict[str, Any]:
+    has_grade = result.score is not None
+    replies = result.exchanges[-1].replies if result.exchanges else []
+    is_unreadable = not has_grade and not result.verdicts and bool(replies)
     return {
         "id": new_id(),
+        "grader_id": grader_id,
         "run_id": run_id,
         "rollout_id": rollout_id,
-        "status": JudgementStatus.COMPLETED if has_answer else JudgementStatus.FAILED,
-        "error_message": said.error or None,
-        "tokens_in": said.tokens_in,
-        "tokens_out": said.tokens_out,
-        "cost": said.cost,
+        "status": GradeStatus.COMPLETED if has_grade else GradeStatus.FAILED,
+        "score": result.score,
+        "spread": result.spread,
+        "verdicts": orjson.loads(json_text(result.verdicts)),
+        "answer": result.answer,
+        "confidence": result.confidence,
+        "reason": result.reason,
+        "citations": orjson.loads(json_text(stored_quotes(result.citations))),
+        "dropped": result.dropped,
+        "error_message": result.error or None,
+        "raw": plain_text(replies[-1])[:MAX_RAW] if is_unreadable else None,
+        "tokens_in": result.tokens_in,
+        "tokens_out": result.tokens_out,
+        "cost": result.cost,
     }
 
 
-def store_said(
-    session: Session, table: type[Judgement] | type[QuestionAnswer], rows: Sequence[Mapping[str, Any]]
-) -> set[uuid.UUID]:
-    """One row a rollout; a failed one gives way to a new one, a completed one stays. The rollouts that are there."""
-    by = "judge_id" if table is Judgement else "question_id"
-    new = insert(table)
-    statement = new.on_conflict_do_update(
-        index_elements=[by, "rollout_id"],
-        set_={name: new.excluded[name] for name in rows[0] if name not in {"id", by, "run_id", "rollout_id"}},
-        where=table.status == JudgementStatus.FAILED,
-    )
-    there = set(session.scalars(select(Rollout.id).where(Rollout.id.in_([row["rollout_id"] for row in rows]))))
-    if kept := [row for row in rows if row["rollout_id"] in there]:
-        session.execute(statement, kept)
-        announce(session, judges_topic(kept[0]["run_id"]))
-    return there
-
-
-def add_spent(account: Spender, spent: Sequence[Spender]) -> None:
-    account.tokens_in = min(account.tokens_in + sum(each.tokens_in for each in spent), LARGEST_COUNT)
-    account.tokens_out = min(account.tokens_out + sum(each.tokens_out for each in spent), LARGEST_COUNT)
-    account.cost = sum_of_costs([account.cost, *(each.cost for each in spent)])
-
-
-def _facts(rollout: Rollout) -> Facts:
+def _facts(rollout: Rollout) -> RolloutFacts:
     run, task = rollout.run, rollout.group.task
-    return Facts(
+    return RolloutFacts(
         messages=rollout.messages,
         split=str(task.split),
         index=task.index,
@@ -184,11 +300,11 @@ def _facts(rollout: Rollout) -> Facts:
 
 
 def _reference(rollout: Rollout) -> str:
-    """From the last observation that gives one; the opening counts too."""
+    """The reference of the last observation that has one; the opening observation counts, too."""
     observations = [rollout.opening, *(step.get("observation") or {} for step in rollout.steps)]
     for observation in reversed(observations):
         for place in (observation, observation.get("metadata")):
             if isinstance(place, Mapping) and place.get(REFERENCE):
-                found = place[REFERENCE]
-                return (found if isinstance(found, str) else orjson.dumps(found).decode())[:MAX_REFERENCE]
+                value = place[REFERENCE]
+                return (value if isinstance(value, str) else orjson.dumps(value).decode())[:MAX_REFERENCE]
     return ""

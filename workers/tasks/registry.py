@@ -59,12 +59,10 @@ BODIES = {
     "exports.upload": Entry("workers.tasks.hub_uploads:run", owns_run=False),
     "judging.detect": Entry("workers.tasks.detectors:run", owns_run=False),
     "judging.follow": Entry("workers.tasks.review:run", owns_run=False),
-    "judging.judge": Entry("workers.tasks.judges:judge", owns_run=False),
+    "graders.run": Entry("workers.tasks.graders:run", owns_run=False),
+    "graders.try": Entry("workers.tasks.graders:try_out", owns_run=False),
     "judging.onset": Entry("workers.tasks.onset:run", owns_run=False),
     "judging.effort": Entry("workers.tasks.effort:run", owns_run=False),
-    "judging.ask": Entry("workers.tasks.judges:ask", owns_run=False),
-    "judging.question": Entry("workers.tasks.questions:answer", owns_run=False),
-    "judging.try_question": Entry("workers.tasks.questions:try_out", owns_run=False),
     "notices.send": Entry("workers.tasks.notifications:run", owns_run=False),
 }
 

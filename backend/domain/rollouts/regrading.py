@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from backend.domain.ids import stable_id
 from backend.domain.vocabulary import Phase
 
-JUDGE_PREFIX = "judge."
-"""A judge's score is the column `judge.<name>`."""
 DIVERGED_AT = "diverged_at"
 """Metric of a replayed rollout: the first step that went differently, 0 for the reset."""
 REPLIES_ENDED = "replies_ended"

@@ -13,10 +13,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, Double, Select, and_, case, cast, func, literal, select, text
 from sqlalchemy.orm import Session
 
-from backend.domain.rollouts.regrading import DIVERGED_AT, JUDGE_PREFIX, REPLIES_ENDED, REPLIES_LEFT
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus
+from backend.domain.graders.settings import JUDGE_PREFIX, GraderKind
+from backend.domain.rollouts.regrading import DIVERGED_AT, REPLIES_ENDED, REPLIES_LEFT
+from backend.domain.vocabulary import GradeStatus, RolloutStatus
 from backend.errors import InvalidInput
-from backend.graders.tables import Judge, Judgement
+from backend.graders.tables import Grade, Grader
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 
@@ -123,24 +124,25 @@ def readings(
         if candidate.judge_id is None:
             values.append(_value(rollout, candidate).label(f"v{number}"))
             continue
-        judgement = Judgement.__table__.alias(f"j{number}")
+        judgement = Grade.__table__.alias(f"j{number}")
         theirs = and_(
             judgement.c.rollout_id == rollout.id,
-            judgement.c.judge_id == candidate.judge_id,
-            judgement.c.status == JudgementStatus.COMPLETED,
+            judgement.c.grader_id == candidate.judge_id,
+            judgement.c.status == GradeStatus.COMPLETED,
         )
         joins.append((judgement, theirs))
         values.append(cast(judgement.c.score, Double).label(f"v{number}"))
     return values, joins
 
 
-def _judges_of(session: Session, *run_ids: uuid.UUID) -> Sequence[Judge]:
-    judged = select(Judgement.judge_id).where(Judgement.run_id.in_(run_ids)).distinct()
-    return session.scalars(select(Judge).where(Judge.id.in_(judged)).order_by(Judge.name)).all()
+def _judges_of(session: Session, *run_ids: uuid.UUID) -> Sequence[Grader]:
+    graders = select(Grade.grader_id).where(Grade.run_id.in_(run_ids)).distinct()
+    judges = select(Grader).where(Grader.id.in_(graders), Grader.kind == GraderKind.JUDGE)
+    return session.scalars(judges.order_by(Grader.name)).all()
 
 
-def _sees(judge: Judge) -> bool:
-    return bool(judge.configuration.get("shows_reasoning"))
+def _sees(judge: Grader) -> bool:
+    return bool(judge.settings.get("shows_reasoning"))
 
 
 def _readers_among(session: Session, run: Run) -> set[str]:

@@ -8,10 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from backend.core.tables import Job
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
 from backend.domain.rollouts.regrading import copy_id
-from backend.domain.vocabulary import JudgementStatus, RolloutStatus, RunKind, RunStatus
-from backend.graders.tables import Judge, Judgement
+from backend.domain.vocabulary import GradeStatus, RolloutStatus, RunKind, RunStatus
+from backend.graders.tables import Grade, Grader
 from backend.rollouts.scope import scope_of
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
@@ -52,14 +53,19 @@ def again(session: Session, source: Run, kind: RunKind = RunKind.REPLAY, **field
     return run
 
 
-def reader(session: Session, source: Run) -> Judge:
+def reader(session: Session, source: Run) -> Grader:
     """Was shown what the policy thought, and gave the first rollout a score."""
-    judge = Judge(name="mind_reader", policy_id=make_policy(session).id, configuration={"shows_reasoning": True})
+    judge = Grader(
+        name="mind_reader",
+        kind=GraderKind.JUDGE,
+        policy_id=make_policy(session).id,
+        settings={"kind": "judge", "shows_reasoning": True},
+    )
     session.add(judge)
     session.flush()
     first = _rollouts(session, source)[0]
-    given = {"judge_id": judge.id, "run_id": source.id, "rollout_id": first.id}
-    session.add(Judgement(id=new_id(), score=0.5, status=JudgementStatus.COMPLETED, **given))
+    given = {"grader_id": judge.id, "run_id": source.id, "rollout_id": first.id}
+    session.add(Grade(id=new_id(), score=0.5, status=GradeStatus.COMPLETED, **given))
     session.flush()
     return judge
 
@@ -94,7 +100,7 @@ def test_a_judge_that_read_thoughts_says_so_and_takes_no_weight(
     refused = author.post(f"/runs/{source.id}/rescore", data={"name": ["judge.mind_reader"], "weight": ["1"]})
     assert refused.status_code == 422
     assert "learns to hide" in refused.text
-    assert "Never a reward" in author.get(f"/judges/{judge.id}").text
+    assert "Never a reward" in author.get(f"/graders/{judge.id}").text
     fields = [scope_of(session, source, for_learning=learning).fields for learning in (False, True)]
     assert ["judge.mind_reader" in each for each in fields] == [True, False]
 

@@ -7,11 +7,12 @@ import pytest
 from sqlalchemy import delete, update
 
 from backend.core.session import transaction
+from backend.domain.graders.settings import GraderKind
 from backend.domain.ids import new_id
-from backend.domain.vocabulary import ErrorKind, JudgementStatus, RolloutStatus, RunKind, RunStatus
+from backend.domain.vocabulary import ErrorKind, GradeStatus, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
-from backend.graders.tables import Judge, Judgement
+from backend.graders.tables import Grade, Grader
 from backend.rollouts.regrading.columns import ReasoningIsNoReward
 from backend.rollouts.regrading.schemas import RescoreRequest
 from backend.rollouts.regrading.service import StillPlaying, start_rescore
@@ -41,20 +42,20 @@ def judged(source_id: uuid.UUID) -> uuid.UUID:
     """A judge that gave the first rollout a score, and none to the second."""
     stored = rollouts_of(source_id)
     with transaction() as session:
-        judge = Judge(name="strict", policy_id=make_policy(session).id)
+        judge = Grader(name="strict", kind=GraderKind.JUDGE, policy_id=make_policy(session).id)
         session.add(judge)
         session.flush()
         for rollout, score in zip(stored[:2], [0.25, None], strict=True):
-            status = JudgementStatus.COMPLETED if score is not None else JudgementStatus.FAILED
-            found = {"judge_id": judge.id, "run_id": source_id, "rollout_id": rollout.id}
-            session.add(Judgement(id=new_id(), score=score, status=status, **found))
+            status = GradeStatus.COMPLETED if score is not None else GradeStatus.FAILED
+            found = {"grader_id": judge.id, "run_id": source_id, "rollout_id": rollout.id}
+            session.add(Grade(id=new_id(), score=score, status=status, **found))
         return judge.id
 
 
 def show_thoughts(judge_id: uuid.UUID) -> None:
     """As if it had been shown them from the beginning."""
     with transaction() as session:
-        session.get_one(Judge, judge_id).configuration = {"shows_reasoning": True}
+        session.get_one(Grader, judge_id).settings = {"shows_reasoning": True}
 
 
 def test_rewards_follow_the_new_weights_and_all_else_stays(world: World, source_id: uuid.UUID) -> None:

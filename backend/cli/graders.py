@@ -1,0 +1,302 @@
+"""How the command line shows graders, and the old groups `judge` and `question`, which work for one release."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from backend.cli.connection import connect
+from backend.cli.derived import Json, described, renders
+from backend.cli.figures import estimate
+from backend.cli.names import short
+from backend.cli.options import AsJson
+from backend.cli.output import BAD_RESULT, fail, say, write_fields, write_json, write_table
+from backend.cli.watching import wait_for
+
+_RENAMED = {
+    "judge": {
+        "show": "show",
+        "delete": "delete",
+        "run": "run",
+        "stop": "stop",
+        "results": "results",
+    },
+    "question": {
+        "show": "show",
+        "delete": "delete",
+        "look": "estimate",
+        "ask": "run",
+        "stop": "stop",
+        "flag": "flag",
+        "results": "results",
+    },
+}
+"""Old commands and the command of `proctor grader` that has the same arguments and options."""
+_KINDS = ("question", "monitor", "contrast")
+
+judge_app = typer.Typer(help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None)
+question_app = typer.Typer(
+    help="Renamed to `grader`. Works for one release.", no_args_is_help=True, rich_markup_mode=None
+)
+
+OldText = Annotated[str, typer.Option(help="`@FILE` reads a file.")]
+Name = Annotated[str, typer.Argument(help="Name of the grader.")]
+Policy = Annotated[str, typer.Option(help="Name or id of the policy that grades.")]
+
+
+@renders("graders.run")
+def show_graded_run(result: Json) -> None:
+    rows = {
+        result["kind"]: result["grader"],
+        "page": f"{connect().url}/runs/{result['run_id']}/graders",
+        "status": f"{result['status']}: {result['reason']}" if result["reason"] else result["status"],
+        "graded": f"{result['graded']} of {result['total'] or 0}, {result['failed']} failed",
+        "score": estimate(result["score"]),
+        "answers": _counts(result),
+        "quotes": f"{result['citations']} found, {result['dropped']} not found; {result['uncited']} grades have none",
+        "cost": result["cost"],
+        "kappa": result["agreement"]["kappa"] if result["agreement"] else None,
+    }
+    is_judge = result["kind"] == "judge"
+    hidden = {"answers", "quotes"} if is_judge else {"score"}
+    write_fields({name: value for name, value in rows.items() if name not in hidden})
+    for finding in result["findings"]:
+        for pattern in finding["patterns"]:
+            say(f"{finding['label']}: {pattern['name']} ({pattern['suspicion']:.2f}) {pattern['description']}")
+    if result["canaries"] and result["canaries"]["is_injectable"]:
+        advice = "do not train on its scores" if is_judge else "its answers raise no flags"
+        say(f"This grader is injectable: {advice}.", "red")
+
+
+@renders("graders.list_results")
+def show_results(results: Json) -> None:
+    rows = [
+        (
+            *(each["grader"], each["kind"], each["status"], f"{each['graded']} of {each['total'] or 0}"),
+            *(each["failed"], estimate(each["score"]), _counts(each), each["uncited"], each["cost"]),
+            each["agreement"]["kappa"] if each["agreement"] else None,
+            each["canaries"]["is_injectable"] if each["canaries"] else None,
+        )
+        for each in results
+    ]
+    columns = (
+        *("grader", "kind", "status", "graded", "failed", "score [95%]", "answers", "no quote", "cost $", "kappa"),
+        "injectable",
+    )
+    write_table(columns, rows, empty="No grader was started on this run.")
+
+
+@renders("graders.try_out")
+def show_try(result: Json) -> None:
+    _write_try(result)
+
+
+def _write_try(result: Json, *, with_request: bool = False) -> None:
+    if result["error"]:
+        say(result["error"], "red")
+    for each in result["rollouts"]:
+        say(f"--- rollout {short(each['rollout_id'])}", "bold")
+        if each["error"]:
+            say(each["error"], "red")
+        if each["answer"] is not None:
+            say(f"{each['answer']} (confidence {each['confidence']:.0%}) {each['reason']}")
+        elif each["score"] is not None:
+            write_fields({name: each[name] for name in ("score", "spread", "tokens_in", "tokens_out", "cost")})
+        patterns = each["patterns"] or []
+        for pattern in patterns:
+            say(f"{pattern['name']} ({pattern['suspicion']:.2f}) {pattern['description']}")
+        for quote in [*each["citations"], *(quote for pattern in patterns for quote in pattern["citations"])]:
+            say(f"  turn {quote['turn']}: {quote['quote']}")
+        for exchange in each["exchanges"]:
+            for message in exchange["messages"] if with_request else ():
+                say(f"--- {message['role']}", "bold")
+                say(message["content"])
+            say("--- reply", "bold")
+            say(exchange["replies"][-1] if exchange["replies"] else "")
+
+
+def add_old_groups(app: typer.Typer, document: Json) -> None:
+    """Register `judge` and `question` with the commands of `grader` under their old names."""
+    commands = {each.extension["command"]: each for each in described(document)}
+    for name, group in {"judge": judge_app, "question": question_app}.items():
+        for old, new in _RENAMED[name].items():
+            group.command(old, deprecated=True)(commands[f"grader {new}"].command())
+        group.callback()(_announce)
+        app.add_typer(group, name=name)
+
+
+def _announce(context: typer.Context) -> None:
+    """Renamed to `grader`. Works for one release."""
+    message = f"`proctor {context.info_name}` is now `proctor grader`. The old name works until the next release."
+    say(message, "yellow", is_error=True)
+
+
+@judge_app.command("list", deprecated=True)
+def list_judges(as_json: AsJson = False) -> None:
+    """List judges."""
+    graders = list(connect().pages("/graders", kind="judge"))
+    rows = [
+        (each["name"], each["policy"], settings["target"], settings["scale"], settings["repeats"])
+        for each in graders
+        for settings in (each["settings"],)
+    ]
+    if as_json:
+        write_json(graders)
+    else:
+        write_table(("judge", "policy", "target", "scale", "repeats"), rows, empty="No judges yet.")
+
+
+@judge_app.command("add", deprecated=True)
+def add_judge(
+    name: Name,
+    policy: Policy,
+    instruction: OldText = "",
+    system: OldText = "",
+    target: Annotated[str, typer.Option(help="answer, transcript or steps.")] = "answer",
+    scale: Annotated[str, typer.Option(help="boolean, one_to_five, unit or rubric.")] = "unit",
+    criteria: Annotated[list[str] | None, typer.Option("--criterion", help="`name, weight: description`.")] = None,
+    fold_lowest: Annotated[bool, typer.Option("--lowest")] = False,
+    repeats: Annotated[int, typer.Option(min=1, max=10)] = 1,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.0,
+    max_tokens: Annotated[int, typer.Option(min=16)] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, max=256)] = 8,
+    shows_reasoning: Annotated[bool, typer.Option("--reasoning")] = False,
+    shows_reference: Annotated[bool, typer.Option("--reference")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a judge."""
+    body = {
+        "name": name,
+        "policy": policy,
+        "kind": "judge",
+        "instruction": instruction or None,
+        "system": system,
+        "target": target,
+        "scale": scale,
+        "criteria": criteria or [],
+        "fold_lowest": fold_lowest,
+        "repeats": repeats,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "concurrency": concurrency,
+        "shows_reasoning": shows_reasoning,
+        "shows_reference": shows_reference,
+    }
+    _create(body, as_json)
+
+
+@judge_app.command("test", deprecated=True)
+def try_judge(
+    judge: Name,
+    rollout: Annotated[str, typer.Argument(help="Id of a rollout.")],
+    sent: Annotated[bool, typer.Option("--sent", help="Show the request, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Try a judge on one rollout. Exits with 1 without a verdict."""
+    _try(judge, {"rollout": rollout}, as_json, with_request=sent)
+
+
+@question_app.command("list", deprecated=True)
+def list_questions(as_json: AsJson = False) -> None:
+    """List questions, monitors and contrasts."""
+    graders = [each for each in connect().pages("/graders") if each["kind"] != "judge"]
+    rows = [
+        (
+            each["name"],
+            each["kind"],
+            each["policy"],
+            settings["text"],
+            ", ".join(settings["labels"]) or settings["answers"],
+        )
+        for each in graders
+        for settings in (each["settings"],)
+    ]
+    if as_json:
+        write_json(graders)
+    else:
+        write_table(("name", "kind", "policy", "question", "answers"), rows, empty="No questions yet.")
+
+
+@question_app.command("add", deprecated=True)
+def add_question(
+    name: Name,
+    policy: Policy,
+    text: OldText = "",
+    kind: Annotated[str, typer.Option(help="question, monitor or contrast.")] = "question",
+    labels: Annotated[str, typer.Option(help="Answers, separated by commas.")] = "",
+    scale: Annotated[bool, typer.Option("--scale", help="Answers from 1 to 5.")] = False,
+    flags: Annotated[str, typer.Option(help="Answers that raise a flag, separated by commas.")] = "",
+    flags_from: Annotated[float, typer.Option(min=0, max=1)] = 0.7,
+    reasoning: Annotated[bool, typer.Option("--reasoning")] = False,
+    max_tokens: Annotated[int, typer.Option(min=16)] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, max=256)] = 8,
+    temperature: Annotated[float, typer.Option(min=0, max=2)] = 0.0,
+    each: Annotated[int, typer.Option(min=1, max=6)] = 4,
+    as_json: AsJson = False,
+) -> None:
+    """Create a question, a monitor or a contrast."""
+    if kind not in _KINDS:
+        fail(f"--kind is one of {', '.join(_KINDS)}")
+    body = {
+        "name": name,
+        "policy": policy,
+        "kind": kind,
+        "text": text,
+        "answers": "labels" if labels else "one_to_five" if scale else "yes_no",
+        "labels": [labels],
+        "flags": [flags],
+        "flags_from": flags_from,
+        "shows_reasoning": reasoning,
+        "max_tokens": max_tokens,
+        "concurrency": concurrency,
+        "temperature": temperature,
+        "each": each,
+    }
+    _create(body, as_json)
+
+
+@question_app.command("try", deprecated=True)
+def try_question(
+    question: Name,
+    run: Annotated[str, typer.Argument(help="Id of a run.")],
+    where: Annotated[str, typer.Option(help="Filter on the completed rollouts.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Try a question on three rollouts. Exits with 1 if an answer is missing."""
+    _try(question, {"run": run, "where": where}, as_json)
+
+
+def _create(body: Mapping[str, object], as_json: bool) -> None:
+    texts = {name: read_text(body.get(name)) for name in ("instruction", "system", "text")}
+    sent = {name: value for name, value in {**body, **texts}.items() if value is not None}
+    grader = connect().post("/graders", sent)
+    if as_json:
+        write_json(grader)
+    else:
+        say(f"{grader['name']} created. Next: proctor grader estimate {grader['name']} RUN")
+
+
+def read_text(given: object) -> object:
+    """The value, or the content of the file behind an `@`."""
+    if not isinstance(given, str) or not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{given[1:]} cannot be read: {error}")
+
+
+def _try(grader: str, body: dict[str, str], as_json: bool, *, with_request: bool = False) -> None:
+    client = connect()
+    result = client.post(f"/graders/{grader}/tries", body)
+    result = wait_for(client, f"/graders/{result['grader_id']}/tries/{result['id']}", result, quiet=as_json)
+    if as_json:
+        write_json(result)
+    else:
+        _write_try(result, with_request=with_request)
+    raise typer.Exit(0 if result["is_successful"] else BAD_RESULT)
+
+
+def _counts(result: Json) -> str:
+    return ", ".join(f"{each['answer']} {each['count']}" for each in result["counts"])

@@ -1,0 +1,135 @@
+"""How much work and money a grader needs on a run, before it starts."""
+
+import contextlib
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session, undefer
+
+from backend.domain.errors import JudgeError
+from backend.domain.graders.canaries import demands, judge_canaries
+from backend.domain.graders.prompts import (
+    ContrastMember,
+    GraderPrompt,
+    RolloutFacts,
+    contrast_prompt,
+    judge_prompt,
+    question_prompt,
+)
+from backend.domain.graders.settings import JudgeSettings, QuestionSettings, read_settings
+from backend.domain.policies.prices import cost_of
+from backend.graders.selection import (
+    contrast_groups,
+    count_of,
+    nothing_to_grade,
+    rollouts_to_grade,
+    spread_over,
+    without_grade,
+)
+from backend.graders.tables import Grade, Grader
+from backend.rollouts.tables import Rollout
+from backend.runs.tables import Run
+
+SAMPLED_PROMPTS = 24
+CHARACTERS_PER_TOKEN = 4
+"""A rule of thumb for English."""
+REPLY_TOKENS = 250
+"""Assumed length of a reply if the grader has no grades yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradingEstimate:
+    """What grading a run will take."""
+
+    count: int
+    """Rollouts, or groups of a contrast, without a grade."""
+    graded: int
+    """Those that are graded already."""
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+    cost: float | None = None
+    """US dollars, canaries included; None without a price."""
+    basis: str = ""
+    """What the estimate is based on."""
+    problem: str = ""
+    """Why there is nothing to grade."""
+
+
+def estimate_run(session: Session, run: Run, grader: Grader, where: str, cluster: str = "") -> GradingEstimate:
+    """Raises InvalidInput for a bad filter."""
+    settings = read_settings(grader.settings)
+    if not settings.kind.grades_rollouts and isinstance(settings, QuestionSettings):
+        groups = contrast_groups(session, run, settings.each, where, cluster)
+        count, graded = len(groups), 0
+        prompts = []
+        for group in groups[:4]:
+            members = [ContrastMember(each, is_high=True) for each in _facts(session, [*group.high, *group.low])]
+            prompts.append(contrast_prompt(settings, members, 0).prompt)
+    else:
+        rollouts = rollouts_to_grade(session, run, settings, where)
+        total = count_of(session, rollouts)
+        count = count_of(session, without_grade(rollouts, grader.id))
+        graded = total - count
+        if total and (measured := _measured(session, grader.id)):
+            return _estimate(grader, settings, count, graded, *measured)
+        ids = spread_over(session.scalars(rollouts.order_by(Rollout.seq)).all(), SAMPLED_PROMPTS) if total else []
+        prompts = _prompts(settings, _facts(session, ids))
+    if not count + graded:
+        return GradingEstimate(0, 0, problem=nothing_to_grade(settings, where))
+    if not prompts:
+        return GradingEstimate(count, graded)
+    tokens_in = sum(map(_length, prompts)) / len(prompts) / CHARACTERS_PER_TOKEN
+    repeats = settings.repeats if isinstance(settings, JudgeSettings) else 1
+    basis = f"the length of {len(prompts):,} requests"
+    return _estimate(grader, settings, count, graded, tokens_in * repeats, REPLY_TOKENS * repeats, basis)
+
+
+def _measured(session: Session, grader_id: uuid.UUID) -> tuple[float, float, str] | None:
+    """Mean tokens of the grades so far."""
+    means = select(func.count(), func.avg(Grade.tokens_in), func.avg(Grade.tokens_out))
+    count, tokens_in, tokens_out = session.execute(means.where(Grade.grader_id == grader_id)).one()
+    return (float(tokens_in), float(tokens_out), f"its {count:,} grades so far") if tokens_in else None
+
+
+def _estimate(
+    grader: Grader,
+    settings: JudgeSettings | QuestionSettings,
+    count: int,
+    graded: int,
+    tokens_in: float,
+    tokens_out: float,
+    basis: str,
+) -> GradingEstimate:
+    """From the mean tokens of one grade."""
+    if not count:
+        return GradingEstimate(0, graded)
+    canaries = len(judge_canaries(settings.controls)) if isinstance(settings, JudgeSettings) else len(demands(settings))
+    requests = count + canaries
+    tokens_in, tokens_out = tokens_in * requests, tokens_out * requests
+    try:
+        cost = cost_of(grader.policy.configuration.get("price"), round(tokens_in), round(tokens_out))
+    except ValidationError:  # a price that an older version stored
+        cost = None
+    return GradingEstimate(count, graded, tokens_in, tokens_out, cost, basis)
+
+
+def _prompts(settings: JudgeSettings | QuestionSettings, facts: Sequence[RolloutFacts]) -> list[GraderPrompt]:
+    prompts = []
+    for each in facts:
+        with contextlib.suppress(JudgeError):
+            prompts.append(
+                judge_prompt(settings, each) if isinstance(settings, JudgeSettings) else question_prompt(settings, each)
+            )
+    return prompts
+
+
+def _facts(session: Session, ids: Sequence[uuid.UUID]) -> list[RolloutFacts]:
+    rows = session.scalars(select(Rollout).options(undefer(Rollout.messages)).where(Rollout.id.in_(ids)))
+    return [RolloutFacts(rollout.messages) for rollout in rows]
+
+
+def _length(prompt: GraderPrompt) -> int:
+    return sum(len(str(message["content"])) for message in prompt.messages)

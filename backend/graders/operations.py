@@ -1,0 +1,199 @@
+"""What people, scripts and agents do with graders."""
+
+import uuid
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from backend.domain.vocabulary import Role
+from backend.errors import InvalidInput
+from backend.graders import queries, service
+from backend.graders.estimates import estimate_run
+from backend.graders.schemas import (
+    CreateGrader,
+    FlagAnswers,
+    FlaggedAnswers,
+    GradedRunResponse,
+    GradeResponse,
+    GraderResponse,
+    GradingEstimateResponse,
+    ListGraders,
+    ListGrades,
+    RunGrader,
+    TryGrader,
+    TryResponse,
+    UpdateGrader,
+)
+from backend.graders.tables import Grade, Grader
+from backend.operations.declaration import operation, reference
+from backend.review.queries import get_rollout
+from backend.runs.references import find_run
+from backend.runs.tables import Run
+from backend.web.identity import Actor
+from backend.web.paging import Key, Page, slice_of
+
+
+@reference(Grader, "Name or id of a grader.")
+def find_grader(session: Session, text: str) -> Grader:
+    return queries.find_grader(session, text)
+
+
+@operation("GET /graders", role=Role.VIEWER, command="grader list", tool=True)
+def list_graders(session: Session, actor: Actor, request: ListGraders) -> Page[GraderResponse]:
+    """List graders by name."""
+    return Page(items=[GraderResponse.of_row(each) for each in queries.list_graders(session, request.kind)])
+
+
+@operation(
+    "POST /graders",
+    role=Role.AUTHOR,
+    command="grader create",
+    status=201,
+    tool=True,
+    page="/graders/{id}",
+    notice="The grader {name} was created. Try it before you start it on a run.",
+)
+def create_grader(session: Session, actor: Actor, request: CreateGrader) -> GraderResponse:
+    """Create a grader. Judges need the role trainer. Once started on a run, its settings are fixed."""
+    grader = service.create_grader(session, actor, request)
+    session.refresh(grader, ["created_at"])
+    return GraderResponse.of_row(grader)
+
+
+@operation("GET /graders/{grader}", role=Role.VIEWER, command="grader show", tool=True)
+def get_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
+    """Show a grader and its settings."""
+    return GraderResponse.of_row(grader)
+
+
+@operation(
+    "PUT /graders/{grader}",
+    role=Role.AUTHOR,
+    command="grader update",
+    page="/graders/{id}",
+    notice="The grader {name} was updated.",
+)
+def update_grader(session: Session, actor: Actor, grader: Grader, request: UpdateGrader) -> GraderResponse:
+    """Replace the settings of a grader that was not started on a run yet."""
+    return GraderResponse.of_row(service.update_grader(session, actor, grader, request))
+
+
+@operation(
+    "DELETE /graders/{grader}",
+    role=Role.AUTHOR,
+    command="grader delete",
+    status=200,
+    page="/graders",
+    notice="The grader {name} was deleted. Its grades stay with the rollouts.",
+)
+def delete_grader(session: Session, actor: Actor, grader: Grader) -> GraderResponse:
+    """Delete a grader. Its grades stay with the rollouts, and its name can be used again."""
+    name = service.delete_grader(session, actor, grader)
+    return GraderResponse.of_row(grader).model_copy(update={"name": name})
+
+
+@operation(
+    "POST /graders/{grader}/tries",
+    role=Role.AUTHOR,
+    command="grader try",
+    status=202,
+    tool=True,
+    poll="/graders/{grader_id}/tries/{id}",
+    page="/graders/{grader_id}/tries/{id}",
+)
+def try_out_grader(session: Session, actor: Actor, grader: Grader, request: TryGrader) -> TryResponse:
+    """Try a grader on one rollout, or on three rollouts of a run. Nothing is stored as a grade."""
+    if request.rollout:
+        rollout = queries.find_rollout(session, request.rollout)
+        if rollout is None:
+            raise InvalidInput(fields={"rollout": "There is no such rollout. Copy the address of its page."})
+        ids = [rollout.id]
+        if not grader.kind.grades_rollouts:
+            raise InvalidInput(fields={"rollout": "A contrast compares several rollouts. Try it on a run."})
+    elif request.run:
+        ids = service.rollouts_to_try(session, find_run(session, request.run), grader, request.where)
+    else:
+        raise InvalidInput(fields={"rollout": "Enter a rollout, or a run to take rollouts from."})
+    return TryResponse.of_try(service.try_grader(session, grader, ids))
+
+
+@operation("GET /graders/{grader}/tries/{job}", role=Role.AUTHOR, tool=True)
+def get_grader_try(session: Session, actor: Actor, grader: Grader, job: uuid.UUID) -> TryResponse:
+    """Show the result of a try."""
+    return TryResponse.of_try(queries.GraderTry(grader, queries.get_try(session, grader, job)))
+
+
+@operation("GET /graders/{grader}/runs/{run}/estimate", role=Role.VIEWER, command="grader estimate", tool=True)
+def estimate_grader(
+    session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader
+) -> GradingEstimateResponse:
+    """Estimate how many rollouts a grader would grade, and what that costs. Sends no request."""
+    return GradingEstimateResponse.of_estimate(estimate_run(session, run, grader, request.where, request.cluster))
+
+
+@operation(
+    "POST /graders/{grader}/runs/{run}",
+    role=Role.AUTHOR,
+    command="grader run",
+    status=202,
+    tool=True,
+    poll="/graders/{grader_id}/runs/{run_id}",
+    page="/runs/{run_id}/graders",
+    notice="{grader} will grade what it has not graded yet.",
+)
+def run_grader(session: Session, actor: Actor, grader: Grader, run: Run, request: RunGrader) -> GradedRunResponse:
+    """Grade the completed rollouts of a run. Existing grades are kept."""
+    service.run_grader(session, actor, run, grader, request.where, request.cluster)
+    return GradedRunResponse.of_work(queries.get_graded_run(session, run, grader))
+
+
+@operation("GET /graders/{grader}/runs/{run}", role=Role.VIEWER, tool=True)
+def get_grader_result(session: Session, actor: Actor, grader: Grader, run: Run) -> GradedRunResponse:
+    """Show a grader's progress and result on a run."""
+    return GradedRunResponse.of_work(queries.get_graded_run(session, run, grader))
+
+
+@operation(
+    "POST /graders/{grader}/runs/{run}/stop",
+    role=Role.AUTHOR,
+    command="grader stop",
+    page="/runs/{run_id}/graders",
+    notice="{grader} stops after the requests in flight. Existing grades stay.",
+)
+def stop_grader(session: Session, actor: Actor, grader: Grader, run: Run) -> GradedRunResponse:
+    """Stop a grader after the requests in flight. Existing grades stay."""
+    service.stop_grader(session, run, grader)
+    return GradedRunResponse.of_work(queries.get_graded_run(session, run, grader))
+
+
+@operation(
+    "POST /graders/{grader}/runs/{run}/flags",
+    role=Role.AUTHOR,
+    command="grader flag",
+    page="/runs/{run}/graders",
+    notice="New flags in the review queue: {flags}.",
+)
+def flag_answers(session: Session, actor: Actor, grader: Grader, run: Run, request: FlagAnswers) -> FlaggedAnswers:
+    """Turn stored answers of a question or monitor into flags, with their quotes as evidence."""
+    return FlaggedAnswers(flags=service.flag_answers(session, run, grader, request.answers))
+
+
+@operation("GET /runs/{run}/graders", role=Role.VIEWER, command="grader results", tool=True)
+def list_grader_results(session: Session, actor: Actor, run: Run) -> Page[GradedRunResponse]:
+    """List the graders of a run with progress, means, answers, cost and agreement with people."""
+    return Page(items=[GradedRunResponse.of_work(each) for each in queries.graded_runs_of(session, run)])
+
+
+@operation("GET /graders/{grader}/runs/{run}/grades", role=Role.VIEWER, command="grader grades", tool=True)
+def list_grades(session: Session, actor: Actor, grader: Grader, run: Run, request: ListGrades) -> Page[GradeResponse]:
+    """List a grader's grades of a run, newest first."""
+    statement = select(Grade).where(Grade.run_id == run.id, Grade.grader_id == grader.id)
+    grades = slice_of(session, statement, (Key(Grade.id),), after=request.after, limit=request.limit)
+    return Page(items=[GradeResponse.of_row(each) for each in grades.items], next=grades.next)
+
+
+@operation("GET /rollouts/{rollout_id}/grades", role=Role.VIEWER)
+def list_rollout_grades(session: Session, actor: Actor, rollout_id: uuid.UUID) -> Page[GradeResponse]:
+    """List the grades of a rollout."""
+    rollout = get_rollout(session, rollout_id)
+    return Page(items=[GradeResponse.of_row(each) for each in queries.grades_of_rollout(session, rollout.id)])

@@ -1,0 +1,288 @@
+"""Pages of graders: the list, one grader, its form, its tries, and the tab of a run. Their forms call operations."""
+
+import uuid
+from collections.abc import AsyncIterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from sqlalchemy.orm import Session
+
+from backend.core.events import graders_topic, job_topic
+from backend.domain.graders.prompts import FIELDS
+from backend.domain.graders.settings import (
+    AnswerType,
+    GraderKind,
+    JudgeScale,
+    JudgeSettings,
+    JudgeTarget,
+    QuestionSettings,
+    read_settings,
+)
+from backend.errors import InvalidInput
+from backend.graders import queries, service
+from backend.graders.estimates import GradingEstimate, estimate_run
+from backend.graders.queries import GradedRun
+from backend.graders.schemas import TryResponse
+from backend.graders.tables import Grade, Grader
+from backend.runs.header import RunHeader, run_header
+from backend.runs.queries import get_run
+from backend.runs.tables import Run
+from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.web.page import page
+from backend.web.streams import live_blocks
+
+router = APIRouter()
+FORM = "graders/form.html"
+TRY = "graders/try.html"
+RUN_TAB = "graders/run.html"
+
+KINDS = [
+    (GraderKind.JUDGE, "Judge", "A score from 0 to 1 with a reason."),
+    (GraderKind.QUESTION, "Question", "An answer to a question in plain words, with quotes."),
+    (GraderKind.MONITOR, "Reasoning monitor", "A suspicion that the policy's reasoning plans an exploit."),
+    (GraderKind.CONTRAST, "Contrast", "Patterns of high-reward rollouts that are not solving the task."),
+]
+TARGETS = [
+    (JudgeTarget.ANSWER, "Last reply", "The policy's final reply."),
+    (JudgeTarget.TRANSCRIPT, "Whole conversation", "How the policy got there counts, too."),
+    (JudgeTarget.STEPS, "Each step", "A score for each reply, or each line of the only reply: process supervision."),
+]
+SCALES = [
+    (JudgeScale.BOOLEAN, "Yes or no", "1 or 0. The clearest question gets the steadiest scores."),
+    (JudgeScale.FIVE, "1 to 5", "Stored as 0, 0.25, … 1."),
+    (JudgeScale.UNIT, "0 to 1", "Any number in between."),
+    (JudgeScale.RUBRIC, "Rubric", "Named criteria from 0 to 1 and their weighted mean."),
+]
+ANSWER_TYPES = [
+    (AnswerType.YES_NO, "Yes or no", "The clearest question gets the steadiest answers."),
+    (AnswerType.FIVE, "1 to 5", "1 is the least, 5 the most."),
+    (AnswerType.LABELS, "Labels", "One of the labels below."),
+]
+
+
+@router.get("/graders", response_class=HTMLResponse)
+def list_graders(
+    request: Request, session: SessionDep, _: Viewer, kind: GraderKind | None = None, rollout: uuid.UUID | None = None
+) -> HTMLResponse:
+    graders = queries.list_graders(session, kind)
+    figures = queries.count_grades(session, Grade.grader_id.in_([grader.id for grader in graders]))
+    nothing = queries.GradeFigures()
+    context = {
+        "graders": [(each, read_settings(each.settings), figures.get(each.id, nothing)) for each in graders],
+        "kind": kind,
+        "kinds": KINDS,
+        "rollout": str(rollout or ""),
+    }
+    return page(request, "graders/list.html", context)
+
+
+@router.get("/graders/new", response_class=HTMLResponse)
+def new_grader(
+    request: Request,
+    session: SessionDep,
+    _: Author,
+    kind: GraderKind = GraderKind.JUDGE,
+    copy: uuid.UUID | None = None,
+) -> HTMLResponse:
+    """An empty form, or one with the settings of a grader to copy."""
+    if copy is None:
+        return page(request, FORM, _form(session, _blank(kind)))
+    source = queries.get_grader(session, copy)
+    name = f"{source.name[:36]}_2" if source.deleted_at is None else ""
+    return page(request, FORM, _form(session, read_settings(source.settings), name=name, policy_id=source.policy_id))
+
+
+@router.get("/graders/{name_or_id}", response_class=HTMLResponse)
+def show_grader(request: Request, name_or_id: str, session: SessionDep, _: Viewer, rollout: str = "") -> HTMLResponse:
+    grader = queries.find_grader(session, name_or_id)
+    runs = queries.graded_runs_by(session, grader)
+    context = {
+        "grader": grader,
+        "settings": read_settings(grader.settings),
+        "runs": runs,
+        "canaries": next((each.canaries for each in runs if each.canaries), None),
+        "can_change": service.can_change(session, grader),
+        "rollout": rollout[:300],
+    }
+    return page(request, "graders/detail.html", context)
+
+
+@router.get("/graders/{name_or_id}/edit", response_class=HTMLResponse)
+def edit_grader(request: Request, name_or_id: str, session: SessionDep, _: Author) -> HTMLResponse:
+    grader = queries.find_grader(session, name_or_id)
+    service.refuse_fixed(session, grader)
+    context = _form(
+        session, read_settings(grader.settings), name=grader.name, policy_id=grader.policy_id, grader=grader
+    )
+    return page(request, FORM, context)
+
+
+@dataclass(frozen=True, slots=True)
+class TryPage:
+    grader: Grader
+    tried: TryResponse
+    """`tried.rollouts` is empty while the grader works."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.tried.is_finished
+
+
+@router.get("/graders/{grader_id}/tries/{job_id}", response_class=HTMLResponse)
+def show_try(request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, session: SessionDep, _: Author) -> HTMLResponse:
+    return page(request, TRY, _try(session, grader_id, job_id))
+
+
+@router.get("/graders/{grader_id}/tries/{job_id}/events", response_class=EventSourceResponse)
+async def try_events(
+    request: Request, grader_id: uuid.UUID, job_id: uuid.UUID, _: Author
+) -> AsyncIterable[ServerSentEvent]:
+    """Sends the grades when they are there."""
+
+    def read(session: Session) -> TryPage:
+        return _try(session, grader_id, job_id)
+
+    async for event in live_blocks(request, (job_topic(job_id),), TRY, ["try_result"], read):
+        yield event
+
+
+@dataclass(frozen=True, slots=True)
+class RunGradersPage:
+    """The graders of a run, those at work first, and the one that is to be started."""
+
+    head: RunHeader
+    run: Run
+    works: list[GradedRun]
+    choices: Sequence[Grader]
+    chosen: Grader | None
+    where: str
+    cluster: str
+    estimate: GradingEstimate | None
+    problem: str
+    """Why there is no estimate."""
+
+    @property
+    def is_over(self) -> bool:
+        return all(each.is_finished for each in self.works)
+
+
+@router.get("/runs/{run_id}/graders", response_class=HTMLResponse)
+def show_run_graders(
+    request: Request,
+    run_id: uuid.UUID,
+    session: SessionDep,
+    _: Viewer,
+    grader: uuid.UUID | None = None,
+    where: str = "",
+    cluster: str = "",
+) -> HTMLResponse:
+    """With a grader: an estimate of its work and cost."""
+    return page(request, RUN_TAB, _run_graders(session, run_id, grader, where[:1000], cluster[:300]))
+
+
+@router.get("/runs/{run_id}/graders/events", response_class=EventSourceResponse)
+async def run_grader_events(request: Request, run_id: uuid.UUID, _: Viewer) -> AsyncIterable[ServerSentEvent]:
+    """Sends the blocks whenever there are more grades."""
+
+    def read(session: Session) -> RunGradersPage:
+        return _run_graders(session, run_id)
+
+    async for event in live_blocks(request, (graders_topic(run_id),), RUN_TAB, ["grader_blocks"], read):
+        yield event
+
+
+@router.get("/judges{rest:path}")
+@router.get("/questions{rest:path}")
+def redirect_old_page(request: Request, rest: str, _: Viewer) -> Response:
+    """The pages of judges and questions have become those of graders."""
+    if rest.strip("/"):
+        place = rest.replace("/asked/", "/tries/").replace("/tried/", "/tries/")
+        query = f"?{request.url.query}" if request.url.query else ""
+        return RedirectResponse(f"/graders{place}{query}", status_code=301)
+    is_judge = request.url.path.startswith("/judges")
+    kind = GraderKind.JUDGE if is_judge else GraderKind.QUESTION
+    return RedirectResponse(f"/graders?kind={kind}", status_code=301)
+
+
+@router.get("/runs/{run_id}/judges")
+@router.get("/runs/{run_id}/questions")
+def redirect_old_tab(run_id: uuid.UUID, _: Viewer) -> Response:
+    return RedirectResponse(f"/runs/{run_id}/graders", status_code=301)
+
+
+def _try(session: Session, grader_id: uuid.UUID, job_id: uuid.UUID) -> TryPage:
+    grader = queries.get_grader(session, grader_id)
+    tried = queries.GraderTry(grader, queries.get_try(session, grader, job_id))
+    return TryPage(grader, TryResponse.of_try(tried))
+
+
+def _run_graders(
+    session: Session, run_id: uuid.UUID, grader_id: uuid.UUID | None = None, where: str = "", cluster: str = ""
+) -> RunGradersPage:
+    run = get_run(session, run_id)
+    works = sorted(queries.graded_runs_of(session, run), key=lambda each: each.is_finished)
+    chosen = queries.get_grader(session, grader_id) if grader_id else None
+    estimate, problem = None, ""
+    if chosen is not None:
+        try:
+            estimate = estimate_run(session, run, chosen, where, cluster)
+        except InvalidInput as error:
+            problem = next(iter(error.fields.values()), error.message)
+    return RunGradersPage(
+        run_header(session, run),
+        run,
+        works,
+        queries.list_graders(session),
+        chosen,
+        where,
+        cluster,
+        estimate,
+        problem,
+    )
+
+
+def _blank(kind: GraderKind) -> JudgeSettings | QuestionSettings:
+    if kind is GraderKind.JUDGE:
+        return JudgeSettings()
+    is_question = kind is GraderKind.QUESTION
+    answers = AnswerType.YES_NO if is_question else AnswerType.SUSPICION
+    return QuestionSettings.model_construct(
+        **{**QuestionSettings(text="…").model_dump(), "kind": kind, "text": "", "answers": answers}
+    )
+
+
+def _form(
+    session: Session,
+    settings: JudgeSettings | QuestionSettings,
+    *,
+    name: str = "",
+    policy_id: uuid.UUID | None = None,
+    grader: Grader | None = None,
+) -> dict[str, Any]:
+    """`grader`: the one to update; None for a new one."""
+    policies = [
+        (
+            str(each.id),
+            f"{each.name} ({each.configuration.get('model') or each.configuration.get('script') or each.kind})",
+        )
+        for each in queries.grading_policies(session)
+    ]
+    criteria = settings.criteria if isinstance(settings, JudgeSettings) else ()
+    return {
+        "grader": grader,
+        "name": name,
+        "policy_id": str(policy_id or ""),
+        "policies": policies,
+        "settings": settings,
+        "kind": settings.kind,
+        "title": next(title for kind, title, _ in KINDS if kind is settings.kind),
+        "kinds": KINDS,
+        "fields": FIELDS,
+        "criteria": "\n".join(f"{each.name}, {each.weight:g}: {each.description}" for each in criteria),
+        "targets": TARGETS,
+        "scales": SCALES,
+        "answer_types": ANSWER_TYPES,
+    }

@@ -1,0 +1,471 @@
+"""What operations of graders take and return."""
+
+import json
+import re
+import uuid
+from datetime import datetime
+from typing import Annotated, ClassVar
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from backend.domain.graders.canaries import CanaryReport
+from backend.domain.graders.evidence import Finding, Quote
+from backend.domain.graders.settings import (
+    DEFAULT_INSTRUCTION,
+    AnswerType,
+    Controls,
+    Criterion,
+    GraderKind,
+    JudgeScale,
+    JudgeSettings,
+    JudgeTarget,
+    QuestionSettings,
+    Slug,
+)
+from backend.domain.vocabulary import GradeStatus, RunStatus, Verdict
+from backend.graders.estimates import GradingEstimate
+from backend.graders.queries import GradedRun, GraderTry
+from backend.graders.tables import Grade, Grader
+from backend.operations.schemas import Cli, ListRequest, Progress, Request, Response
+
+_CONTROLS = Controls()
+
+
+def _read_criteria(value: object) -> object:
+    """Forms and commands have a criterion per line: `name, weight: description`. JSON has objects."""
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        value = "\n".join(value)
+    if not isinstance(value, str):
+        return value
+    if value.strip().startswith("["):
+        return json.loads(value)
+    criteria = []
+    for line in filter(str.strip, value.splitlines()):
+        head, colon, description = line.partition(":")
+        name, _, weight = head.partition(",")
+        if not colon or not description.strip():
+            raise ValueError(f"Write `name, weight: description`, not `{line.strip()[:60]}`")
+        criteria.append({"name": name.strip(), "weight": weight.strip() or 1.0, "description": description.strip()})
+    return criteria
+
+
+def _split_words(value: object) -> object:
+    """Forms and commands have words in one line, separated by commas or spaces; JSON has a list."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return [word for part in value for word in re.split(r"[,\s]+", part.strip()) if word]
+    return value
+
+
+Words = Annotated[list[str], BeforeValidator(_split_words)]
+LongText = Annotated[str, StringConstraints(strip_whitespace=True, max_length=20_000)]
+Where = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, max_length=1000),
+    Field(description="Filter on the completed rollouts, such as `reward > 0 and level = 2`. Default: all."),
+]
+Cluster = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, max_length=300),
+    Field(
+        description="Contrasts only: compare this cluster of flags with the rest of its groups, `detector: cluster`."
+    ),
+]
+
+
+class GraderRequest(Request):
+    """A grader to create or update. Fields of other kinds are ignored."""
+
+    name: Annotated[
+        Slug,
+        Field(description="Lowercase letters, digits and underscores. Names the rollout field, such as `judge.NAME`."),
+        Cli(argument=True),
+    ]
+    policy: str = Field(max_length=100, description="Name or id of the policy that grades: an endpoint or a script.")
+    kind: GraderKind = Field(GraderKind.JUDGE, description="What the grader gives each rollout.")
+    instruction: Annotated[
+        LongText,
+        Field(description="Judges: what to judge, a Jinja template over the rollout's fields."),
+        Cli(reads_file=True),
+    ] = DEFAULT_INSTRUCTION
+    system: Annotated[LongText, Field(description="Judges: system prompt."), Cli(reads_file=True)] = ""
+    target: JudgeTarget = Field(JudgeTarget.ANSWER, description="Judges: the part of the rollout to judge.")
+    scale: JudgeScale = Field(JudgeScale.UNIT, description="Judges: the scale of the score.")
+    criteria: Annotated[
+        list[Criterion],
+        BeforeValidator(_read_criteria),
+        Field(max_length=12, description="Judges with a rubric: `name, weight: description`; repeatable."),
+        Cli(option="--criterion"),
+    ] = Field(default=[])
+    fold_lowest: Annotated[
+        bool, Field(description="Judges of steps: the lowest score counts, not the mean."), Cli(option="--lowest")
+    ] = False
+    repeats: int = Field(1, ge=1, le=10, description="Judges: requests per rollout.")
+    shows_reference: Annotated[
+        bool,
+        Field(description="Judges: show the correct answer, if the environment provides one."),
+        Cli(option="--reference"),
+    ] = False
+    control_prompt: LongText = Field(_CONTROLS.prompt, description="Judges: question of the controls.")
+    control_good: LongText = Field(_CONTROLS.good, description="Judges: a clearly good answer to it.")
+    control_bad: LongText = Field(_CONTROLS.bad, description="Judges: a clearly bad answer to it.")
+    text: Annotated[
+        str,
+        StringConstraints(strip_whitespace=True, max_length=4000),
+        Field(description="Questions: the question in plain words. Monitors and contrasts: what else to look for."),
+        Cli(reads_file=True),
+    ] = ""
+    answers: AnswerType | None = Field(None, description="Questions: type of the answers. Default: yes_no.")
+    labels: Words = Field(default=[], description="Questions: possible answers, separated by commas.")
+    flags: Words = Field(default=[], description="Questions: answers that raise a flag, separated by commas.")
+    flags_from: float = Field(
+        0.7, ge=0, le=1, allow_inf_nan=False, description="Monitors and contrasts: lowest suspicion that raises a flag."
+    )
+    each: int = Field(4, ge=1, le=6, description="Contrasts: number of rollouts per side.")
+    shows_reasoning: Annotated[
+        bool,
+        Field(description="Show the policy's reasoning. The grade can then not be part of a reward."),
+        Cli(option="--reasoning"),
+    ] = False
+    temperature: float = Field(
+        0.0, ge=0, le=2, allow_inf_nan=False, description="Sampling temperature. Repeats need more than 0."
+    )
+    max_tokens: int = Field(1024, ge=16, le=32_768, description="Maximum tokens per reply.")
+    concurrency: int = Field(8, ge=1, le=256, description="Maximum parallel requests.")
+
+    def settings(self) -> JudgeSettings | QuestionSettings:
+        """Raises ValidationError."""
+        calls = {
+            "shows_reasoning": self.shows_reasoning,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "concurrency": self.concurrency,
+        }
+        if self.kind is GraderKind.JUDGE:
+            return JudgeSettings.model_validate(
+                {
+                    **calls,
+                    **self.model_dump(
+                        include={"instruction", "system", "target", "scale", "repeats", "shows_reference"}
+                    ),
+                    "criteria": self.criteria if self.scale is JudgeScale.RUBRIC else (),
+                    "fold": "lowest" if self.fold_lowest else "mean",
+                    "controls": {"prompt": self.control_prompt, "good": self.control_good, "bad": self.control_bad},
+                }
+            )
+        is_question = self.kind is GraderKind.QUESTION
+        answers = self.answers or (AnswerType.LABELS if self.labels else AnswerType.YES_NO)
+        return QuestionSettings.model_validate(
+            {
+                **calls,
+                "kind": self.kind,
+                "text": self.text,
+                "answers": answers if is_question else AnswerType.SUSPICION,
+                "labels": self.labels if is_question and answers is AnswerType.LABELS else (),
+                "flags": self.flags if is_question else (),
+                "flags_from": self.flags_from,
+                "each": self.each,
+            }
+        )
+
+
+class CreateGrader(GraderRequest):
+    """A grader to create."""
+
+
+class UpdateGrader(GraderRequest):
+    """The new name, policy and settings of a grader. Fields that are not given get their defaults."""
+
+
+class ListGraders(Request):
+    kind: GraderKind | None = Field(None, description="Only graders of this kind.")
+
+
+class RunGrader(Request):
+    where: Where = ""
+    cluster: Cluster = ""
+
+
+class TryGrader(Request):
+    rollout: str = Field("", max_length=300, description="Id of a rollout to grade.")
+    run: str = Field("", max_length=100, description="Run to take three rollouts from; contrasts: one group.")
+    where: Where = ""
+
+
+class FlagAnswers(Request):
+    answers: Words = Field(
+        default=[],
+        max_length=12,
+        description="Questions: answers to flag, separated by commas. Default: its own flags.",
+    )
+
+
+class ListGrades(ListRequest):
+    """Grades of one grader on one run."""
+
+
+class GraderResponse(Response):
+    """A grader."""
+
+    columns: ClassVar[tuple[str, ...]] = ("name", "kind", "policy", "id")
+
+    id: uuid.UUID
+    name: str
+    kind: GraderKind
+    policy_id: uuid.UUID
+    policy: str
+    settings: JudgeSettings | QuestionSettings
+    created_at: datetime
+
+    @classmethod
+    def of_row(cls, grader: Grader) -> "GraderResponse":
+        return cls(
+            id=grader.id,
+            name=grader.name,
+            kind=grader.kind,
+            policy_id=grader.policy_id,
+            policy=grader.policy.name,
+            settings=grader.settings,
+            created_at=grader.created_at,
+        )
+
+
+class GradingEstimateResponse(Response):
+    """How much work and money a grader needs on a run."""
+
+    count: int
+    """Rollouts, or groups of a contrast, without a grade."""
+    graded: int
+    """Those that are graded already."""
+    tokens_in: float | None
+    tokens_out: float | None
+    cost: float | None
+    """US dollars, canaries included; null without a price."""
+    basis: str
+    """What the estimate is based on."""
+    problem: str
+    """Why there is nothing to grade."""
+
+    @classmethod
+    def of_estimate(cls, estimate: GradingEstimate) -> "GradingEstimateResponse":
+        return cls.of(estimate)
+
+
+class MeanEstimate(Response):
+    """A mean with its 95% confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class Disagreement(Response):
+    """A rollout on which a grader and a person disagree."""
+
+    rollout_id: uuid.UUID
+    score: float
+    verdict: Verdict
+
+
+class AgreementResponse(Response):
+    """A grader's scores compared with people's verdicts: honest against hack and broken reward."""
+
+    count: int
+    honest: int
+    auc: float
+    threshold: float
+    accuracy: float
+    kappa: float
+    disagreements: list[Disagreement]
+
+
+class AnswerCountResponse(Response):
+    """The frequency of an answer and the verdicts on those rollouts."""
+
+    answer: str
+    count: int
+    verdicts: dict[Verdict, int]
+
+
+class GradedRunResponse(Progress):
+    """One grader's work on one run."""
+
+    columns: ClassVar[tuple[str, ...]] = ("grader", "kind", "status", "done", "total", "failed", "cost")
+
+    grader_id: uuid.UUID
+    run_id: uuid.UUID
+    grader: str
+    kind: GraderKind
+    status: RunStatus
+    reason: str | None
+    where: str
+    cluster: str | None
+    graded: int
+    """Rollouts, or groups of a contrast, with a grade."""
+    failed: int
+    """Rollouts without a grade because of an error. They are in no mean."""
+    waiting: int
+    score: MeanEstimate | None
+    """Mean score, or mean value of ordered answers."""
+    spread: float | None
+    """Judges: mean standard deviation over the repeats."""
+    confidence: float | None
+    uncited: int
+    """Grades without a quote that was found."""
+    citations: int
+    dropped: int
+    """Quotes that were not found."""
+    counts: list[AnswerCountResponse]
+    agreement: AgreementResponse | None
+    high_is_honest: bool
+    """Whether high scores go with the verdict *honest*."""
+    findings: list[Finding]
+    """Contrasts only."""
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    canaries: CanaryReport | None
+
+    @classmethod
+    def of_work(cls, graded: GradedRun) -> "GradedRunResponse":
+        work, figures = graded.work, graded.figures
+        is_complete = work.status is RunStatus.COMPLETED
+        state = str(work.status) if work.status is not RunStatus.RUNNING else "grading"
+        return cls(
+            is_finished=graded.is_finished,
+            is_successful=is_complete and not figures.failed,
+            done=graded.done,
+            total=work.total,
+            message=f"{graded.grader.name}: {work.reason or state}",
+            grader_id=work.grader_id,
+            run_id=work.run_id,
+            grader=graded.grader.name,
+            kind=graded.grader.kind,
+            status=work.status,
+            reason=work.reason,
+            where=work.where,
+            cluster=work.cluster,
+            graded=graded.graded,
+            failed=figures.failed,
+            waiting=graded.waiting,
+            score=MeanEstimate.of(figures.score) if figures.score else None,
+            spread=figures.spread,
+            confidence=figures.confidence,
+            uncited=figures.uncited,
+            citations=figures.citations,
+            dropped=figures.dropped,
+            counts=[AnswerCountResponse.of(each) for each in graded.counts],
+            agreement=AgreementResponse.of(graded.agreement) if graded.agreement else None,
+            high_is_honest=graded.high_is_honest,
+            findings=graded.findings,
+            tokens_in=graded.tokens_in,
+            tokens_out=graded.tokens_out,
+            cost=graded.cost,
+            canaries=graded.canaries,
+        )
+
+
+class GradeResponse(Response):
+    """The result of one grader on one rollout."""
+
+    columns: ClassVar[tuple[str, ...]] = ("rollout_id", "status", "score", "answer", "reason", "cost")
+
+    id: uuid.UUID
+    grader_id: uuid.UUID
+    run_id: uuid.UUID
+    rollout_id: uuid.UUID
+    status: GradeStatus
+    score: float | None
+    """Judges: mean of the repeats in [0, 1]. Other kinds: the answer as a number. Null without a grade."""
+    spread: float | None
+    verdicts: list[dict[str, object]]
+    """Judges: each repeat with its reason, and its scores by criterion or step."""
+    answer: str | None
+    confidence: float | None
+    reason: str
+    citations: list[Quote]
+    """Quotes that were found: `turn` (0 is everything before the first reply), `part`, `quote`."""
+    dropped: int
+    """Quotes that were not found."""
+    error_message: str | None
+    tokens_in: int
+    tokens_out: int
+    cost: float | None
+    created_at: datetime
+
+    @classmethod
+    def of_row(cls, grade: Grade) -> "GradeResponse":
+        return cls.of(grade)
+
+
+class GraderExchange(Response):
+    """One request of a try with its replies."""
+
+    messages: list[dict[str, object]]
+    replies: list[str]
+    """The last one counts. The one before it was in another form."""
+    verdict: dict[str, object]
+    """Judges: the parsed verdict of this repeat."""
+
+
+class TriedPattern(Response):
+    """A pattern that a contrast found."""
+
+    name: str
+    description: str
+    suspicion: float
+    citations: list[Quote]
+
+
+class TriedRollout(Response):
+    """The grade of one rollout in a try."""
+
+    rollout_id: uuid.UUID
+    error: str = ""
+    score: float | None = None
+    spread: float | None = None
+    answer: str | None = None
+    confidence: float | None = None
+    reason: str = ""
+    citations: list[Quote] = Field(default=[])
+    dropped: int = 0
+    patterns: list[TriedPattern] | None = None
+    exchanges: list[GraderExchange] = Field(default=[])
+    seconds: float = 0.0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cost: float | None = None
+
+
+class TryResponse(Progress):
+    """A grader tried on a few rollouts. Nothing of it is stored as a grade."""
+
+    id: uuid.UUID
+    grader_id: uuid.UUID
+    grader: str
+    error: str
+    rollouts: list[TriedRollout]
+
+    @classmethod
+    def of_try(cls, tried: GraderTry) -> "TryResponse":
+        result = tried.result or {}
+        rollouts = [TriedRollout.model_validate(each) for each in result.get("rollouts", ())]  # type: ignore[attr-defined]
+        error = str(result.get("error") or "")
+        return cls(
+            is_finished=tried.is_over,
+            is_successful=tried.is_over and not error and not any(each.error for each in rollouts),
+            done=len(rollouts),
+            message=error or f"{tried.grader.name} is {'done' if tried.is_over else 'grading'}",
+            id=tried.job.id,
+            grader_id=tried.grader.id,
+            grader=tried.grader.name,
+            error=error,
+            rollouts=rollouts,
+        )
+
+
+class FlaggedAnswers(Response):
+    flags: int
+    """Number of new flags."""
