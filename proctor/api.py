@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         InvitedMember,
         JudgedFixtureResponse,
         ListedRolloutResponse,
+        LogLineAnswer,
         Me,
         Member,
         NetworkResponse,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
         RevokedAccess,
         RolloutCount,
         RunAnswer,
+        RunDetailAnswer,
         RunSettings,
         Safeguards,
         SettingChangeResponse,
@@ -2273,6 +2275,126 @@ class RolloutsOperations(Namespace):
         )
 
 
+class RunsOperations(Namespace):
+    def start_evaluation(
+        self,
+        *,
+        version_id: UUID | str,
+        policy_id: UUID | str,
+        checkpoint_id: UUID | str | None = None,
+        split: Literal["train", "heldout"] | None = None,
+        tasks: int | None = None,
+        first_task: int | None = None,
+        group_size: int | None = None,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens_per_turn: int | None = None,
+        concurrency: int | None = None,
+        task_indexes: Sequence[int] | None = None,
+        workers: int | None = None,
+        retries: int | None = None,
+        context: dict[str, Any] | None = None,
+        judge_ids: Sequence[UUID | str] | None = None,
+        seed: int | None = None,
+        name: str | None = None,
+        key: str | None = None,
+    ) -> RunDetailAnswer:
+        """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
+        return self._call(
+            "RunDetailAnswer",
+            "POST",
+            "/evaluations",
+            "body",
+            "/runs/{id}",
+            version_id=version_id,
+            policy_id=policy_id,
+            checkpoint_id=checkpoint_id,
+            split=split,
+            tasks=tasks,
+            first_task=first_task,
+            group_size=group_size,
+            temperature=temperature,
+            top_p=top_p,
+            max_tokens_per_turn=max_tokens_per_turn,
+            concurrency=concurrency,
+            task_indexes=task_indexes,
+            workers=workers,
+            retries=retries,
+            context=context,
+            judge_ids=judge_ids,
+            seed=seed,
+            name=name,
+            key=key,
+        )
+
+    def list(
+        self,
+        *,
+        kind: Literal["evaluation", "training", "check", "play", "rescore", "replay"] | None = None,
+        status: Literal["queued", "running", "paused", "stopped", "completed", "failed"] | None = None,
+        environment: str | None = None,
+        version_id: UUID | str | None = None,
+        policy_id: UUID | str | None = None,
+        text: str | None = None,
+        limit: int | None = None,
+    ) -> Iterator[RunAnswer]:
+        """List runs, newest first."""
+        return self._list(
+            "RunAnswer",
+            "/runs",
+            limit,
+            kind=kind,
+            status=status,
+            environment=environment,
+            version_id=version_id,
+            policy_id=policy_id,
+            text=text,
+        )
+
+    def get(self, run: str | UUID) -> RunDetailAnswer:
+        """Show a run with its progress, configuration and summary.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call("RunDetailAnswer", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+
+    def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineAnswer]:
+        """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._list(
+            "LogLineAnswer",
+            f"/runs/{segment(run)}/log",
+            limit,
+        )
+
+    def get_points(
+        self, run: str | UUID, *, name: Sequence[str] | None = None, low: int | None = None, high: int | None = None
+    ) -> dict[str, Any]:
+        """Return curves as columns: `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`.
+
+        Beyond 4,000 points, each bucket keeps its minimum and maximum.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `name`: Metrics, such as `reward`. Default: all.
+        - `low`: First step.
+        - `high`: Last step."""
+        return self._call("", "GET", f"/runs/{segment(run)}/points", "query", name=name, low=low, high=high)
+
+    def resume(self, run: str | UUID) -> RunAnswer:
+        """Queue a stopped, paused or failed run again. It continues where it stopped.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/resume", "query", "/runs/{id}")
+
+    def stop(self, run: str | UUID) -> RunAnswer:
+        """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
+
+        Training runs need the role trainer.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call("RunAnswer", "POST", f"/runs/{segment(run)}/stop", "query", "/runs/{id}")
+
+
 class SessionsOperations(Namespace):
     def list(self, *, limit: int | None = None) -> Iterator[SignInSession]:
         """List your browser sessions, most recently used first."""
@@ -2665,6 +2787,7 @@ class Operations:
         self.policies = PoliciesOperations(client)
         self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
+        self.runs = RunsOperations(client)
         self.sessions = SessionsOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)

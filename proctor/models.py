@@ -523,6 +523,15 @@ class CoverageAnswer(Model):
     total: int
 
 
+class LogLineAnswer(Model):
+    """One line of a run's log."""
+
+    id: int
+    at: AwareDatetime
+    level: str
+    message: str
+
+
 class InterventionResponse(Model):
     """What a detector did at one training step."""
 
@@ -1163,6 +1172,49 @@ class CheckRunResponse(Model):
     certificate: CheckStatus | None = None
 
 
+class RunDetailAnswer(Job):
+    """A run with its resolved configuration."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: UUID
+    policy: str | None
+    policy_id: UUID | None
+    checkpoint_id: UUID | None
+    source_run_id: UUID | None
+    """The run that this one re-scores, replays, does again or branches off."""
+    branch_step: int | None
+    """Of a training run that branches off another: the step whose weights it goes on from."""
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, Any]
+    summary: dict[str, Any]
+    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    coverage: CoverageAnswer | None
+    """Completed rollouts of those that were to be played, once that is known."""
+    reason: str | None
+    """Why it failed, paused or stopped."""
+    attempt: int
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+    configuration: dict[str, Any]
+    content_hash: str
+
+
 class ExportResponse(Job):
     """An export. It is complete when the reloaded files were verified against the checkpoint."""
 
@@ -1406,9 +1458,17 @@ class InterventionList(Model):
     actions: dict[str, DetectorActionResponse]
 
 
-class RunAnswer(Model):
+class RunAnswer(Job):
     """A run."""
 
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
     id: UUID
     kind: RunKind
     name: str
@@ -1420,14 +1480,19 @@ class RunAnswer(Model):
     policy_id: UUID | None
     checkpoint_id: UUID | None
     source_run_id: UUID | None
+    """The run that this one re-scores, replays, does again or branches off."""
     branch_step: int | None
+    """Of a training run that branches off another: the step whose weights it goes on from."""
     columns: list[str]
     weights: list[float]
     seed: int
     progress: dict[str, Any]
     summary: dict[str, Any]
+    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
     coverage: CoverageAnswer | None
+    """Completed rollouts of those that were to be played, once that is known."""
     reason: str | None
+    """Why it failed, paused or stopped."""
     attempt: int
     created_at: AwareDatetime
     started_at: AwareDatetime | None

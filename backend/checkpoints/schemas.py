@@ -239,7 +239,7 @@ class ExportResponse(Progress):
 class ExportFormResponse(Response):
     """A form of export for a checkpoint."""
 
-    columns = ("form", "refusal", "help")
+    table_columns = ("form", "refusal", "help")
 
     form: ExportForm
     title: str

@@ -4,7 +4,7 @@ import json
 import re
 import uuid
 from datetime import datetime
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
@@ -208,7 +208,7 @@ class ListGrades(ListRequest):
 class GraderResponse(Response):
     """A grader."""
 
-    columns: ClassVar[tuple[str, ...]] = ("name", "kind", "policy", "id")
+    table_columns = ("name", "kind", "policy", "id")
 
     id: uuid.UUID
     name: str
@@ -292,7 +292,7 @@ class AnswerCountResponse(Response):
 class GradedRunResponse(Progress):
     """One grader's work on one run."""
 
-    columns: ClassVar[tuple[str, ...]] = ("grader", "kind", "status", "done", "total", "failed", "cost")
+    table_columns = ("grader", "kind", "status", "done", "total", "failed", "cost")
 
     grader_id: uuid.UUID
     run_id: uuid.UUID
@@ -370,7 +370,7 @@ class GradedRunResponse(Progress):
 class GradeResponse(Response):
     """The result of one grader on one rollout."""
 
-    columns: ClassVar[tuple[str, ...]] = ("rollout_id", "status", "score", "answer", "reason", "cost")
+    table_columns = ("rollout_id", "status", "score", "answer", "reason", "cost")
 
     id: uuid.UUID
     grader_id: uuid.UUID

@@ -138,7 +138,7 @@ def _extension(operation: Operation) -> dict[str, Any]:
         "tool": operation.is_tool or None,
         "poll": operation.poll,
         "notice": operation.notice or None,
-        "columns": getattr(_item_of(operation.result), "columns", None) or None,
+        "columns": getattr(_item_of(operation.result), "table_columns", None) or None,
         "waits": (operation.poll is not None and _is_progress(operation.result)) or None,
         "downloads": operation.result is Download or None,
         "uploads": operation.uploads or None,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -33,11 +33,11 @@ class Response(BaseModel):
 
     model_config = ConfigDict(from_attributes=True, use_attribute_docstrings=True)
 
-    columns: ClassVar[tuple[str, ...]] = ()
+    table_columns: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line shows in a table; empty: all of them."""
 
     @classmethod
-    def of(cls: type[R], row: object) -> R:
+    def of(cls: type[R], row: Any) -> R:
         """From a row or value with attributes of the same names."""
         return cls.model_validate(row)
 

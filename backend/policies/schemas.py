@@ -136,7 +136,7 @@ class ChooseModel(Request):
 class PolicyResponse(Response):
     """A policy. Its key is never shown."""
 
-    columns = ("name", "kind", "id", "description")
+    table_columns = ("name", "kind", "id", "description")
 
     id: uuid.UUID
     name: str

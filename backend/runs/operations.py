@@ -1,86 +1,85 @@
-"""The JSON API of evaluations and runs."""
+"""Start evaluations; list, watch, stop and resume runs of every kind."""
 
-import uuid
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
+from sqlalchemy.orm import Session
 
+from backend.domain.vocabulary import Role
+from backend.operations.declaration import operation
+from backend.operations.schemas import Request
 from backend.runs import metric_points, queries, service
+from backend.runs import references as _references  # noqa: F401  how addresses name runs
 from backend.runs.requests import EvaluationRequest, RunFilter
 from backend.runs.responses import LogLineAnswer, RunAnswer, RunDetailAnswer
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.runs.tables import Run
+from backend.web.identity import Actor
 from backend.web.paging import Page
 
-router = APIRouter(prefix="/api/v1")
 
-
-@router.post("/evaluations", status_code=201, tags=["runs"])
-def start_evaluation(session: SessionDep, actor: Author, request: EvaluationRequest) -> RunDetailAnswer:
-    """Start an evaluation. The same `key` again answers the run that it started first."""
+@operation("POST /evaluations", role=Role.AUTHOR, noun="runs", status=201, tool=True, poll="/runs/{id}", audited=False)
+def start_evaluation(session: Session, actor: Actor, request: EvaluationRequest) -> RunDetailAnswer:
+    """Start an evaluation of a policy on an environment version. Repeating a `key` returns the run it started first."""
     run = service.start_evaluation(session, actor, request)
     return RunDetailAnswer.of(queries.get_run(session, run.id))
 
 
-@router.get("/runs", tags=["runs"])
-def list_runs(session: SessionDep, _: Viewer, wanted: Annotated[RunFilter, Query()]) -> Page[RunAnswer]:
-    """Newest first."""
-    found = queries.runs(session, wanted)
+@operation("GET /runs", role=Role.VIEWER, tool=True)
+def list_runs(session: Session, actor: Actor, request: RunFilter) -> Page[RunAnswer]:
+    """List runs, newest first."""
+    found = queries.runs(session, request)
     return Page(items=[RunAnswer.of(run) for run in found.items], next=found.next)
 
 
-@router.get("/runs/{run_id}", tags=["runs"])
-def get_run(run_id: uuid.UUID, session: SessionDep, _: Viewer) -> RunDetailAnswer:
-    return RunDetailAnswer.of(queries.get_run(session, run_id))
+@operation("GET /runs/{run}", role=Role.VIEWER, tool=True, poll="/runs/{id}")
+def get_run(session: Session, actor: Actor, run: Run) -> RunDetailAnswer:
+    """Show a run with its progress, configuration and summary."""
+    return RunDetailAnswer.of(run)
 
 
-@router.post("/runs/{run_id}/stop", tags=["runs"])
-def stop_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> RunAnswer:
-    """Ask a run to stop: an evaluation cancels its rollouts under way, others finish theirs first.
+@operation("POST /runs/{run}/stop", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+def stop_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+    """Request a run to stop. An evaluation cancels its current rollouts; other runs finish theirs first.
 
     Training runs need the role trainer.
     """
-    run = queries.get_run(session, run_id)
     service.request_stop(session, actor, run)
     return RunAnswer.of(run)
 
 
-@router.post("/runs/{run_id}/resume", tags=["runs"])
-def resume_run(run_id: uuid.UUID, session: SessionDep, actor: Author) -> RunAnswer:
-    """Queue a stopped, paused or failed run again; it goes on where it stopped."""
-    run = queries.get_run(session, run_id)
+@operation("POST /runs/{run}/resume", role=Role.AUTHOR, tool=True, poll="/runs/{id}", audited=False)
+def resume_run(session: Session, actor: Actor, run: Run) -> RunAnswer:
+    """Queue a stopped, paused or failed run again. It continues where it stopped."""
     service.resume_run(session, actor, run)
     return RunAnswer.of(run)
 
 
-class PointsQuery(BaseModel):
+class PointsQuery(Request):
     """Which curves, and which part of them."""
 
-    name: list[str] = Field(default=[], max_length=100)
-    """Names of metrics, e.g. `reward` or `heldout/reward`; left out: all."""
-    after: int | None = None
-    """Only from this step on: the `cursor` of the answer before."""
-    low: int | None = None
-    high: int | None = None
+    name: list[str] = Field([], max_length=100, description="Metrics, such as `reward`. Default: all.")
+    after: int | None = Field(None, description="Only later steps: the `cursor` of the previous answer.")
+    low: int | None = Field(None, description="First step.")
+    high: int | None = Field(None, description="Last step.")
 
 
-@router.get("/runs/{run_id}/points", tags=["runs"])
-def get_points(
-    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[PointsQuery, Query()]
-) -> dict[str, Any]:
-    """Curves as columns, thinned to the lowest and highest of each bucket beyond 4000 points:
-    `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`."""
-    run = queries.get_run(session, run_id)
-    names = wanted.name or list(metric_points.latest_steps(session, run.id))
+@operation("GET /runs/{run}/points", role=Role.VIEWER, tool=True)
+def get_points(session: Session, actor: Actor, run: Run, request: PointsQuery) -> dict[str, Any]:
+    """Return curves as columns: `{"x": [steps], "series": [{"label", "unit", "values"}], "cursor"}`.
+
+    Beyond 4,000 points, each bucket keeps its minimum and maximum.
+    """
+    names = request.name or list(metric_points.latest_steps(session, run.id))
     series = [metric_points.Series(name, name) for name in names]
-    return metric_points.columnar_points(
-        session, run.id, series, metric_points.Window(wanted.after, wanted.low, wanted.high)
-    )
+    window = metric_points.Window(request.after, request.low, request.high)
+    return metric_points.columnar_points(session, run.id, series, window)
 
 
-@router.get("/runs/{run_id}/log", tags=["runs"])
-def get_log(run_id: uuid.UUID, session: SessionDep, _: Viewer, before: int | None = None) -> Page[LogLineAnswer]:
-    """The newest lines, oldest first; the `id` of the first one as `before` leads back."""
-    run = queries.get_run(session, run_id)
-    lines = queries.log_lines(session, run.id, before=before)
-    return Page(items=[LogLineAnswer.of(line) for line in lines])
+class LogQuery(Request):
+    before: int | None = Field(None, description="Only lines before the line with this id.")
+
+
+@operation("GET /runs/{run}/log", role=Role.VIEWER)
+def get_log(session: Session, actor: Actor, run: Run, request: LogQuery) -> Page[LogLineAnswer]:
+    """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines."""
+    return Page(items=[LogLineAnswer.of(line) for line in queries.log_lines(session, run.id, before=request.before)])

@@ -1,4 +1,4 @@
-"""What the JSON API says of policies, runs and rollouts."""
+"""What operations of runs return."""
 
 import uuid
 from datetime import datetime
@@ -7,12 +7,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from backend.domain.vocabulary import RunKind, RunStatus
+from backend.operations.schemas import Progress
 from backend.results.figures_responses import CoverageAnswer
 from backend.runs.tables import Run as RunRow
 from backend.runs.tables import RunLogLine
 
 
-class RunAnswer(BaseModel):
+class RunAnswer(Progress):
     """A run."""
 
     id: uuid.UUID
@@ -47,7 +48,13 @@ class RunAnswer(BaseModel):
     @classmethod
     def of(cls, run: RunRow) -> "RunAnswer":
         same = {name: getattr(run, name) for name in cls.model_fields if hasattr(run, name)}
+        failed = int(run.summary.get("failed") or 0)
         named = {
+            "is_finished": run.status.is_over,
+            "is_successful": run.status is RunStatus.COMPLETED and not failed,
+            "done": int(run.progress.get("done") or 0),
+            "total": int(run.progress["total"]) if run.progress.get("total") else None,
+            "message": run.reason or str(run.progress.get("message") or run.progress.get("phase") or run.status),
             "environment": run.version.environment.name,
             "version": run.version.number,
             "policy": run.policy.name if run.policy else None,

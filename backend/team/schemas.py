@@ -85,7 +85,7 @@ class Me(Response):
 
 
 class Member(Response):
-    columns = ("name", "email", "role", "disabled_at", "id")
+    table_columns = ("name", "email", "role", "disabled_at", "id")
 
     id: uuid.UUID
     email: str
@@ -122,7 +122,7 @@ class RevokedAccess(Response):
 
 
 class Token(Response):
-    columns = ("name", "prefix", "role", "is_read_only", "expires_at", "used_at", "id")
+    table_columns = ("name", "prefix", "role", "is_read_only", "expires_at", "used_at", "id")
 
     id: uuid.UUID
     name: str
@@ -142,7 +142,7 @@ class NewToken(Token):
 
 
 class AuditEntry(Response):
-    columns = ("at", "action", "subject_kind", "subject_id", "person_id")
+    table_columns = ("at", "action", "subject_kind", "subject_id", "person_id")
 
     id: uuid.UUID
     at: datetime

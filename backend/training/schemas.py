@@ -319,7 +319,7 @@ class UploadExamples(BaseModel):
 class ExampleFileResponse(Response):
     """Uploaded conversations."""
 
-    columns = ("name", "conversations", "size_bytes", "created_at", "id")
+    table_columns = ("name", "conversations", "size_bytes", "created_at", "id")
 
     id: uuid.UUID
     name: str

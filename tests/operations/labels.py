@@ -29,7 +29,7 @@ def find_policy(session: Session, text: str) -> Policy:
 class Label(Response):
     """A label."""
 
-    columns = ("name", "weight")
+    table_columns = ("name", "weight")
 
     id: uuid.UUID
     name: str
