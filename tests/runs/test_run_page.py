@@ -38,9 +38,9 @@ def test_the_overview_shows_the_means_of_every_column(session: Session, viewer: 
 
 def test_rollouts_that_were_played_again_count_once_when_it_is_over(session: Session) -> None:
     run = make_run(session, summary={"rollouts": 10}, next_seq=21)
-    assert RunHeader(run, 0, True).rollout_count == 10
+    assert RunHeader(run, 0, 0, True).rollout_count == 10
     run.status = RunStatus.RUNNING
-    assert RunHeader(run, 0, False).rollout_count == 20
+    assert RunHeader(run, 0, 0, False).rollout_count == 20
 
 
 @pytest.mark.parametrize("tab", TABS)
