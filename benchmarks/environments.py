@@ -12,8 +12,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Mapping
 
-from workers.environments.checks.bounds import by_level
-
 from backend.domain.environments.certificate import certificate_status
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, content_hash
@@ -22,6 +20,7 @@ from backend.domain.vocabulary import CheckStatus
 from backend.environments.library import library_names, load_package, render_template, templates
 from backend.settings import get_settings
 from benchmarks.harness import Measure, Options, installation
+from workers.environments.checks.base import by_level
 from workers.environments.checks.examine import examine
 from workers.environments.checks.subject import Subject
 from workers.environments.client import EnvHost

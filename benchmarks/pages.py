@@ -51,7 +51,6 @@ from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
 from backend.web.cursors import make_cursor
 from benchmarks.harness import Measure, Options, create_run, installation, percentile, sign_in, tree_cpu_seconds, web
-from workers.storage.rollouts import COLUMNS
 from workers.storage.text_index import index_texts
 
 REPEATS = 1
@@ -286,7 +285,7 @@ class StoredRuns:
                     _rollout(chance, run.id, groups[n // GROUP_SIZE], n, started, chance.choice(conversations))
                     for n in numbers
                 ]
-                _copy(session, f"rollouts ({', '.join(COLUMNS)})", made)
+                _copy(session, f"rollouts ({ROLLOUT_COLUMNS})", made)
                 self._add_grades(session, chance, run.id, [row[0] for row in made])
         index_texts(float("inf"))
         _vacuum()
@@ -342,6 +341,12 @@ def _conversation(chance: random.Random) -> tuple[str, str, str]:
     return json_text(messages), json_text(steps), replies[-1][-300:]
 
 
+ROLLOUT_COLUMNS = """id, run_id, group_id, member, seq, phase, training_step, level, status, stop_reason, error_kind,
+    error_message, attempts, reward, columns, metrics, opening, steps, messages, excerpt, turns, tokens_in, tokens_out,
+    is_truncated, tokens, advantage, policy_seconds, environment_seconds, queue_seconds, cost, source_id, started_at,
+    ended_at"""
+
+
 def _rollout(
     chance: random.Random,
     run_id: uuid.UUID,
@@ -350,7 +355,7 @@ def _rollout(
     run_started: datetime,
     conversation: tuple[str, str, str],
 ) -> list[Any]:
-    """Return a row in the order of `COLUMNS`."""
+    """Return a row in the order of `ROLLOUT_COLUMNS`."""
     messages, steps, excerpt = conversation
     failed = chance.random() < 0.03
     values = [chance.choice([0.0, 0.5, 1.0]), round(chance.uniform(0.6, 1.0), 2), float(chance.choice([0, 0, 1, 2]))]

@@ -1,7 +1,7 @@
 """Bytecode for what a server imports from its package's own environment, which it cannot write itself.
 
-Without it each server compiles the libraries of its package anew, for seconds. All files of an environment would take
-minutes; so a server reports which ones it had to compile, and these are compiled once, beside it. Nothing of them runs:
+Without it each server compiles the libraries of its package again, for seconds. All files of an environment would take
+minutes; so a server reports which ones it had to compile, and these are compiled once. Nothing of them runs:
 a process of the shared runtime, with limits, reads them as text.
 """
 

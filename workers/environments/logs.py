@@ -6,7 +6,7 @@ import os
 KEPT_BYTES = 64 << 10
 READ_BYTES = 64 << 10
 PAUSE_SECONDS = 0.01
-"""Between two reads: at most 6 MB a second of anybody's output is looked at; who prints more has to wait."""
+"""Between two reads: at most 6 MB a second of each process's output is read; a process that prints more has to wait."""
 
 
 class LogTail:

@@ -68,7 +68,7 @@ def _threads(pid: int) -> list[str]:
 
 
 async def wait_until_too_big(pid: int, most: int, end: Callable[[], None]) -> None:
-    """Look at a process and all that came from it twice a second; end it above `most` bytes. Cancel when it is over."""
+    """Measure a process and its descendants twice a second; end it above `most` bytes. Cancel it afterward."""
     while True:
         await asyncio.sleep(0.5)
         pids = descendants(pid)

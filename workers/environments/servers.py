@@ -77,7 +77,7 @@ class RunningServer:
     action_schema: dict[str, Any] | None = None
     observation_schema: dict[str, Any] | None = None
     uncompiled: list[str] = field(default_factory=list)
-    """What it imported without bytecode from its package's own virtual environment; relative to that."""
+    """Modules that it imported without bytecode from its package's virtual environment, as relative paths."""
     idle_since: float = 0.0
     resident_at_start: int = 0
     """Bytes; the warm interpreter's, which all servers share."""
@@ -212,7 +212,7 @@ def _request(zygote: Zygote, package: StoredPackage, resources: ResourcesSpec, h
 
 
 def _own_imports(zygote: Zygote) -> tuple[int, int]:
-    """Address space and memory, in bytes, of what a server imports that others get from the warm interpreter."""
+    """Address space and memory, in bytes, of imports that other servers get from the warm interpreter."""
     return (_OWN_IMPORTS_MAPPED, _OWN_IMPORTS_RESIDENT) if zygote.stands_alone else (0, 0)
 
 

@@ -1,7 +1,8 @@
 """The virtual environments that packages run in: the shared runtime, one on top of it, or a standalone one.
 
-A package's own holds what it asks for, built once per set of requirements. What the shared runtime has already, in a
-fitting version, is not installed again. A package that pins what the runtime has in another version stands alone.
+A package's own holds what it asks for, built once per set of requirements. Requirements that the shared runtime
+has in a fitting version are not installed again. A package that pins a different
+version is standalone.
 """
 
 import asyncio

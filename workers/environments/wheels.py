@@ -63,7 +63,7 @@ class Wheel:
 
 @dataclass(slots=True)
 class WheelStore:
-    """Unpacked wheels by the digest of their archive, shared by the environments beside it."""
+    """Unpacked wheels by the digest of their archive, shared by the environments in the same folder."""
 
     folder: Path
     access: IndexAccess
@@ -323,7 +323,7 @@ def _files_of(folder: Path) -> Iterator["os.DirEntry[str]"]:
 
 
 def verify_layout(home: Path, site_packages: Path, markers: Sequence[str]) -> None:
-    """Raises SandboxError unless an environment has plain files of ours in site-packages, and nothing beside it."""
+    """Raise SandboxError unless an environment has plain files of ours in site-packages, and nothing else."""
     allowed = {home / name for name in markers} | {site_packages, *site_packages.parents}
     for path in _beside(home, site_packages):
         if path not in allowed or path.is_symlink():

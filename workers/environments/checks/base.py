@@ -1,4 +1,4 @@
-"""How a check is declared: `@check(…)` above the function that examines a `Subject` and returns a `Finding`.
+"""How a check is declared: `@check(…)` above the function that inspects a `Subject` and returns a `Finding`.
 
 A check is declared once, next to its implementation. Certificates, their page and the command line show what it
 declares. A new check needs its function in one of the topic files and its line in `docs/certificate.md`.

@@ -1,6 +1,6 @@
 """The sibling of an environment's server that runs programs for it: `proctor_sandbox` in a separate ring.
 
-It is made before the server has any rights to lose or any code of the package, in namespaces beside the server's: the
+It is made before the server has any rights to lose or any code of the package, in namespaces next to the server's: the
 server keeps its own strict filter, cannot see the sibling, and reaches it by one socket only.
 """
 

@@ -1,7 +1,7 @@
 """The jail, in two rings: one around a runtime's warm interpreter, one around every server that is forked from it.
 
 The outer ring leaves the interpreter with its own files, read-only, no network, an unprivileged uid and no
-capabilities. The inner ring gives a server namespaces of its own, a private /tmp, limits and a seccomp filter. Works
+capabilities. The inner ring gives a server separate namespaces, a private /tmp, limits and a seccomp filter. Works
 as root and, where user namespaces are allowed, as an ordinary user.
 """
 
@@ -29,7 +29,7 @@ OWN_FOLDER = "/proctor"
 PROGRAMS_FOLDER = "/programs"
 """The host's compiler, where it is mounted."""
 FLAGS = ("-s", "-P", "-S", "-B")
-"""Of every interpreter started for foreign code: nothing is imported from where it starts or by start-up files."""
+"""Flags of every interpreter started for foreign code: it imports nothing from its folder or from start-up files."""
 _SITE_PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 _PACKAGE_BYTES = 16 << 20
 _TMP_INODES = 4096
@@ -101,7 +101,7 @@ def checked(site_packages: str) -> str:
 
 
 def continue_inside(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Start the interpreter anew, now inside the outer ring: `main(arguments)` of a module beside this one.
+    """Restart the interpreter inside the outer ring: `main(arguments)` of a module in this folder.
 
     This process's knowledge of the host, such as paths, ends with it.
     """

@@ -1,4 +1,4 @@
-"""The first step of a warm interpreter, outside: make the outer ring, then begin anew inside it.
+"""The first step of a warm interpreter, outside: make the outer ring, then restart inside it.
 
 Standard library and our own code only: nothing of an environment is imported, found or run by this process.
 """
@@ -14,7 +14,7 @@ from workers.environments.inside import jail
 
 
 def main(arguments: Sequence[str]) -> None:
-    """`arguments`: a module beside this one, a JSON object for the ring, and the module's own arguments."""
+    """`arguments`: a module in this folder, a JSON object for the ring, and the module's own arguments."""
     module, text, *rest = arguments
     options = json.loads(text)
     linux.die_with_parent()
