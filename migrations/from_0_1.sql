@@ -735,3 +735,4 @@ UPDATE jobs SET status = 'failed', error = 'Interrupted by the update to Proctor
     WHERE name IN ('judging.judge', 'judging.ask', 'judging.question', 'judging.try_question') AND status IN ('queued', 'leased');
 UPDATE notices SET evidence = evidence - 'question' || jsonb_build_object('grader', evidence -> 'question') WHERE evidence ? 'question';
 DROP TABLE judgements, question_answers, askings, judges, questions;
+ALTER TABLE rollouts ADD COLUMN tokens_cached INTEGER DEFAULT 0 NOT NULL;
