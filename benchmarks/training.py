@@ -41,9 +41,9 @@ from workers.models.policy import LocalPolicy
 from workers.storage.recorder import RunRecorder
 from workers.training import run as training_run
 from workers.training.assignment import read_assignment
-from workers.training.background_writer import Behind
+from workers.training.background_writer import BackgroundWriter
 from workers.training.context import single_groups
-from workers.training.env_pool import arena_of
+from workers.training.env_pool import env_pool_of
 from workers.training.planning.tasks import warm_up_tasks
 
 REPEATS = 3
@@ -128,7 +128,7 @@ class Times:
 @contextmanager
 def _timed() -> Iterator[Times]:
     """Make training runs in this process measure their steps and their storage."""
-    times, wait, write = Times(), Behind.wait, Behind.write
+    times, wait, write = Times(), BackgroundWriter.wait, BackgroundWriter.write
 
     class TimedRecorder(RunRecorder):
         def progress(self, *, phase: str, done: int, total: int, **more: Any) -> None:
@@ -139,12 +139,12 @@ def _timed() -> Iterator[Times]:
                 times.waited.append(times.pending)
                 times.pending = 0.0
 
-    def timed_wait(writer: Behind) -> None:
+    def timed_wait(writer: BackgroundWriter) -> None:
         began = time.perf_counter()
         wait(writer)
         times.pending += time.perf_counter() - began
 
-    def timed_write(writer: Behind, work: Callable[[], None]) -> None:
+    def timed_write(writer: BackgroundWriter, work: Callable[[], None]) -> None:
         def timed_work() -> None:
             began = time.thread_time()
             work()
@@ -153,7 +153,11 @@ def _timed() -> Iterator[Times]:
         write(writer, timed_work)
 
     recorder = patch.object(training_run, "RunRecorder", TimedRecorder)
-    with recorder, patch.object(Behind, "wait", timed_wait), patch.object(Behind, "write", timed_write):
+    with (
+        recorder,
+        patch.object(BackgroundWriter, "wait", timed_wait),
+        patch.object(BackgroundWriter, "write", timed_write),
+    ):
         yield times
 
 
@@ -224,13 +228,13 @@ def _sampling(
     model, tokenizer = load_folder(weights)
     chosen = {"model": {"source": "checkpoint", "checkpoint": checkpoint.id}}
     assignment = read_assignment(_start(version, chosen))
-    plans = single_groups(warm_up_tasks(assignment.venues, options.size(144, 36)))
+    plans = single_groups(warm_up_tasks(assignment.envs, options.size(144, 36)))
     tasks = [(plan.task.seed, plan.task.level) for plan in plans]
     policy = LocalPolicy(model, tokenizer, temperature=1.0, lockstep=True)
-    with arena_of(assignment) as arena, tempfile.TemporaryDirectory() as scratch:
+    with env_pool_of(assignment) as env_pool, tempfile.TemporaryDirectory() as scratch:
 
         def in_training() -> int:
-            rollouts = arena.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
+            rollouts = env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=0)
             return sum(rollout.tokens_out for rollout in rollouts)
 
         def in_process(sample: bare_trl.Sample) -> Callable[[], int]:
@@ -250,7 +254,7 @@ def _sampling(
                 if round_number:  # the first round warms up
                     wall[name].append(tokens / (time.perf_counter() - began))
                     cpu[name].append(tokens / (tree_cpu_seconds() - spent))
-        arena.close_policy(policy)
+        env_pool.close_policy(policy)
     for name, title, target in (("sampler", "sampler alone", 1.4), ("training", "with its environment server", None)):
         peer = f"{title} (peer: TRL's generation)"
         yield Measure(peer, "tokens/s", wall[name], wall["TRL"], higher_is_better=True, target_ratio=target)

@@ -18,6 +18,7 @@ from backend.domain.environments.manifest import read_manifest
 from backend.domain.environments.packages import content_hash
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
+from backend.environments.scaffold import with_generated
 from backend.environments.tables import EnvironmentVersion
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import MetricPoint, Run
@@ -72,7 +73,7 @@ def built_in(name: str) -> dict[str, str]:
     if limit := REPLY_TOKENS.get(name):
         manifest = re.sub(r"max_tokens_per_turn: \d+", f"max_tokens_per_turn: {limit}", files["openenv.yaml"])
         files["openenv.yaml"] = manifest
-    return files
+    return with_generated(files)
 
 
 @pytest.fixture

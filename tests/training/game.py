@@ -18,7 +18,7 @@ from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.policies.base import EpisodeStart, Turn
 from workers.rollouts.engine import policy_seed
-from workers.training.examples import Lesson
+from workers.training.examples import TrainingExample
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep, Masked, Screened
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.trl_grpo import train_grpo
@@ -182,7 +182,7 @@ def completed(task: TaskSpec, group: int, member: int, columns: dict[str, float]
     )
 
 
-def some_lessons(tokenizer: Any, count: int = 40) -> list[Lesson]:
+def some_lessons(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
     """Replies of which only the last is to be learned."""
     end = tokenizer.eos_token_id
     prompt = tokenizer.apply_chat_template(
@@ -192,5 +192,7 @@ def some_lessons(tokenizer: Any, count: int = 40) -> list[Lesson]:
     for number in range(count):
         spoiled = [*tokenizer.encode("<move>" * (number % 3)), end]
         good = [*tokenizer.encode("<move>4</move>"), end]
-        lessons.append(Lesson(prompt, spoiled + prompt + good, [0] * (len(spoiled) + len(prompt)) + [1] * len(good)))
+        lessons.append(
+            TrainingExample(prompt, spoiled + prompt + good, [0] * (len(spoiled) + len(prompt)) + [1] * len(good))
+        )
     return lessons

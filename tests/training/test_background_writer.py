@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from workers.training.background_writer import Behind
+from workers.training.background_writer import BackgroundWriter
 
 
 def test_it_writes_in_order_while_the_training_goes_on():
     gate, written = threading.Event(), []
-    with Behind() as behind:
+    with BackgroundWriter() as behind:
         behind.write(lambda: gate.wait(10) and written.append(1))
         assert written == []
         gate.set()
@@ -19,7 +19,7 @@ def test_it_writes_in_order_while_the_training_goes_on():
 
 
 def test_what_went_wrong_is_raised_at_the_next_call():
-    with Behind() as behind:
+    with BackgroundWriter() as behind:
         behind.write(lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             behind.wait()
@@ -28,16 +28,16 @@ def test_what_went_wrong_is_raised_at_the_next_call():
 
 def test_the_end_waits_for_the_last_step():
     written = []
-    with Behind() as behind:
+    with BackgroundWriter() as behind:
         behind.write(lambda: written.append(1))
     assert written == [1]
-    with pytest.raises(ZeroDivisionError), Behind() as behind:
+    with pytest.raises(ZeroDivisionError), BackgroundWriter() as behind:
         behind.write(lambda: 1 / 0)
 
 
 def test_what_ended_the_training_is_not_hidden_by_it():
     def train() -> None:
-        with Behind() as behind:
+        with BackgroundWriter() as behind:
             behind.write(lambda: 1 / 0)
             raise KeyError
 

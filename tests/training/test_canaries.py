@@ -15,7 +15,7 @@ from workers.training.grpo.groups import play_batch
 from workers.training.grpo.stage import MASKED
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 from workers.training.reporter import step_figures
 
 TRAPPED = make_manifest("trapped", tasks={"train": 1000, "heldout": 200, "levels": 4, "canaries": 0.2})
@@ -63,9 +63,9 @@ def test_the_curves_of_a_step_do_not_count_them() -> None:
 
 
 def test_only_training_draws_them_and_the_curriculum_does_not_learn_from_them() -> None:
-    venue = Venue("trapped", None, TRAPPED, "", {})  # type: ignore[arg-type]
-    assert not any(task.is_canary for task in [*heldout_tasks([venue], 200), *warm_up_tasks([venue], 200)])
-    planner = Planner([venue], TrainingConfiguration(recipe="grpo", curriculum=CurriculumChoice(kind="adaptive")))
+    env = TrainingEnv("trapped", None, TRAPPED, "", {})  # type: ignore[arg-type]
+    assert not any(task.is_canary for task in [*heldout_tasks([env], 200), *warm_up_tasks([env], 200)])
+    planner = Planner([env], TrainingConfiguration(recipe="grpo", curriculum=CurriculumChoice(kind="adaptive")))
     tasks = [plan.task for number in range(1, 40) for plan in planner.plans(number)]
     assert 0.1 < sum(task.is_canary for task in tasks) / len(tasks) < 0.3
     trapped, ordinary = (next(task for task in tasks if task.is_canary is wanted) for wanted in (True, False))

@@ -17,7 +17,7 @@ from tests.training.conftest import run_of
 from tests.training.game import make_tiny
 from workers.models.chat import ChatTokens
 from workers.training.demonstrations import lesson_of_conversation, mixed
-from workers.training.examples import Lesson
+from workers.training.examples import TrainingExample
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(600)]
 
@@ -57,7 +57,7 @@ def test_a_lesson_holds_the_tokens_that_the_policy_would_see(chat: ChatTokens) -
 
 
 def test_few_lessons_are_repeated_up_to_their_share() -> None:
-    main, shown, more = [[Lesson([n], [n], [1]) for n in numbers] for numbers in (range(10), [77], [88])]
+    main, shown, more = [[TrainingExample([n], [n], [1]) for n in numbers] for numbers in (range(10), [77], [88])]
     made = mixed(main, [(shown, 0.3)])
     assert (len(made), [lesson.prompt[0] for lesson in made[-3:]]) == (10, [77, 77, 77])
     both = [lesson.prompt[0] for lesson in mixed(main, [(shown, 0.2), (more, 0.5)])]

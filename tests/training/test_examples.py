@@ -8,7 +8,7 @@ import pytest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import ErrorKind, RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.examples import BrokenStep, Lesson, lesson_order, lessons_of_step
+from workers.training.examples import BrokenStep, TrainingExample, lesson_order, lessons_of_step
 
 END = 1
 
@@ -24,7 +24,7 @@ def step() -> list[Rollout]:
     return [rollout(group, member) for group in (0, 1) for member in (0, 1)]
 
 
-def learn(rollouts: list[Rollout]) -> list[Lesson]:
+def learn(rollouts: list[Rollout]) -> list[TrainingExample]:
     return lessons_of_step(rollouts, groups=[0, 1], group_size=2, end=END)
 
 
@@ -131,8 +131,8 @@ def test_a_failed_rollout_becomes_a_lesson_that_teaches_nothing() -> None:
     assert lesson.mask == [0]
 
 
-def lessons(count: int) -> list[Lesson]:
-    return [Lesson([1], [2] * (1 + number % 17), [1] * (1 + number % 17)) for number in range(count)]
+def lessons(count: int) -> list[TrainingExample]:
+    return [TrainingExample([1], [2] * (1 + number % 17), [1] * (1 + number % 17)) for number in range(count)]
 
 
 def test_every_lesson_comes_once_before_any_comes_again() -> None:

@@ -10,7 +10,7 @@ from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
 from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
-from workers.training.pace import Pace
+from workers.training.pace import EtaEstimator
 from workers.training.reporter import step_figures
 
 COLUMNS = ["fours", "brevity"]
@@ -152,7 +152,7 @@ def test_a_step_of_failures_has_no_means() -> None:
 
 def test_the_time_left_follows_the_last_steps() -> None:
     now = [100.0]
-    pace = Pace(10, now=lambda: now[0])
+    pace = EtaEstimator(10, now=lambda: now[0])
     now[0] = 104.0
     assert pace.seconds_left(12, last=20) == pytest.approx(16.0)
     now[0] = 114.0

@@ -158,7 +158,7 @@ def test_what_the_planner_knew_follows_from_the_stored_rollouts(whole: uuid.UUID
     assignment = read_assignment(whole)
     played = levels_of([rollout for rollout in rollouts_of(whole) if REPLACED not in rollout.metrics])
     for step in steps_of(whole):
-        fresh = Planner(assignment.venues, assignment.configuration)
+        fresh = Planner(assignment.envs, assignment.configuration)
         replay(fresh, whole, step - 1)
         planned = Counter((step, plan.task.level) for plan in fresh.plans(step) for _ in plan.members)
         assert planned == Counter({key: count for key, count in played.items() if key[0] == step})

@@ -19,7 +19,7 @@ from workers.training.context import single_groups
 from workers.training.heldout_evaluation import summarise
 from workers.training.planning.planner import Planner
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
-from workers.training.planning.waves import Room, waves
+from workers.training.planning.waves import EnvCapacity, waves
 
 
 def manifest(train: int = 1000, levels: int = 3, name: str = "game") -> Manifest:
@@ -182,7 +182,7 @@ def test_heldout_tasks_are_the_first_and_never_trained_on(asked: int, given: int
 
 def test_waves_fit_side_by_side_and_hold_everything_once() -> None:
     plans = whole_groups(10)
-    parts = waves(plans, {None: Room(30)}, 30)
+    parts = waves(plans, {None: EnvCapacity(30)}, 30)
     sizes = [sum(len(plan.members) for plan in part) for part in parts]
     assert sizes == [27, 27, 26]
     members = [(plan.ordinal, member) for part in parts for plan in part for member in plan.members]
@@ -190,7 +190,7 @@ def test_waves_fit_side_by_side_and_hold_everything_once() -> None:
 
 
 def test_waves_never_cut_a_group_that_is_scored_together() -> None:
-    parts = waves(whole_groups(5), {None: Room(20, is_grouped=True)}, 20)
+    parts = waves(whole_groups(5), {None: EnvCapacity(20, is_grouped=True)}, 20)
     assert [[plan.ordinal for plan in part] for part in parts] == [[0, 1], [2, 3], [4]]
     assert all(plan.members == tuple(range(8)) for part in parts for plan in part)
 
@@ -198,7 +198,7 @@ def test_waves_never_cut_a_group_that_is_scored_together() -> None:
 def test_every_wave_of_a_mix_fits_the_room_of_each_environment() -> None:
     own, other = make_venue(manifest()), make_venue(manifest(name="other"), is_own=False)
     plans = single_groups(warm_up_tasks([own, other], 60))
-    rooms = {None: Room(30), other.version_id: Room(8)}
+    rooms = {None: EnvCapacity(30), other.version_id: EnvCapacity(8)}
     for concurrency in (100, 13):
         parts = waves(plans, rooms, concurrency)
         assert sorted(plan.ordinal for part in parts for plan in part) == list(range(60))
@@ -210,7 +210,7 @@ def test_every_wave_of_a_mix_fits_the_room_of_each_environment() -> None:
 
 
 def test_no_wave_is_needed_for_nothing() -> None:
-    assert waves([], {None: Room(30)}, 30) == []
+    assert waves([], {None: EnvCapacity(30)}, 30) == []
 
 
 def whole_groups(count: int) -> list[GroupPlan]:

@@ -16,7 +16,7 @@ from tests.training.training_envs import make_venue
 from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.training.context import single_groups
-from workers.training.env_pool import Arena, leased_server
+from workers.training.env_pool import EnvPool, leased_server
 from workers.training.examples import lesson_of
 from workers.training.planning.tasks import warm_up_tasks
 from workers.training.teacher import MOST_SPOILED, Teacher
@@ -28,23 +28,23 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 
 
 @pytest.fixture
-def arena(installation: None) -> Iterator[Arena]:
+def env_pool(installation: None) -> Iterator[EnvPool]:
     open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
-    with Arena(open_server, MANIFEST, concurrency=64) as arena:
-        yield arena
+    with EnvPool(open_server, MANIFEST, concurrency=64) as env_pool:
+        yield env_pool
 
 
-def lessons(arena: Arena, noise: float, script: str = "teacher", count: int = 24) -> tuple[Any, list[Rollout]]:
+def lessons(env_pool: EnvPool, noise: float, script: str = "teacher", count: int = 24) -> tuple[Any, list[Rollout]]:
     tokenizer = build_tokenizer([MANIFEST.proctor.agent.system, *some_texts()], context=256)
     played: list[Rollout] = []
     teacher = Teacher(script, ChatTokens(tokenizer), noise=noise)
     plans = single_groups(warm_up_tasks([make_venue(MANIFEST)], count))
-    arena.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
+    env_pool.play(plans, teacher, phase=Phase.WARM_UP, seed=5, on_rollout=played.append)
     return tokenizer, sorted(played, key=lambda rollout: rollout.group)
 
 
-def test_without_noise_every_reply_is_imitated(arena: Arena) -> None:
-    tokenizer, played = lessons(arena, 0.0)
+def test_without_noise_every_reply_is_imitated(env_pool: EnvPool) -> None:
+    tokenizer, played = lessons(env_pool, 0.0)
     for rollout in played:
         lesson = lesson_of(rollout, end=tokenizer.eos_token_id)
         learned = tokenizer.decode([token for token in lesson.labels if token != -100])
@@ -54,15 +54,15 @@ def test_without_noise_every_reply_is_imitated(arena: Arena) -> None:
         assert rollout.columns["invalid_move"] == 0.0
 
 
-def test_a_lessons_tokens_are_the_templates(arena: Arena) -> None:
-    tokenizer, played = lessons(arena, 0.5)
+def test_a_lessons_tokens_are_the_templates(env_pool: EnvPool) -> None:
+    tokenizer, played = lessons(env_pool, 0.5)
     for rollout in played:
         whole = tokenizer.apply_chat_template(rollout.messages, tokenize=True, return_dict=False)
         assert lesson_of(rollout, end=tokenizer.eos_token_id).tokens == whole
 
 
-def test_spoiled_attempts_are_turned_down_and_not_imitated(arena: Arena) -> None:
-    tokenizer, played = lessons(arena, 1.0)
+def test_spoiled_attempts_are_turned_down_and_not_imitated(env_pool: EnvPool) -> None:
+    tokenizer, played = lessons(env_pool, 1.0)
     unread = illegal = 0
     for rollout in played:
         spoiled = [step for step in rollout.steps if step.action is None or step.text == "Invalid."]
@@ -77,13 +77,13 @@ def test_spoiled_attempts_are_turned_down_and_not_imitated(arena: Arena) -> None
     assert illegal > 5
 
 
-def test_the_same_seed_gives_the_same_lessons(arena: Arena) -> None:
-    (_, first), (_, again) = (lessons(arena, 0.3) for _ in range(2))
+def test_the_same_seed_gives_the_same_lessons(env_pool: EnvPool) -> None:
+    (_, first), (_, again) = (lessons(env_pool, 0.3) for _ in range(2))
     assert [rollout.completion_token_ids for rollout in first] == [rollout.completion_token_ids for rollout in again]
 
 
-def test_a_script_that_the_environment_lacks_fails_its_episodes(arena: Arena) -> None:
-    _, played = lessons(arena, 0.0, script="teacher", count=2)
+def test_a_script_that_the_environment_lacks_fails_its_episodes(env_pool: EnvPool) -> None:
+    _, played = lessons(env_pool, 0.0, script="teacher", count=2)
     assert all(rollout.is_completed for rollout in played)
     with pytest.raises(Exception, match=r"no reply under scripts\.wizard"):
-        lessons(arena, 0.0, script="wizard", count=2)
+        lessons(env_pool, 0.0, script="wizard", count=2)

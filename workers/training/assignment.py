@@ -19,7 +19,7 @@ from backend.runs.tables import Run
 from backend.settings import get_settings
 from backend.studies.queries import BRANCH
 from workers.training.branching import BranchPoint
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Assignment:
     policy_id: uuid.UUID
     """The policy that is trained."""
     configuration: TrainingConfiguration
-    venues: tuple[Venue, ...]
+    envs: tuple[TrainingEnv, ...]
     """What it plays: its own environment version first, then those of its mix."""
     folder: Path
     """Where this machine keeps what a resume needs."""
@@ -42,7 +42,7 @@ class Assignment:
     @property
     def version_id(self) -> uuid.UUID:
         """Of the run's own environment."""
-        return self.venues[0].version_id
+        return self.envs[0].version_id
 
     def player_of(self, step: int) -> uuid.UUID:
         """The run that played this GRPO step: of a branch, the one that it goes on from."""
@@ -53,20 +53,20 @@ class Assignment:
     @property
     def manifest(self) -> Manifest:
         """Of the run's own environment."""
-        return self.venues[0].manifest
+        return self.envs[0].manifest
 
     @property
     def columns(self) -> list[RewardColumn]:
         """Of all environments, in the order of the run's row."""
-        return union_columns(venue.manifest for venue in self.venues)
+        return union_columns(env.manifest for env in self.envs)
 
     def columns_of(self, rollout: Rollout) -> list[RewardColumn]:
         """Of the rollout's own environment."""
-        return next(venue.manifest.columns for venue in self.venues if venue.tag == rollout.task.version_id)
+        return next(env.manifest.columns for env in self.envs if env.tag == rollout.task.version_id)
 
     @property
     def is_mixed(self) -> bool:
-        return len(self.venues) > 1
+        return len(self.envs) > 1
 
 
 class NoPolicy(RuntimeError):
@@ -87,7 +87,7 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
             run_id=run_id,
             policy_id=run.policy_id,
             configuration=configuration,
-            venues=venues_of(session, run.version_id, configuration.mix),
+            envs=training_envs_of(session, run.version_id, configuration.mix),
             folder=get_settings().data / "training" / str(run_id),
             was_gate_closed=run.summary.get("gate", {}).get("is_open") is False,
             branch=_branch_point(run),
@@ -102,7 +102,7 @@ def _branch_point(run: Run) -> BranchPoint | None:
     return BranchPoint.of(run.configuration[BRANCH], source_id, run.branch_step, folder)
 
 
-def venues_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[Venue, ...]:
+def training_envs_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -> tuple[TrainingEnv, ...]:
     options = (undefer(EnvironmentVersion.files), joinedload(EnvironmentVersion.environment))
     versions = [session.get_one(EnvironmentVersion, version_id, options=options)]
     for part in mix:
@@ -116,7 +116,7 @@ def venues_of(session: Session, version_id: uuid.UUID, mix: Sequence[MixPart]) -
     names = Counter(version.environment.name for version in versions)
     weights = [1.0, *(part.weight for part in mix)]
     return tuple(
-        Venue(
+        TrainingEnv(
             name=_name(version, is_alone=names[version.environment.name] == 1),
             version_id=version.id,
             manifest=Manifest.model_validate(version.manifest),

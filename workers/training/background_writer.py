@@ -9,7 +9,7 @@ import structlog
 logger = structlog.get_logger(__name__)
 
 
-class Behind:
+class BackgroundWriter:
     """One thread that writes in order, at most one step behind. What goes wrong there is raised at the next call."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Behind:
         if last is not None:
             last.result()
 
-    def __enter__(self) -> "Behind":
+    def __enter__(self) -> "BackgroundWriter":
         return self
 
     def __exit__(

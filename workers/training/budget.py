@@ -18,7 +18,7 @@ SAVED_EVERY_SECONDS = 2.0
 """A killed process forgets at most so much of its time."""
 
 
-class Purse:
+class BudgetTracker:
     """Counts minutes from its making on, tokens and rollouts as they are told; begins with what earlier attempts used.
 
     Time is spent however an attempt ends. Rollouts and tokens are those of the steps that count: what a cut attempt

@@ -18,7 +18,7 @@ from backend.domain.training.configuration import Stage
 from backend.review.judged_curves import choose_best
 from workers.models.adapter import record_of, save_adapter
 from workers.models.load import load_folder
-from workers.training.heldout_evaluation import Examination
+from workers.training.heldout_evaluation import HeldoutEvaluation
 
 
 class CheckpointStore:
@@ -62,7 +62,7 @@ class CheckpointStore:
             session.flush()
             announce(session, run_topic(self.run_id))
 
-    def examined(self, stage: Stage, step: int, examination: Examination, *, at: int | None) -> None:
+    def examined(self, stage: Stage, step: int, examination: HeldoutEvaluation, *, at: int | None) -> None:
         """Keep what a checkpoint reached and mark the run's best one. `at` is its rollouts' training step."""
         with transaction() as session:
             of_run = Checkpoint.run_id == self.run_id

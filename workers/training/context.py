@@ -1,4 +1,4 @@
-"""What the stages of a training run share: the run's data, the arena, the recorder, the checkpoints."""
+"""What the stages of a training run share: the run's data, its env pool, the recorder, the checkpoints."""
 
 import uuid
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
 from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment
-from workers.training.budget import Purse
+from workers.training.budget import BudgetTracker
 from workers.training.checkpoints import CheckpointStore
-from workers.training.env_pool import Arena
-from workers.training.heldout_evaluation import Examination, summarise
+from workers.training.env_pool import EnvPool
+from workers.training.heldout_evaluation import HeldoutEvaluation, summarise
 from workers.training.planning.tasks import heldout_tasks, warm_up_tasks
 from workers.training.ranks.ranks import ALONE, Ranks
 
@@ -41,19 +41,19 @@ class UsedUp(Exception):
 
 
 @dataclass(slots=True)
-class Workbench:
+class TrainingContext:
     """One attempt at a training run."""
 
     assignment: Assignment
-    arena: Arena
+    env_pool: EnvPool
     recorder: RunRecorder
     store: CheckpointStore
     summary: dict[str, Any] = field(default_factory=dict)
     ranks: Ranks = ALONE
-    purse: Purse = field(init=False)
+    budget_tracker: BudgetTracker = field(init=False)
 
     def __post_init__(self) -> None:
-        self.purse = Purse(self.configuration.budget, self.assignment.folder)
+        self.budget_tracker = BudgetTracker(self.configuration.budget, self.assignment.folder)
 
     @property
     def configuration(self) -> TrainingConfiguration:
@@ -65,16 +65,16 @@ class Workbench:
 
     def is_used_up(self) -> bool:
         """Is a limit of the budget reached? Says so in the run's summary."""
-        sentence = self.purse.used_up()
-        if used := self.purse.as_json:
+        sentence = self.budget_tracker.used_up()
+        if used := self.budget_tracker.as_json:
             self.summary["budget"] = {**used, "used_up": sentence}
         return sentence is not None
 
     def warm_up_plans(self, count: int) -> list[GroupPlan]:
         """So many single episodes on the first training tasks of all environments."""
-        return single_groups(warm_up_tasks(self.assignment.venues, count))
+        return single_groups(warm_up_tasks(self.assignment.envs, count))
 
-    def examine(self, stage: Stage, step: int, model: Any, tokenizer: Any, *, at: int | None) -> Examination:
+    def examine(self, stage: Stage, step: int, model: Any, tokenizer: Any, *, at: int | None) -> HeldoutEvaluation:
         """Hold the examination, keep its figures with the checkpoint, and draw its points at the training step `at`."""
         examination = self._hold(model, tokenizer, at=at, recorder=self.recorder)
         self.store.examined(stage, step, examination, at=at)
@@ -86,7 +86,7 @@ class Workbench:
         self.summary[f"heldout_{stage}"] = {"step": step, **examination.as_json()}
         return examination
 
-    def validate(self, stage: Stage, step: int, model: Any, tokenizer: Any) -> Examination:
+    def validate(self, stage: Stage, step: int, model: Any, tokenizer: Any) -> HeldoutEvaluation:
         """The examination that `examine` holds of a stage, without storing its rollouts: which checkpoint goes on?
 
         The chosen one is examined again, and reaches the same where sampling repeats itself.
@@ -96,13 +96,13 @@ class Workbench:
         self.recorder.metrics(step, {f"{stage}/{name}": value for name, value in examination.metrics().items()})
         return examination
 
-    def _hold(self, model: Any, tokenizer: Any, *, at: int | None, recorder: RunRecorder | None) -> Examination:
+    def _hold(self, model: Any, tokenizer: Any, *, at: int | None, recorder: RunRecorder | None) -> HeldoutEvaluation:
         choice = self.configuration.heldout
-        tasks = heldout_tasks(self.assignment.venues, choice.tasks)
+        tasks = heldout_tasks(self.assignment.envs, choice.tasks)
         policy = LocalPolicy(model, tokenizer, temperature=choice.temperature, lockstep=True)
         self.recorder.progress(phase="held-out examination", done=0, total=len(tasks))
         try:
-            rollouts = self.arena.play_in_lockstep(
+            rollouts = self.env_pool.play_in_lockstep(
                 single_groups(tasks),
                 policy,
                 phase=Phase.HELDOUT,
@@ -111,9 +111,9 @@ class Workbench:
                 recorder=recorder,
             )
         finally:
-            self.arena.close_policy(policy)
+            self.env_pool.close_policy(policy)
         columns = [column.name for column in self.assignment.columns]
-        return summarise(rollouts, columns, self.assignment.venues)
+        return summarise(rollouts, columns, self.assignment.envs)
 
     def _prune(self) -> None:
         """Weights that the run's rule lets go."""

@@ -5,10 +5,10 @@ from itertools import cycle, islice
 
 from backend.domain.training.examples import Conversation
 from workers.models.chat import ChatTokens
-from workers.training.examples import Lesson
+from workers.training.examples import TrainingExample
 
 
-def lesson_of_conversation(conversation: Conversation, chat: ChatTokens) -> Lesson | None:
+def lesson_of_conversation(conversation: Conversation, chat: ChatTokens) -> TrainingExample | None:
     """The tokens as the policy will see them; only replies that were understood are imitated. None where there is no
     such reply."""
     said = conversation.messages
@@ -27,10 +27,12 @@ def lesson_of_conversation(conversation: Conversation, chat: ChatTokens) -> Less
         reply = chat.reply(str(said[turn]["content"]))
         completion += reply
         mask += [int(conversation.learned[ordinal])] * len(reply)
-    return Lesson(prompt, completion, mask)
+    return TrainingExample(prompt, completion, mask)
 
 
-def mixed(main: Sequence[Lesson], others: Sequence[tuple[Sequence[Lesson], float]]) -> list[Lesson]:
+def mixed(
+    main: Sequence[TrainingExample], others: Sequence[tuple[Sequence[TrainingExample], float]]
+) -> list[TrainingExample]:
     """As many lessons as the main source has, these shares of them from others, repeated where they are few."""
     counts = [round(len(main) * share) for _, share in others]
     kept = list(main[: max(0, len(main) - sum(counts))])

@@ -22,8 +22,8 @@ from workers.storage.env_host import open_env_host
 from workers.storage.recorder import RunRecorder
 from workers.storage.rollout_writer import RolloutWriter
 from workers.training.assignment import Assignment
-from workers.training.planning.training_env import Venue
-from workers.training.planning.waves import Room, Tag, by_room, waves
+from workers.training.planning.training_env import TrainingEnv
+from workers.training.planning.waves import EnvCapacity, Tag, by_room, waves
 
 T = TypeVar("T")
 OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
@@ -46,28 +46,28 @@ async def leased_server(
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class EnvSpec:
     """An environment to play in."""
 
     open_server: OpenServer
     manifest: Manifest
 
 
-def arena_of(assignment: Assignment) -> "Arena":
+def env_pool_of(assignment: Assignment) -> "EnvPool":
     """For a run: servers of all its environments."""
     choice = assignment.configuration
 
-    def ground(venue: Venue) -> Ground:
-        how = (venue.content_hash, venue.files, venue.manifest, choice.servers)
-        return Ground(partial(leased_server, *how), venue.manifest)
+    def ground(env: TrainingEnv) -> EnvSpec:
+        how = (env.content_hash, env.files, env.manifest, choice.servers)
+        return EnvSpec(partial(leased_server, *how), env.manifest)
 
-    own, *others = assignment.venues
+    own, *others = assignment.envs
     first = ground(own)
     further = {other.tag: ground(other) for other in others}
-    return Arena(first.open_server, first.manifest, concurrency=choice.concurrency, further=further)
+    return EnvPool(first.open_server, first.manifest, concurrency=choice.concurrency, further=further)
 
 
-class Arena:
+class EnvPool:
     """Plays episodes for synchronous code. The loop goes on between calls, so that leases and sockets stay alive."""
 
     def __init__(
@@ -76,16 +76,16 @@ class Arena:
         manifest: Manifest,
         *,
         concurrency: int,
-        further: Mapping[Tag, Ground] = MappingProxyType({}),
+        further: Mapping[Tag, EnvSpec] = MappingProxyType({}),
     ) -> None:
         """`further`: environments whose tasks carry the id of their version."""
         self.concurrency = concurrency
-        self._grounds: dict[Tag, Ground] = {None: Ground(open_server, manifest), **further}
+        self._grounds: dict[Tag, EnvSpec] = {None: EnvSpec(open_server, manifest), **further}
         self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="arena", daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)
 
-    def __enter__(self) -> "Arena":
+    def __enter__(self) -> "EnvPool":
         self._thread.start()
         try:
             self._run(self._open())
@@ -216,9 +216,9 @@ class Arena:
     def close_policy(self, policy: Policy) -> None:
         self._run(policy.aclose())
 
-    def _rooms(self) -> dict[Tag, Room]:
+    def _rooms(self) -> dict[Tag, EnvCapacity]:
         return {
-            tag: Room(min(self.concurrency, server.sessions), self._grounds[tag].manifest.proctor.tasks.grouped)
+            tag: EnvCapacity(min(self.concurrency, server.sessions), self._grounds[tag].manifest.proctor.tasks.grouped)
             for tag, server in self._servers.items()
         }
 

@@ -31,9 +31,9 @@ from backend.training.example_sources import (
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
-from workers.training.context import Stopped, Workbench
+from workers.training.context import Stopped, TrainingContext
 from workers.training.demonstrations import lesson_of_conversation, mixed
-from workers.training.examples import BrokenStep, Lesson, lesson_of
+from workers.training.examples import BrokenStep, TrainingExample, lesson_of
 from workers.training.teacher import Teacher
 
 
@@ -41,7 +41,7 @@ from workers.training.teacher import Teacher
 class Gathered:
     """The lessons of one source, and what was left out of it."""
 
-    lessons: list[Lesson] = field(default_factory=list)
+    lessons: list[TrainingExample] = field(default_factory=list)
     too_long: int = 0
     """More tokens than the model's context."""
     silent: int = 0
@@ -53,7 +53,7 @@ class Gathered:
         return f"{len(self.lessons):,} lessons from {source}" + (f" ({', '.join(left)})" if left else "")
 
 
-def gathered_lessons(bench: Workbench, model: Any, tokenizer: Any) -> list[Lesson]:
+def gathered_lessons(bench: TrainingContext, model: Any, tokenizer: Any) -> list[TrainingExample]:
     """All lessons, main source first; read back where they were gathered before."""
     folder = bench.folder_of(Stage.SFT)
     kept, said = folder / "lessons.jsonl", folder / "lessons.json"
@@ -99,7 +99,7 @@ def _fitting(gathered: Gathered, context: int) -> Gathered:
     return Gathered(fitting, too_long, gathered.silent)
 
 
-def _gather(bench: Workbench, chat: ChatTokens, source: str, episodes: int) -> Gathered:
+def _gather(bench: TrainingContext, chat: ChatTokens, source: str, episodes: int) -> Gathered:
     if source == "script":
         return Gathered(_scripted(bench, chat, episodes))
     _tell_choice(bench, source)
@@ -127,9 +127,9 @@ _NOTHING = {
 }
 
 
-def conversations(bench: Workbench, source: str) -> Iterator[Conversation]:
+def conversations(bench: TrainingContext, source: str) -> Iterator[Conversation]:
     """Of a source that is stored already, in the order in which they are taken."""
-    read: dict[str, Callable[[Workbench], Iterator[Conversation]]] = {
+    read: dict[str, Callable[[TrainingContext], Iterator[Conversation]]] = {
         "rollouts": _of_rollouts,
         "file": _of_file,
         "demonstrations": _of_demonstrations,
@@ -140,14 +140,14 @@ def conversations(bench: Workbench, source: str) -> Iterator[Conversation]:
         yield conversation if system is None else conversation.under(system)
 
 
-def _of_rollouts(bench: Workbench) -> Iterator[Conversation]:
+def _of_rollouts(bench: TrainingContext) -> Iterator[Conversation]:
     with transaction() as session:
         yield from conversations_of(session, _chosen(session, bench).ids)
 
 
-def _chosen(session: Session, bench: Workbench) -> Chosen:
+def _chosen(session: Session, bench: TrainingContext) -> Chosen:
     configuration, run_id = bench.configuration, bench.assignment.run_id
-    versions = tuple(venue.version_id for venue in bench.assignment.venues)
+    versions = tuple(env.version_id for env in bench.assignment.envs)
     asked = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
     try:
         return chosen_rollouts(session, configuration.sft, asked)
@@ -155,7 +155,7 @@ def _chosen(session: Session, bench: Workbench) -> Chosen:
         raise BrokenStep(" ".join(error.fields.values())) from error
 
 
-def _tell_choice(bench: Workbench, source: str) -> None:
+def _tell_choice(bench: TrainingContext, source: str) -> None:
     """What is odd about where the lessons come from."""
     log = bench.recorder.log
     if source == "rollouts":
@@ -169,7 +169,7 @@ def _tell_choice(bench: Workbench, source: str) -> None:
         log("the conversations keep their own system prompts: the environment's is not the same everywhere", "warning")
 
 
-def _of_file(bench: Workbench) -> Iterator[Conversation]:
+def _of_file(bench: TrainingContext) -> Iterator[Conversation]:
     choice = bench.configuration.sft
     with transaction() as session:
         file = session.get(ExampleFile, choice.file)
@@ -178,22 +178,22 @@ def _of_file(bench: Workbench) -> Iterator[Conversation]:
     yield from drawn_from(file, choice, bench.configuration.seed)
 
 
-def _of_demonstrations(bench: Workbench) -> Iterator[Conversation]:
-    versions = [venue.version_id for venue in bench.assignment.venues]
+def _of_demonstrations(bench: TrainingContext) -> Iterator[Conversation]:
+    versions = [env.version_id for env in bench.assignment.envs]
     with transaction() as session:
         yield from conversations_of(session, demonstrated_rollouts(session, versions))
 
 
-def _own_system(bench: Workbench) -> str | None:
+def _own_system(bench: TrainingContext) -> str | None:
     """What takes the place of the conversations' own system prompts; None where there is no one prompt: several
     environments are played, or episodes alone list the tools."""
     return None if bench.assignment.is_mixed else system_of(bench.assignment.manifest)
 
 
-def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]:
+def _scripted(bench: TrainingContext, chat: ChatTokens, episodes: int) -> list[TrainingExample]:
     """The script's play, stored as warm-up rollouts."""
     choice = bench.configuration.sft
-    lessons: dict[int, Lesson] = {}
+    lessons: dict[int, TrainingExample] = {}
     failed = 0
 
     def take(rollout: Rollout) -> None:
@@ -204,7 +204,7 @@ def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]
             failed += 1
         bench.recorder.progress(phase="collecting lessons", done=len(lessons) + failed, total=episodes)
 
-    bench.arena.play(
+    bench.env_pool.play(
         bench.warm_up_plans(episodes),
         Teacher(choice.script, chat, noise=choice.noise),
         phase=Phase.WARM_UP,
@@ -220,7 +220,7 @@ def _scripted(bench: Workbench, chat: ChatTokens, episodes: int) -> list[Lesson]
     return [lessons[group] for group in sorted(_imitated(bench, lessons))]
 
 
-def _imitated(bench: Workbench, lessons: Mapping[int, Lesson]) -> set[int]:
+def _imitated(bench: TrainingContext, lessons: Mapping[int, TrainingExample]) -> set[int]:
     """The script's episodes that pass the warm-up's filter."""
     where = bench.configuration.sft.script_where
     if not where.strip():
@@ -233,7 +233,7 @@ def _imitated(bench: Workbench, lessons: Mapping[int, Lesson]) -> set[int]:
     return passing
 
 
-def texts_to_read(bench: Workbench, count: int) -> list[str]:
+def texts_to_read(bench: TrainingContext, count: int) -> list[str]:
     """What is said in the first stored conversations that will be learned, for a tokenizer that is made from text."""
     stored = [source for source, share in bench.configuration.sft.shares.items() if share > 0]
     stored = [source for source in stored if source in {"rollouts", "file"}]
@@ -252,7 +252,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
     partial.replace(path)
 
 
-def kept_lessons(folder: Path) -> list[Lesson]:
+def kept_lessons(folder: Path) -> list[TrainingExample]:
     """Those that were gathered before."""
     with (folder / "lessons.jsonl").open() as lines:
-        return [Lesson(**json.loads(line)) for line in lines]
+        return [TrainingExample(**json.loads(line)) for line in lines]

@@ -18,7 +18,7 @@ class BrokenStep(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainingExample:
     """One episode's tokens. `mask` is 1 where the loss counts."""
 
     prompt: list[int]
@@ -36,7 +36,7 @@ class Lesson:
         return [-100] * len(self.prompt) + learned
 
 
-def lesson_order(lessons: Sequence[Lesson], *, batch: int, steps: int, seed: int) -> list[int]:
+def lesson_order(lessons: Sequence[TrainingExample], *, batch: int, steps: int, seed: int) -> list[int]:
     """Which lessons each step takes, laid out in a row: all once before any again, and those of about the same length
     together, so that little padding is computed. The same for the same seed, also after a resume."""
     chance = random.Random(f"lessons/{seed}")
@@ -57,7 +57,7 @@ def lesson_order(lessons: Sequence[Lesson], *, batch: int, steps: int, seed: int
     return [number for chosen in batches[:steps] for number in chosen]
 
 
-def lesson_of(rollout: Rollout, *, end: int) -> Lesson:
+def lesson_of(rollout: Rollout, *, end: int) -> TrainingExample:
     """A completed rollout's tokens. Raises BrokenStep when they do not fit together."""
     prompt, completion, mask = rollout.prompt_token_ids, rollout.completion_token_ids, rollout.completion_mask
     where = f"rollout {rollout.group}/{rollout.member}"
@@ -71,7 +71,7 @@ def lesson_of(rollout: Rollout, *, end: int) -> Lesson:
         raise BrokenStep(f"{where}: no token is the policy's, so nothing could be learned")
     if completion[-1] != end:
         raise BrokenStep(f"{where} does not end with the end token, so it would count as cut off")
-    return Lesson(prompt, completion, mask)
+    return TrainingExample(prompt, completion, mask)
 
 
 def check_logprobs(rollout: Rollout) -> None:
@@ -87,7 +87,7 @@ def check_logprobs(rollout: Rollout) -> None:
 
 def lessons_of_step(
     rollouts: Sequence[Rollout], *, groups: Sequence[int], group_size: int, end: int, silent: Container[int] = ()
-) -> list[Lesson]:
+) -> list[TrainingExample]:
     """One lesson a rollout, in the order of the prompts: all members of the first group, then of the next.
 
     A failed rollout becomes one end token that no loss counts; its reward is null. Of those at a place that is `silent`
@@ -107,7 +107,7 @@ def lessons_of_step(
             lessons.append(replace(lesson, mask=[0] * len(lesson.mask)) if place in silent else lesson)
             check_logprobs(rollout)
         else:
-            lessons.append(Lesson([end], [end], [0]))
+            lessons.append(TrainingExample([end], [end], [0]))
     return lessons
 
 

@@ -12,7 +12,7 @@ import torch
 from workers.models.load import load_folder
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.ending import finish, is_out_of_memory, out_of_memory
-from workers.training.env_pool import arena_of
+from workers.training.env_pool import env_pool_of
 from workers.training.example_sources import kept_lessons
 from workers.training.grpo.stage import GrpoRun
 from workers.training.hardware import settle, take_device
@@ -80,7 +80,7 @@ def _reinforce(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
     hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     model, tokenizer = load_folder(Path(order.weights))
     policy = training_sampler(model, tokenizer, configuration.grpo, hardware)
-    with arena_of(assignment) as arena:
+    with env_pool_of(assignment) as env_pool:
         train_grpo(
             GrpoRun(
                 model=model,
@@ -96,10 +96,10 @@ def _reinforce(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
                 set_temperature=policy.set_temperature,
                 hardware=hardware,
                 ranks=ranks,
-                play_share=training_player(arena, policy, configuration.seed),
+                play_share=training_player(env_pool, policy, configuration.seed),
             )
         )
-        arena.close_policy(policy)
+        env_pool.close_policy(policy)
 
 
 def _of_the_leader(*_: Any) -> NoReturn:

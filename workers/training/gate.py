@@ -4,7 +4,7 @@ from typing import Any
 
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.training.warm_up import HOPELESS, GateChoice
-from workers.training.context import Workbench
+from workers.training.context import TrainingContext
 
 
 class GateClosed(Exception):
@@ -32,7 +32,7 @@ def success_of(row: Checkpoint) -> float:
     return float(estimate["mean"]) if estimate else 0.0
 
 
-def check_gate(bench: Workbench, row: Checkpoint) -> None:
+def check_gate(bench: TrainingContext, row: Checkpoint) -> None:
     """Raises GateClosed with advice when GRPO would have nothing to learn from. A resumed run may pass."""
     gate = bench.configuration.gate
     problems = gate_problems(gate, row)

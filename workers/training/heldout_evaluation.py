@@ -8,14 +8,14 @@ from typing import Any
 from backend.domain.results.pass_at_k import REWARD, default_rule
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import TIE, Estimate, estimate_mean, weighted_mean
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 
 NORMAL_95 = 1.96
 """Standard errors from a mean to the end of its 95 % interval."""
 
 
 @dataclass(frozen=True, slots=True)
-class Examination:
+class HeldoutEvaluation:
     """What a policy reached on the held-out tasks."""
 
     reward: Estimate | None
@@ -69,14 +69,16 @@ class Examination:
         }
 
 
-def summarise(rollouts: Sequence[Rollout], columns: Iterable[str], venues: Sequence[Venue] = ()) -> Examination:
-    """Figures over the completed rollouts; a failed one is no zero. `venues`: the environments, where several."""
+def summarise(
+    rollouts: Sequence[Rollout], columns: Iterable[str], envs: Sequence[TrainingEnv] = ()
+) -> HeldoutEvaluation:
+    """Figures over the completed rollouts; a failed one is no zero. `envs`: the environments, where several."""
     completed = [rollout for rollout in rollouts if rollout.is_completed]
-    is_mixed = len(venues) > 1
+    is_mixed = len(envs) > 1
     formats = [mean_format(rollout) for rollout in completed]
-    own = {venue.name: rollouts_of(venue, completed) for venue in venues} if is_mixed else {}
-    return Examination(
-        reward=weighted_mean([(venue.weight, rewards_of(venue, completed)) for venue in venues])
+    own = {env.name: rollouts_of(env, completed) for env in envs} if is_mixed else {}
+    return HeldoutEvaluation(
+        reward=weighted_mean([(env.weight, rewards_of(env, completed)) for env in envs])
         if is_mixed
         else _mean_reward(completed),
         columns=_present({n: estimate_mean([r.columns[n] for r in completed if n in r.columns]) for n in columns}),
@@ -84,9 +86,9 @@ def summarise(rollouts: Sequence[Rollout], columns: Iterable[str], venues: Seque
         environments=_present({name: _mean_reward(each) for name, each in own.items()}),
         format=sum(formats) / len(formats) if formats else 0.0,
         failed=len(rollouts) - len(completed),
-        success=_success(venues, completed),
+        success=_success(envs, completed),
         environment_levels={name: _levels(each) for name, each in own.items() if each},
-        environment_successes=_present({v.name: _success([v], own[v.name]) for v in venues}) if is_mixed else {},
+        environment_successes=_present({v.name: _success([v], own[v.name]) for v in envs}) if is_mixed else {},
     )
 
 
@@ -96,28 +98,28 @@ def _levels(completed: Sequence[Rollout]) -> dict[int, Estimate]:
     return _present({n: _mean_reward([each for each in completed if each.task.level == n]) for n in levels})
 
 
-def _success(venues: Iterable[Venue], completed: Sequence[Rollout]) -> Estimate | None:
-    return estimate_mean([float(outcome) for outcome in _successes(venues, completed)])
+def _success(envs: Iterable[TrainingEnv], completed: Sequence[Rollout]) -> Estimate | None:
+    return estimate_mean([float(outcome) for outcome in _successes(envs, completed)])
 
 
-def _successes(venues: Iterable[Venue], completed: Sequence[Rollout]) -> Iterator[bool]:
+def _successes(envs: Iterable[TrainingEnv], completed: Sequence[Rollout]) -> Iterator[bool]:
     """Did each rollout succeed, as its environment's manifest says?"""
-    for venue in venues:
-        rule = default_rule(venue.manifest)
-        for rollout in rollouts_of(venue, completed):
+    for env in envs:
+        rule = default_rule(env.manifest)
+        for rollout in rollouts_of(env, completed):
             if rollout.reward is not None:
                 reached = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column, -math.inf)
                 yield reached >= rule.at_least - TIE
 
 
-def rollouts_of(venue: Venue, rollouts: Iterable[Rollout]) -> list[Rollout]:
+def rollouts_of(env: TrainingEnv, rollouts: Iterable[Rollout]) -> list[Rollout]:
     """The environment's own."""
-    return [rollout for rollout in rollouts if rollout.task.version_id == venue.tag]
+    return [rollout for rollout in rollouts if rollout.task.version_id == env.tag]
 
 
-def rewards_of(venue: Venue, completed: Iterable[Rollout]) -> list[float]:
+def rewards_of(env: TrainingEnv, completed: Iterable[Rollout]) -> list[float]:
     """Of the environment's own rollouts."""
-    return [each.reward for each in rollouts_of(venue, completed) if each.reward is not None]
+    return [each.reward for each in rollouts_of(env, completed) if each.reward is not None]
 
 
 def mean_format(rollout: Rollout) -> float:

@@ -13,7 +13,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from workers.models.build import build_model
-from workers.training.context import Stopped, UsedUp, Workbench
+from workers.training.context import Stopped, TrainingContext, UsedUp
 from workers.training.example_sources import gathered_lessons
 from workers.training.gate import gate_problems, success_of
 from workers.training.hardware import settle
@@ -54,7 +54,7 @@ def attempts_of(configuration: TrainingConfiguration) -> list[Attempt]:
     return attempts
 
 
-def imitate(bench: Workbench, start: Checkpoint) -> Checkpoint:
+def run_sft(bench: TrainingContext, start: Checkpoint) -> Checkpoint:
     """The checkpoint that goes on, examined: the best of the first attempt that passes the gate, else of all."""
     tried, chosen = _tried(bench, start)
     bench.summary["warm_up"] = {"attempts": [_told(bench, attempt, row, chosen) for attempt, row in tried]}
@@ -64,7 +64,7 @@ def imitate(bench: Workbench, start: Checkpoint) -> Checkpoint:
     return _row(bench, chosen.step)
 
 
-def _tried(bench: Workbench, start: Checkpoint) -> tuple[list[tuple[Attempt, Checkpoint]], Checkpoint]:
+def _tried(bench: TrainingContext, start: Checkpoint) -> tuple[list[tuple[Attempt, Checkpoint]], Checkpoint]:
     """All attempts with their best checkpoints, and the one that goes on, which a resume does not change."""
     attempts = attempts_of(bench.configuration)
     settled = next((row for row in _rows(bench, 0, attempts[-1].last) if _is_settled(row)), None)
@@ -87,21 +87,21 @@ def _is_settled(row: Checkpoint) -> bool:
     return row.heldout.get("training_step") is not None
 
 
-def _is_closed(bench: Workbench, attempt: Attempt, row: Checkpoint, *, of: int) -> bool:
+def _is_closed(bench: TrainingContext, attempt: Attempt, row: Checkpoint, *, of: int) -> bool:
     problems = gate_problems(bench.configuration.gate, row)
     if problems:
         bench.recorder.log(f"warm-up, attempt {attempt.number} of {of}: {' and '.join(problems)}", "warning")
     return bool(problems)
 
 
-def _told(bench: Workbench, attempt: Attempt, row: Checkpoint, chosen: Checkpoint) -> dict[str, Any]:
+def _told(bench: TrainingContext, attempt: Attempt, row: Checkpoint, chosen: Checkpoint) -> dict[str, Any]:
     reached = {"reward": row.heldout_reward, "format": row.heldout["format"], "success": success_of(row)}
     problems = gate_problems(bench.configuration.gate, row)
     is_chosen = row.id == chosen.id
     return {**asdict(attempt), "best": row.step, **reached, "problems": problems, "is_chosen": is_chosen}
 
 
-def _best_of(bench: Workbench, start: Checkpoint, attempt: Attempt) -> Checkpoint:
+def _best_of(bench: TrainingContext, start: Checkpoint, attempt: Attempt) -> Checkpoint:
     """The attempt's best checkpoint by the examinations on its way, the earlier of two that are as good."""
     if bench.store.find(Stage.SFT, attempt.last) is None:
         _train(bench, start, attempt)
@@ -124,7 +124,7 @@ def _merit(row: Checkpoint) -> tuple[float, int]:
     return (-math.inf if row.heldout_reward is None else row.heldout_reward, -row.step)
 
 
-def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
+def _train(bench: TrainingContext, start: Checkpoint, attempt: Attempt) -> None:
     choice = bench.configuration.sft
     model, tokenizer = _weights(bench, start, attempt)
     lessons = gathered_lessons(bench, model, tokenizer)
@@ -142,7 +142,7 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
         elif choice.examine_every and step % choice.examine_every == 0 and step < attempt.steps:
             _examine_on_the_way(bench, at, model, tokenizer)
         bench.recorder.progress(phase="sft", done=step, total=attempt.steps, message=_which(attempt))
-        return not bench.recorder.should_stop() and not bench.purse.used_up()
+        return not bench.recorder.should_stop() and not bench.budget_tracker.used_up()
 
     bench.recorder.log(
         f"SFT{_which(attempt)}: {attempt.steps:,} steps of {choice.batch} out of {len(lessons):,} lessons, "
@@ -179,14 +179,14 @@ def _train(bench: Workbench, start: Checkpoint, attempt: Attempt) -> None:
     bench.store.save(Stage.SFT, attempt.last, model, tokenizer)
 
 
-def _examine_on_the_way(bench: Workbench, step: int, model: Any, tokenizer: Any) -> None:
+def _examine_on_the_way(bench: TrainingContext, step: int, model: Any, tokenizer: Any) -> None:
     """Not again where a resumed run comes by once more."""
     bench.store.save(Stage.SFT, step, model, tokenizer)
     if not _row(bench, step).heldout:
         bench.validate(Stage.SFT, step, model, tokenizer)
 
 
-def _weights(bench: Workbench, start: Checkpoint, attempt: Attempt) -> tuple[Any, Any]:
+def _weights(bench: TrainingContext, start: Checkpoint, attempt: Attempt) -> tuple[Any, Any]:
     """Where an attempt begins: made from scratch, with the attempt's own seed; else the same weights again."""
     model, tokenizer = bench.store.load(start)
     choice = bench.configuration.model
@@ -195,7 +195,7 @@ def _weights(bench: Workbench, start: Checkpoint, attempt: Attempt) -> tuple[Any
     return model, tokenizer
 
 
-def _states(bench: Workbench, attempt: Attempt) -> Path:
+def _states(bench: TrainingContext, attempt: Attempt) -> Path:
     folder = bench.folder_of(Stage.SFT)
     return folder if attempt.number == 1 else folder / f"attempt-{attempt.number}"
 
@@ -204,13 +204,13 @@ def _which(attempt: Attempt) -> str:
     return f", attempt {attempt.number}" if attempt.number > 1 else ""
 
 
-def _row(bench: Workbench, step: int) -> Checkpoint:
+def _row(bench: TrainingContext, step: int) -> Checkpoint:
     row = bench.store.find(Stage.SFT, step)
     assert row is not None
     return row
 
 
-def _rows(bench: Workbench, before: int, last: int) -> Sequence[Checkpoint]:
+def _rows(bench: TrainingContext, before: int, last: int) -> Sequence[Checkpoint]:
     """The warm-up's checkpoints of these steps."""
     wanted = (
         Checkpoint.run_id == bench.assignment.run_id,

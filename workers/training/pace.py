@@ -8,7 +8,7 @@ WINDOW = 60
 """Steps that are looked back at: enough to hold an examination at the usual cadence."""
 
 
-class Pace:
+class EtaEstimator:
     """Told of each step as it ends."""
 
     def __init__(self, step: int, now: Callable[[], float] = time.monotonic) -> None:

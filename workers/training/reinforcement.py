@@ -15,12 +15,12 @@ from workers.storage.rollouts import rollout_id
 from workers.tasks.detectors import record_flags, resume_scanner
 from workers.training.alarms.intervening import ENDING, interventions_of
 from workers.training.alarms.suspicion import suspicions_of
-from workers.training.background_writer import Behind
+from workers.training.background_writer import BackgroundWriter
 from workers.training.clock import Clock
-from workers.training.context import Stopped, Workbench
+from workers.training.context import Stopped, TrainingContext
 from workers.training.grpo.stage import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import settle
-from workers.training.pace import Pace
+from workers.training.pace import EtaEstimator
 from workers.training.planning.memory import PlanMemory
 from workers.training.planning.planner import Planner
 from workers.training.ranks.orders import GrpoOrder
@@ -33,13 +33,13 @@ from workers.training.trl_grpo import reached_step, train_grpo
 from workers.training.verdicts import Verdicts
 
 
-def reinforce(bench: Workbench, start: Checkpoint) -> None:
+def run_grpo(bench: TrainingContext, start: Checkpoint) -> None:
     """GRPO from the start's weights, or from the trainer's last saved state."""
     last = bench.store.find(Stage.GRPO, bench.configuration.grpo.steps)
     if last is not None and last.heldout:
         return
     reached = reached_step(bench.folder_of(Stage.GRPO), bench.configuration.grpo)
-    bench.purse.recall(bench.assignment.run_id, reached)
+    bench.budget_tracker.recall(bench.assignment.run_id, reached)
     if reached or not bench.is_used_up():
         Reinforcement(bench, start, reached).carry_out()
 
@@ -47,7 +47,7 @@ def reinforce(bench: Workbench, start: Checkpoint) -> None:
 class Reinforcement:
     """One attempt at the stage, and what it holds between two steps."""
 
-    def __init__(self, bench: Workbench, start: Checkpoint, reached: int) -> None:
+    def __init__(self, bench: TrainingContext, start: Checkpoint, reached: int) -> None:
         """`reached`: the step after which the trainer's newest state was saved."""
         self.bench, self.reached = bench, reached
         self.folder = bench.folder_of(Stage.GRPO)
@@ -55,9 +55,9 @@ class Reinforcement:
         self._start = start
         self._model, self._tokenizer = bench.store.load(start)
         self._scanner = resume_scanner(assignment.run_id, before_step=reached + 1)
-        self._environments = {venue.tag: venue.name for venue in assignment.venues}
-        self._pace = Pace(reached)
-        self._planner, self._memory = Planner(assignment.venues, bench.configuration), PlanMemory(self.folder)
+        self._environments = {env.tag: env.name for env in assignment.envs}
+        self._pace = EtaEstimator(reached)
+        self._planner, self._memory = Planner(assignment.envs, bench.configuration), PlanMemory(self.folder)
         self._memory.recall(reached, self._planner, assignment.player_of(reached))
         self._controls = GrpoControls()
         self._steering = Steering(bench, self._controls)
@@ -66,10 +66,10 @@ class Reinforcement:
         self.choice = bench.configuration.grpo.model_copy(update={"micro_batches": settings.grpo.micro_batches})
         self._hardware = settle(settings.hardware)
         self._policy = training_sampler(self._model, self._tokenizer, self.choice, self._hardware)
-        self._verdicts = Verdicts([venue.version_id for venue in assignment.venues])
+        self._verdicts = Verdicts([env.version_id for env in assignment.envs])
         mixed = self._environments if assignment.is_mixed else None
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
-        self._behind = Behind()
+        self._behind = BackgroundWriter()
         self._clock = Clock()
         """Of what is done between two steps."""
         self._is_used_up = False
@@ -80,7 +80,7 @@ class Reinforcement:
         self._steering.raise_ending()  # the process was killed before the run could rest
         bench.recorder.log(
             f"GRPO: {choice.steps} steps of {choice.tasks_per_step} tasks x {choice.group_size} episodes, "
-            f"{bench.arena.capacity} at a time"
+            f"{bench.env_pool.capacity} at a time"
         )
         weights, parts = str(bench.store.folder_of(self._start)), choice.micro_batches
         order = GrpoOrder(weights, str(self.folder), parts, self._hardware.checkpoints_gradients)
@@ -89,7 +89,7 @@ class Reinforcement:
             with self._behind:
                 train_grpo(self._run())
         finally:
-            bench.arena.close_policy(self._policy)
+            bench.env_pool.close_policy(self._policy)
         if self.reached < choice.steps and not self._is_used_up:
             self._steering.raise_ending()
             raise Stopped
@@ -121,7 +121,7 @@ class Reinforcement:
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:
         self._scanner.tune(self._steering.settings.detectors.thresholds)
-        play = training_player(self.bench.arena, self._policy, self.bench.configuration.seed)
+        play = training_player(self.bench.env_pool, self._policy, self.bench.configuration.seed)
         return play_together(self.bench.ranks, step, self._planner.plans_of(step, ordinals), play)
 
     def _on_step(self, step: GrpoStep) -> bool:
@@ -139,7 +139,7 @@ class Reinforcement:
             figures = step_figures(step, columns, self._environments)
         with counts("steering"):
             planned = self._planner.learn(step.step, step.rollouts)
-            bench.purse.pay(step.rollouts)
+            bench.budget_tracker.pay(step.rollouts)
             self._is_used_up = bench.is_used_up()
         with counts("storing"):
             self._store(step, figures, planned)
@@ -160,7 +160,7 @@ class Reinforcement:
     def _store(self, step: GrpoStep, figures: dict[str, float], planned: dict[str, float]) -> None:
         """Rollouts, curves and progress, while the next step is played."""
         recorder, total = self.bench.recorder, self.choice.steps
-        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", self.bench.purse.told)))
+        message = ", ".join(filter(None, (f"reward {figures['reward']:.3f}", self.bench.budget_tracker.told)))
         left = {"seconds_left": self._pace.seconds_left(step.step, total)}
 
         def write() -> None:

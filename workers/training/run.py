@@ -28,7 +28,7 @@ from workers.storage.recorder import RunRecorder
 from workers.training.assignment import Assignment, read_assignment
 from workers.training.branching import take_over
 from workers.training.checkpoints import CheckpointStore
-from workers.training.context import Ended, Stopped, UsedUp, Workbench
+from workers.training.context import Ended, Stopped, TrainingContext, UsedUp
 from workers.training.ending import (
     Outcome,
     asked_to_stop,
@@ -37,14 +37,14 @@ from workers.training.ending import (
     is_worth_another_attempt,
     out_of_memory,
 )
-from workers.training.env_pool import arena_of
+from workers.training.env_pool import env_pool_of
 from workers.training.followers import follow
 from workers.training.gate import GateClosed, check_gate
 from workers.training.hardware import take_device
-from workers.training.imitation import imitate
+from workers.training.imitation import run_sft
 from workers.training.ranks.joining import is_follower, join, lead, tell_launcher
 from workers.training.ranks.room import check_room
-from workers.training.reinforcement import reinforce
+from workers.training.reinforcement import run_grpo
 from workers.training.warm_up import begin
 
 WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
@@ -85,13 +85,13 @@ def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, A
     ranks = join()
     recorder.progress(phase="preparing the environment", done=0, total=1)
     if ranks.count > 1:
-        needs = [venue.manifest.proctor.resources for venue in assignment.venues]
+        needs = [env.manifest.proctor.resources for env in assignment.envs]
         check_room(needs * ranks.count, assignment.configuration.servers)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:
         with (
-            arena_of(assignment) as arena,
-            _paid(Workbench(assignment, arena, recorder, store, summary, ranks)) as bench,
+            env_pool_of(assignment) as env_pool,
+            _paid(TrainingContext(assignment, env_pool, recorder, store, summary, ranks)) as bench,
         ):
             _stages(bench)
     except Stopped:
@@ -106,12 +106,12 @@ def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, A
 
 
 @contextmanager
-def _paid(bench: Workbench) -> Iterator[Workbench]:
+def _paid(bench: TrainingContext) -> Iterator[TrainingContext]:
     """However the attempt ends, its time is counted."""
     try:
         yield bench
     finally:
-        bench.purse.save()
+        bench.budget_tracker.save()
 
 
 def _ended_early(summary: Mapping[str, Any]) -> str | None:
@@ -121,12 +121,12 @@ def _ended_early(summary: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _stages(bench: Workbench) -> None:
+def _stages(bench: TrainingContext) -> None:
     if point := bench.assignment.branch:
         every = bench.configuration.checkpoints.every
         if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo, save_every=every):
             bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
-        reinforce(bench, point.start())
+        run_grpo(bench, point.start())
     else:
         with suppress(UsedUp):
             _all_stages(bench)
@@ -139,15 +139,15 @@ def _stages(bench: Workbench) -> None:
         }
 
 
-def _all_stages(bench: Workbench) -> None:
+def _all_stages(bench: TrainingContext) -> None:
     recipe = bench.configuration.recipe
     start = begin(bench)
     if recipe.has_sft:
-        start = imitate(bench, start)
+        start = run_sft(bench, start)
     if recipe.has_sft and recipe.has_grpo:
         check_gate(bench, start)
     if recipe.has_grpo:
-        reinforce(bench, start)
+        run_grpo(bench, start)
 
 
 def _level(status: RunStatus) -> str:

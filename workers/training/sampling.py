@@ -8,7 +8,7 @@ from backend.domain.training.grpo import GrpoChoice
 from backend.domain.vocabulary import Phase
 from workers.models.policy import LocalPolicy
 from workers.rollouts.engine import GroupPlan
-from workers.training.env_pool import Arena
+from workers.training.env_pool import EnvPool
 from workers.training.hardware import Hardware
 from workers.training.ranks.playing import PlayPlans
 
@@ -22,10 +22,10 @@ def training_sampler(model: Any, tokenizer: Any, choice: GrpoChoice, hardware: H
     return policy
 
 
-def training_player(arena: Arena, policy: LocalPolicy, seed: int) -> PlayPlans:
+def training_player(env_pool: EnvPool, policy: LocalPolicy, seed: int) -> PlayPlans:
     """Plays a step's plans in lockstep."""
 
     def play(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
-        return arena.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=seed, training_step=step)
+        return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=seed, training_step=step)
 
     return play

@@ -37,7 +37,7 @@ from workers.training.alarms.stored import EXAMINED, NEEDED, stored_figures
 from workers.training.alarms.updates import not_finite
 from workers.training.alarms.warm_up import warm_up_flat
 from workers.training.alarms.watch import AlarmWatch
-from workers.training.context import Ended, Workbench
+from workers.training.context import Ended, TrainingContext
 from workers.training.grpo.stage import GrpoControls
 
 _ENDINGS = {AlarmAction.PAUSE: RunStatus.PAUSED, AlarmAction.STOP: RunStatus.STOPPED}
@@ -74,7 +74,7 @@ class Raised:
 class Steering:
     """Of one attempt at GRPO. `settings` are the run's choices as they are now."""
 
-    def __init__(self, bench: Workbench, controls: GrpoControls) -> None:
+    def __init__(self, bench: TrainingContext, controls: GrpoControls) -> None:
         self._bench, self._controls = bench, controls
         self._run_id = bench.assignment.run_id
         self._columns = {column.name: column.weight for column in bench.assignment.columns}
@@ -192,13 +192,13 @@ class Steering:
         self._controls.learning_rate_factor = self.settings.grpo.learning_rate / base.grpo.learning_rate
         is_changed = any(change.name in TEMPERATURES for change in valid)
         self._controls.temperature = self.settings.grpo.temperature_at(step) if is_changed else None
-        self._bench.purse.choice = self.settings.budget
+        self._bench.budget_tracker.choice = self.settings.budget
 
 
 class WarmUpSteering:
     """Of one warm-up: what is broken or does not learn, and what may be changed meanwhile."""
 
-    def __init__(self, bench: Workbench, *, before: int, reached: int, steps: int) -> None:
+    def __init__(self, bench: TrainingContext, *, before: int, reached: int, steps: int) -> None:
         """`before`: steps of earlier warm-ups of the run; `reached`, `steps`: of this one."""
         self._bench, self._before, self._steps = bench, before, steps
         self._run_id = bench.assignment.run_id
@@ -261,7 +261,7 @@ class WarmUpSteering:
 
         self._changes += taken_up(self._bench, step_of)
         self.settings = self._settings_at(step)
-        self._bench.purse.choice = self.settings.budget
+        self._bench.budget_tracker.choice = self.settings.budget
 
     def _settings_at(self, step: int) -> TrainingConfiguration:
         last = self._before + step
@@ -269,7 +269,7 @@ class WarmUpSteering:
         return with_settings(self._bench.configuration, [(each.name, each.after) for each in valid])
 
 
-def taken_up(bench: Workbench, step_of: Callable[[str], int | None]) -> list[Change]:
+def taken_up(bench: TrainingContext, step_of: Callable[[str], int | None]) -> list[Change]:
     """Changes that waited, from their steps on; the run's log tells of them."""
     changes = take_up(bench.assignment.run_id, step_of)
     for change in changes:

@@ -16,7 +16,7 @@ from trl import SFTConfig, SFTTrainer
 from backend.domain.training.warm_up import SftChoice
 from workers.models.adapter import unrounded
 from workers.training.clock import Clock
-from workers.training.examples import BrokenStep, Lesson, lesson_order
+from workers.training.examples import BrokenStep, TrainingExample, lesson_order
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.ranks.ranks import ALONE, Ranks
 from workers.training.ranks.weights import check_same
@@ -42,7 +42,7 @@ class SftRun:
     model: Any
     tokenizer: Any
     choice: SftChoice
-    lessons: Sequence[Lesson]
+    lessons: Sequence[TrainingExample]
     seed: int
     folder: Path
     """Where the trainer's own states are kept."""

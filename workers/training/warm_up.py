@@ -12,7 +12,7 @@ from workers.models.build import build_model, build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.models.start import start_from_base, start_from_checkpoint
 from workers.policies.scripted import ScriptedPolicy
-from workers.training.context import Workbench
+from workers.training.context import TrainingContext
 from workers.training.example_sources import texts_to_read
 
 READING_EPISODES = 96
@@ -21,7 +21,7 @@ READING_CONVERSATIONS = 400
 """Stored conversations, of each source that is learned from."""
 
 
-def begin(bench: Workbench) -> Checkpoint:
+def begin(bench: TrainingContext) -> Checkpoint:
     """The policy before training, as a checkpoint with its examination."""
     row = bench.store.find(Stage.UNTRAINED, 0)
     if row is None:
@@ -36,7 +36,7 @@ def begin(bench: Workbench) -> Checkpoint:
     return row
 
 
-def starting_weights(bench: Workbench) -> tuple[Any, Any]:
+def starting_weights(bench: TrainingContext) -> tuple[Any, Any]:
     choice = bench.configuration.model
     match choice.source:
         case "base":
@@ -54,7 +54,7 @@ def starting_weights(bench: Workbench) -> tuple[Any, Any]:
             return build_model(tokenizer, choice, seed=bench.configuration.seed), tokenizer
 
 
-def _reading(bench: Workbench) -> list[str]:
+def _reading(bench: TrainingContext) -> list[str]:
     """What the tokenizer is made from: the text that will be learned, and how the environment refuses a reply."""
     manifest = bench.assignment.manifest
     refusal = render_unparsable(manifest.proctor.agent.unparsable_message, "The reply is empty.")
@@ -62,7 +62,7 @@ def _reading(bench: Workbench) -> list[str]:
     return [*played, *texts_to_read(bench, READING_CONVERSATIONS)] + [refusal] * (READING_EPISODES // 4)
 
 
-def _scripted_texts(bench: Workbench) -> list[str]:
+def _scripted_texts(bench: TrainingContext) -> list[str]:
     """The environment's own text, from scripted play that is not stored."""
     bench.recorder.progress(phase="reading the environment's text", done=0, total=READING_EPISODES)
     texts: dict[int, list[str]] = {}
@@ -70,7 +70,7 @@ def _scripted_texts(bench: Workbench) -> list[str]:
     def take(rollout: Rollout) -> None:
         texts[rollout.group] = [str(message["content"]) for message in rollout.messages]
 
-    bench.arena.play(
+    bench.env_pool.play(
         bench.warm_up_plans(READING_EPISODES),
         ScriptedPolicy(bench.configuration.sft.script),
         phase=Phase.WARM_UP,

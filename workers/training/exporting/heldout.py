@@ -18,8 +18,8 @@ from workers.models.policy import LocalPolicy
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore
 from workers.training.context import single_groups
-from workers.training.env_pool import arena_of
-from workers.training.heldout_evaluation import Examination, summarise
+from workers.training.env_pool import env_pool_of
+from workers.training.heldout_evaluation import HeldoutEvaluation, summarise
 from workers.training.planning.tasks import heldout_tasks
 from workers.training.weights import PROBES
 
@@ -63,18 +63,20 @@ def training_step_of(checkpoint: Checkpoint, recipe: Recipe) -> int | None:
             return None if recipe.has_sft else 0
 
 
-def play(assignment: Assignment, model: Any, tokenizer: Any, *, at: int | None) -> tuple[list[Rollout], Examination]:
+def play(
+    assignment: Assignment, model: Any, tokenizer: Any, *, at: int | None
+) -> tuple[list[Rollout], HeldoutEvaluation]:
     """The run's examination, with the same tasks and seeds as while it trained; nothing is stored."""
     configuration = assignment.configuration
-    tasks = heldout_tasks(assignment.venues, configuration.heldout.tasks)
+    tasks = heldout_tasks(assignment.envs, configuration.heldout.tasks)
     policy = LocalPolicy(model, tokenizer, temperature=configuration.heldout.temperature, lockstep=True)
-    with arena_of(assignment) as arena:
-        rollouts = arena.play_in_lockstep(
+    with env_pool_of(assignment) as env_pool:
+        rollouts = env_pool.play_in_lockstep(
             single_groups(tasks), policy, phase=Phase.HELDOUT, seed=configuration.seed, training_step=at
         )
-        arena.close_policy(policy)
+        env_pool.close_policy(policy)
     columns = [column.name for column in assignment.columns]
-    return rollouts, summarise(rollouts, columns, assignment.venues)
+    return rollouts, summarise(rollouts, columns, assignment.envs)
 
 
 def rewards_of(rollouts: Sequence[Rollout]) -> dict[int, float]:

@@ -11,7 +11,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.mix import portions
 from workers.rollouts.engine import GroupPlan
 from workers.training.planning.levels import AdaptiveLevels, FixedLevels, Levels, Outcome
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 from workers.training.planning.turns import Turns
 
 HAIR = 1e-6
@@ -22,7 +22,7 @@ HAIR = 1e-6
 class _Lane:
     """One environment of the run: which of its tasks come next."""
 
-    venue: Venue
+    env: TrainingEnv
     levels: Levels
     rule: SuccessRule
     start: int
@@ -34,7 +34,7 @@ class _Lane:
         """The next one of the level; no task comes twice while there are enough."""
         index = self.start + level + self.used[level] * len(self.used)
         self.used[level] += 1
-        return self.venue.drawn_task(index)
+        return self.env.drawn_task(index)
 
     def is_success(self, rollout: Rollout) -> bool:
         rule = self.rule
@@ -45,11 +45,11 @@ class _Lane:
 class Planner:
     """Asked for each step in turn; told the rollouts of each step in turn. `state` is all that it remembers."""
 
-    def __init__(self, venues: Sequence[Venue], configuration: TrainingConfiguration) -> None:
+    def __init__(self, envs: Sequence[TrainingEnv], configuration: TrainingConfiguration) -> None:
         self.choice = configuration.grpo
         self.is_adaptive = configuration.curriculum.is_adaptive
-        self._lanes = [_lane(venue, configuration, start) for venue, start in _starts(venues, configuration)]
-        self._turns = Turns([venue.weight for venue in venues])
+        self._lanes = [_lane(env, configuration, start) for env, start in _starts(envs, configuration)]
+        self._turns = Turns([env.weight for env in envs])
         self._step = 0
         self._plans: dict[int, GroupPlan] = {}
         """Of the step, by ordinal."""
@@ -81,12 +81,12 @@ class Planner:
         done = sorted(sound, key=lambda each: (each.group, each.member))
         points: dict[str, float] = {}
         for lane in self._lanes:
-            own = [rollout for rollout in done if rollout.task.version_id == lane.venue.tag]
+            own = [rollout for rollout in done if rollout.task.version_id == lane.env.tag]
             rewards = [rollout.reward for rollout in own if rollout.reward is not None]
             if rewards and len(self._lanes) > 1:
-                points[f"environment/{lane.venue.name}"] = fsum(rewards) / len(rewards)
+                points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
             found = lane.levels.learn(Outcome(rollout.task.level, lane.is_success(rollout)) for rollout in own)
-            points |= {f"curriculum/{lane.venue.name}/{name}": value for name, value in found.items()}
+            points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in found.items()}
         return points
 
     @property
@@ -106,14 +106,14 @@ class Planner:
         return GroupPlan(lane.task(level), ordinal, tuple(range(self.choice.group_size)))
 
 
-def _lane(venue: Venue, configuration: TrainingConfiguration, start: int) -> _Lane:
-    count, curriculum = venue.manifest.proctor.tasks.levels, configuration.curriculum
+def _lane(env: TrainingEnv, configuration: TrainingConfiguration, start: int) -> _Lane:
+    count, curriculum = env.manifest.proctor.tasks.levels, configuration.curriculum
     shares = (configuration.grpo.levels or [1.0] * count)[:count]
     levels: Levels = AdaptiveLevels(curriculum, count) if curriculum.is_adaptive else FixedLevels(shares)
-    return _Lane(venue, levels, curriculum.rule(venue.manifest), start + -start % count, [0] * count)
+    return _Lane(env, levels, curriculum.rule(env.manifest), start + -start % count, [0] * count)
 
 
-def _starts(venues: Sequence[Venue], configuration: TrainingConfiguration) -> list[tuple[Venue, int]]:
+def _starts(envs: Sequence[TrainingEnv], configuration: TrainingConfiguration) -> list[tuple[TrainingEnv, int]]:
     """How many tasks of each environment the warm-up takes."""
     episodes = configuration.sft.episodes if configuration.recipe.has_sft else 0
-    return list(zip(venues, portions([venue.weight for venue in venues], episodes), strict=True))
+    return list(zip(envs, portions([env.weight for env in envs], episodes), strict=True))

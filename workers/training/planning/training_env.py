@@ -10,7 +10,7 @@ from backend.domain.vocabulary import Split
 
 
 @dataclass(frozen=True, slots=True)
-class Venue:
+class TrainingEnv:
     """An environment version to be played, and how often."""
 
     name: str

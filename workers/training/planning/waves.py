@@ -12,7 +12,7 @@ Tag = uuid.UUID | None
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class EnvCapacity:
     """How many episodes of one environment are played at a time."""
 
     capacity: int
@@ -35,7 +35,7 @@ def by_room(plans: Sequence[GroupPlan]) -> dict[Tag, list[GroupPlan]]:
     return found
 
 
-def waves(plans: Sequence[GroupPlan], rooms: Mapping[Tag, Room], concurrency: int) -> list[list[GroupPlan]]:
+def waves(plans: Sequence[GroupPlan], rooms: Mapping[Tag, EnvCapacity], concurrency: int) -> list[list[GroupPlan]]:
     """Parts as equal as can be, each with its share of every environment."""
     own = by_room(plans)
     count = max((rooms[tag].waves_of(each) for tag, each in own.items()), default=0)

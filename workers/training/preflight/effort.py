@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from backend.domain.training.memory import ModelMeasures
-from workers.training.examples import Lesson
+from workers.training.examples import TrainingExample
 from workers.training.hardware import Hardware
 
 IGNORED = -100
@@ -21,7 +21,7 @@ SLOW_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class PassCost:
     """One pass over `rows` conversations."""
 
     rows: int
@@ -34,7 +34,7 @@ class DoesNotFit(RuntimeError):
     """The GPU's memory did not suffice for one part of a step."""
 
 
-def measure_effort(model: Any, pad: int, lessons: Sequence[Lesson], rows: int, hardware: Hardware) -> Effort:
+def measure_effort(model: Any, pad: int, lessons: Sequence[TrainingExample], rows: int, hardware: Hardware) -> PassCost:
     """Forward and backward of the first lessons, beginning anew where there are fewer; weights stay as they are."""
     batch = _batch(list(islice(cycle(lessons), rows)), pad, next(model.parameters()).device)
     if hardware.checkpoints_gradients:
@@ -52,7 +52,7 @@ def measure_effort(model: Any, pad: int, lessons: Sequence[Lesson], rows: int, h
     finally:
         model.zero_grad(set_to_none=True)
         model.train(was_training)
-    return Effort(rows, seconds, torch.cuda.max_memory_allocated() if on_gpu else 0)
+    return PassCost(rows, seconds, torch.cuda.max_memory_allocated() if on_gpu else 0)
 
 
 def _timed(model: Any, batch: dict[str, torch.Tensor]) -> float:
@@ -68,7 +68,7 @@ def _timed(model: Any, batch: dict[str, torch.Tensor]) -> float:
     return seconds
 
 
-def _batch(lessons: Sequence[Lesson], pad: int, device: torch.device) -> dict[str, torch.Tensor]:
+def _batch(lessons: Sequence[TrainingExample], pad: int, device: torch.device) -> dict[str, torch.Tensor]:
     width = max(len(lesson.tokens) for lesson in lessons)
 
     def padded(rows: Sequence[Sequence[int]], filler: int) -> torch.Tensor:

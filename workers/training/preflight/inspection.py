@@ -18,9 +18,9 @@ from backend.domain.training.preflight.measured import (
 from backend.domain.training.preflight.static import in_mb, load_of, memory_finding
 from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
-from workers.training.context import Workbench
+from workers.training.context import TrainingContext
 from workers.training.hardware import settle
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 from workers.training.preflight.effort import (
     DoesNotFit,
     measure_effort,
@@ -29,13 +29,13 @@ from workers.training.preflight.effort import (
     trained_count,
 )
 from workers.training.preflight.notebook import Notebook
-from workers.training.preflight.pace import Pace
+from workers.training.preflight.pace import TimeEstimate
 from workers.training.preflight.play import Played, play_policy, play_script, successes
 from workers.training.preflight.subject import Subject
 from workers.training.warm_up import starting_weights
 
 
-def look(bench: Workbench, notebook: Notebook) -> None:
+def look(bench: TrainingContext, notebook: Notebook) -> None:
     """Ends early where a problem makes the next questions pointless."""
     subject = _load(bench, notebook)
     if subject is None:
@@ -50,7 +50,7 @@ def look(bench: Workbench, notebook: Notebook) -> None:
         _ask_effort(bench, notebook, subject, conversations, (learned, played))
 
 
-def _load(bench: Workbench, notebook: Notebook) -> Subject | None:
+def _load(bench: TrainingContext, notebook: Notebook) -> Subject | None:
     notebook.progress(phase="loading the model", done=0, total=1)
     try:
         hardware = settle(bench.configuration.hardware)
@@ -91,7 +91,7 @@ def _unusable(error: ChatUnusable) -> PreflightFinding:
     return problem("chat_template", f"Its chat template cannot be used: {error}.", advice)
 
 
-def _ask_script(bench: Workbench, notebook: Notebook, subject: Subject) -> Played | None:
+def _ask_script(bench: TrainingContext, notebook: Notebook, subject: Subject) -> Played | None:
     """None where there is no script to play."""
     played = play_script(bench, subject.chat)
     if played is None:
@@ -101,11 +101,11 @@ def _ask_script(bench: Workbench, notebook: Notebook, subject: Subject) -> Playe
         notebook.find(problem("conversation", f"The script could not be played. {played.failure}".strip(), advice))
         return played
     notebook.find(_lengths_of(subject, played, SCRIPTED))
-    for venue in bench.assignment.venues:
-        tasks = successes(venue, bench.configuration.curriculum.rule(venue.manifest), played)
+    for env in bench.assignment.envs:
+        tasks = successes(env, bench.configuration.curriculum.rule(env.manifest), played)
         if tasks:
             found = _script(tasks)
-            notebook.find(told_of(found, venue.name) if bench.assignment.is_mixed else found)
+            notebook.find(told_of(found, env.name) if bench.assignment.is_mixed else found)
     return played
 
 
@@ -122,28 +122,28 @@ def _script(tasks: Sequence[TaskSuccess]) -> PreflightFinding:
     return ok("script", f"The script itself succeeds in {share:.0%} of {len(tasks)} episodes.", share=share)
 
 
-def _ask_policy(bench: Workbench, notebook: Notebook, subject: Subject) -> Played:
+def _ask_policy(bench: TrainingContext, notebook: Notebook, subject: Subject) -> Played:
     played = play_policy(bench, subject.policy(bench.configuration.grpo))
     if not played.completed:
         advice = "Read the worker's log: an episode that fails is no zero, it is lost."
         notebook.find(problem("base_success", f"No episode could be played. {played.failure}".strip(), advice))
         return played
-    for venue in bench.assignment.venues:
-        found = list(_success(bench.configuration, venue, played))
-        notebook.find(*(told_of(each, venue.name) for each in found) if bench.assignment.is_mixed else found)
+    for env in bench.assignment.envs:
+        found = list(_success(bench.configuration, env, played))
+        notebook.find(*(told_of(each, env.name) for each in found) if bench.assignment.is_mixed else found)
     return played
 
 
-def _success(choices: TrainingConfiguration, venue: Venue, played: Played) -> Iterator[PreflightFinding]:
-    rule = choices.curriculum.rule(venue.manifest)
-    tasks = successes(venue, rule, played)
+def _success(choices: TrainingConfiguration, env: TrainingEnv, played: Played) -> Iterator[PreflightFinding]:
+    rule = choices.curriculum.rule(env.manifest)
+    tasks = successes(env, rule, played)
     yield success_finding(tasks, choices, rule.expression)
     if choices.recipe.has_grpo:
         yield gradient_finding(tasks, choices)
 
 
 def _ask_effort(
-    bench: Workbench,
+    bench: TrainingContext,
     notebook: Notebook,
     subject: Subject,
     conversations: Played,
@@ -168,5 +168,5 @@ def _ask_effort(
         else ""
     )
     notebook.find(memory.model_copy(update={"sentence": memory.sentence + peak}))
-    pace = Pace(bench, notebook, subject, conversations, effort)
+    pace = TimeEstimate(bench, notebook, subject, conversations, effort)
     notebook.find(time_finding(pace.speed(*played), configuration))

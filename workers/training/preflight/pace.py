@@ -5,8 +5,8 @@ from typing import Any
 
 from backend.domain.training.preflight.measured import NOTHING, Range, Speed
 from workers.models.policy import LocalPolicy
-from workers.training.context import Workbench
-from workers.training.preflight.effort import Effort
+from workers.training.context import TrainingContext
+from workers.training.preflight.effort import PassCost
 from workers.training.preflight.notebook import Notebook
 from workers.training.preflight.play import Played, examination_seconds
 from workers.training.preflight.rehearsal import GRPO_STEPS, SFT_STEPS, grpo_seconds, sft_seconds
@@ -18,11 +18,11 @@ AROUND_PASSES = 2.5
 """Steps of small models were seen to take up to so many times their passes."""
 
 
-class Pace:
+class TimeEstimate:
     """How long the parts of the run take here."""
 
     def __init__(
-        self, bench: Workbench, notebook: Notebook, subject: Subject, conversations: Played, effort: Effort
+        self, bench: TrainingContext, notebook: Notebook, subject: Subject, conversations: Played, effort: PassCost
     ) -> None:
         self.bench, self.notebook, self.subject = bench, notebook, subject
         self.conversations, self.effort = conversations, effort

@@ -14,10 +14,10 @@ from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
-from workers.training.context import Workbench
-from workers.training.examples import Lesson, lesson_of
+from workers.training.context import TrainingContext
+from workers.training.examples import TrainingExample, lesson_of
 from workers.training.planning.planner import Planner
-from workers.training.planning.training_env import Venue
+from workers.training.planning.training_env import TrainingEnv
 from workers.training.teacher import Teacher
 
 TASKS = 32
@@ -37,7 +37,7 @@ class Played:
     """Seconds of an episode, among the others that were played with it."""
     failure: str = ""
     """Why there are none."""
-    lessons: Sequence[Lesson] = field(default=())
+    lessons: Sequence[TrainingExample] = field(default=())
     """The completed ones as tokens."""
 
     @property
@@ -50,7 +50,7 @@ class Played:
         return sum(sum(lesson.mask) for lesson in self.lessons) / len(self.lessons) if self.lessons else 0.0
 
 
-def play_script(bench: Workbench, chat: ChatTokens) -> Played | None:
+def play_script(bench: TrainingContext, chat: ChatTokens) -> Played | None:
     """Conversations of the script that the warm-up would imitate; None where an environment offers none."""
     script = _script_of(bench)
     if script is None:
@@ -58,9 +58,9 @@ def play_script(bench: Workbench, chat: ChatTokens) -> Played | None:
     return _play(bench, [bench.warm_up_plans(SCRIPTED_EPISODES)], Teacher(script, chat), chat, "scripted play")
 
 
-def _script_of(bench: Workbench) -> str | None:
+def _script_of(bench: TrainingContext) -> str | None:
     """The chosen one where all environments have it, else one that they share."""
-    offered = [set(venue.manifest.proctor.scripts) for venue in bench.assignment.venues]
+    offered = [set(env.manifest.proctor.scripts) for env in bench.assignment.envs]
     shared = set.intersection(*offered)
     for name in (bench.configuration.sft.script, "teacher", "gold", *sorted(shared)):
         if name in shared:
@@ -68,24 +68,24 @@ def _script_of(bench: Workbench) -> str | None:
     return None
 
 
-def play_policy(bench: Workbench, policy: LocalPolicy) -> Played:
+def play_policy(bench: TrainingContext, policy: LocalPolicy) -> Played:
     """The groups that GRPO would play first, as the policy plays before training."""
     plans, size = _first_groups(bench), bench.configuration.grpo.tasks_per_step
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
     return _play(bench, parts, policy, policy.chat, "the policy before training")
 
 
-def _first_groups(bench: Workbench) -> list[GroupPlan]:
+def _first_groups(bench: TrainingContext) -> list[GroupPlan]:
     configuration = bench.configuration
     update: dict[str, Any] = {"tasks_per_step": TASKS}
     if not configuration.recipe.has_grpo:
         update["group_size"] = 2  # only success is asked for
     grpo = configuration.grpo.model_copy(update=update)
-    return Planner(bench.assignment.venues, configuration.model_copy(update={"grpo": grpo})).plans(1)
+    return Planner(bench.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
 
 
 def _play(
-    bench: Workbench, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
+    bench: TrainingContext, parts: Sequence[Sequence[GroupPlan]], policy: Policy, chat: ChatTokens, phase: str
 ) -> Played:
     """One part after the other: a step's episodes are played together and wait for the slowest."""
     rollouts: list[Rollout] = []
@@ -101,7 +101,7 @@ def _play(
     try:
         for plans in parts:
             before, started = len(rollouts), time.monotonic()
-            bench.arena.play(
+            bench.env_pool.play(
                 plans,
                 policy,
                 phase=Phase.CHECK,
@@ -113,28 +113,28 @@ def _play(
     except TooManyFailures as error:
         failure = str(error)
     finally:
-        bench.arena.close_policy(policy)
+        bench.env_pool.close_policy(policy)
     lessons = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
     return Played(rollouts, Range.of(each) if each else NOTHING, failure, lessons)
 
 
-def examination_seconds(bench: Workbench, policy: LocalPolicy) -> float:
+def examination_seconds(bench: TrainingContext, policy: LocalPolicy) -> float:
     """Of an episode, played as an examination plays; on training tasks."""
     plans = bench.warm_up_plans(min(EXAMINED, bench.configuration.heldout.tasks))
     bench.recorder.progress(phase="an examination", done=0, total=len(plans))
     began = time.monotonic()
     try:
-        bench.arena.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=bench.configuration.seed)
+        bench.env_pool.play_in_lockstep(plans, policy, phase=Phase.CHECK, seed=bench.configuration.seed)
     finally:
-        bench.arena.close_policy(policy)
+        bench.env_pool.close_policy(policy)
     return (time.monotonic() - began) / len(plans)
 
 
-def successes(venue: Venue, rule: SuccessRule, played: Played) -> list[TaskSuccess]:
+def successes(env: TrainingEnv, rule: SuccessRule, played: Played) -> list[TaskSuccess]:
     """By task of this environment."""
     groups: dict[int, list[Rollout]] = defaultdict(list)
     for rollout in played.completed:
-        if rollout.task.version_id == venue.tag:
+        if rollout.task.version_id == env.tag:
             groups[rollout.group].append(rollout)
     return [_success(group, rule) for group in groups.values()]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.preflight.measured import Range
-from workers.training.context import Workbench
-from workers.training.examples import Lesson
+from workers.training.context import TrainingContext
+from workers.training.examples import TrainingExample
 from workers.training.grpo.stage import GrpoRun, GrpoStep
 from workers.training.hardware import Hardware
 from workers.training.trl_grpo import train_grpo
@@ -27,7 +27,12 @@ NEVER = 10**6
 
 
 def sft_seconds(
-    bench: Workbench, model: Any, tokenizer: Any, lessons: Sequence[Lesson], folder: Path, hardware: Hardware
+    bench: TrainingContext,
+    model: Any,
+    tokenizer: Any,
+    lessons: Sequence[TrainingExample],
+    folder: Path,
+    hardware: Hardware,
 ) -> Range:
     """Of one step."""
     choice = bench.configuration.sft.model_copy(update={"steps": SFT_STEPS, "warmup_steps": 0})
@@ -43,7 +48,7 @@ def sft_seconds(
 
 
 def grpo_seconds(
-    bench: Workbench, model: Any, tokenizer: Any, rollouts: Sequence[Rollout], folder: Path, hardware: Hardware
+    bench: TrainingContext, model: Any, tokenizer: Any, rollouts: Sequence[Rollout], folder: Path, hardware: Hardware
 ) -> Range:
     """Of all that follows a step's play. One part of the step is learned and multiplied."""
     grpo = bench.configuration.grpo

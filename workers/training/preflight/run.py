@@ -17,10 +17,10 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PreflightStatus
 from backend.settings import get_settings
 from backend.training.tables import Preflight
-from workers.training.assignment import Assignment, venues_of
+from workers.training.assignment import Assignment, training_envs_of
 from workers.training.checkpoints import CheckpointStore
-from workers.training.context import Workbench
-from workers.training.env_pool import arena_of
+from workers.training.context import TrainingContext
+from workers.training.env_pool import env_pool_of
 from workers.training.hardware import take_device
 from workers.training.preflight.inspection import look
 from workers.training.preflight.notebook import Notebook
@@ -53,8 +53,8 @@ def _look(assignment: Assignment, notebook: Notebook) -> None:
     notebook.progress(phase="preparing the environment", done=0, total=1)
     take_device(assignment.configuration.hardware)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-    with arena_of(assignment) as arena:
-        look(Workbench(assignment, arena, notebook, store), notebook)
+    with env_pool_of(assignment) as env_pool:
+        look(TrainingContext(assignment, env_pool, notebook, store), notebook)
 
 
 def _assignment(preflight_id: uuid.UUID) -> Assignment:
@@ -66,7 +66,7 @@ def _assignment(preflight_id: uuid.UUID) -> Assignment:
             run_id=preflight_id,
             policy_id=preflight_id,
             configuration=configuration,
-            venues=venues_of(session, row.version_id, configuration.mix),
+            envs=training_envs_of(session, row.version_id, configuration.mix),
             folder=get_settings().data / "training" / str(preflight_id),
             was_gate_closed=False,
         )
