@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 import textwrap
 from collections import defaultdict
 from pathlib import Path
@@ -95,9 +96,10 @@ def _operations_only(document: dict[str, Any]) -> dict[str, Any]:
     for methods in paths.values():
         for route in methods.values():
             route["responses"] = {status: answer for status, answer in route["responses"].items() if status < "300"}
+    version = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["version"]  # not of what is installed
     return {
         "openapi": document["openapi"],
-        "info": document["info"],
+        "info": document["info"] | {"version": version},
         "paths": paths,
         "components": {"schemas": _untitled(_reached(paths, document["components"]["schemas"]))},
     }
