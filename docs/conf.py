@@ -12,7 +12,7 @@ sys.path.insert(0, str(HERE.parent))
 
 project = "Proctor"
 extensions = ["myst_parser"]
-exclude_patterns = ["_theme", "agents.md"]
+exclude_patterns = ["_theme"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 smartquotes = False

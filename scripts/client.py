@@ -10,8 +10,8 @@ import re
 import subprocess
 import sys
 import tempfile
-import tomllib
 import textwrap
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
