@@ -82,6 +82,7 @@ def download_examples(session: Session, actor: Actor, file: ExampleFile) -> Down
     command="data examples delete",
     audited=False,
     page="/training/examples?deleted={file}",
+    notice="{file} was deleted. Run `proctor data examples restore {file}` to restore it within a week.",
 )
 def delete_examples(session: Session, actor: Actor, file: ExampleFile) -> None:
     """Delete an uploaded file. You can restore it for a week with `proctor data examples restore`."""

@@ -176,11 +176,11 @@ def test_a_judge_is_added_tried_and_looks_at_a_run(command: Command, policy: str
     assert "kind" in {each["name"] for each in command("judge", "list", "--json").json}
     (rollout,) = command("rollouts", run_id, "-n", "1", "--json").json
     tried = command("judge", "test", "kind", rollout["id"], "--json")
-    assert (tried.status, tried.json["score"]) == (0, 1.0), tried.out
+    assert (tried.status, tried.json["rollouts"][0]["score"]) == (0, 1.0), tried.out
     looked = command("judge", "run", "kind", run_id, "--json")
-    assert (looked.status, looked.json["judged"]) == (0, 12), looked.err
+    assert (looked.status, looked.json["graded"]) == (0, 12), looked.err
     (work,) = command("judge", "results", run_id, "--json").json
-    assert (work["judge"], work["failed"]) == ("kind", 0)
+    assert (work["grader"], work["failed"]) == ("kind", 0)
     assert command("judge", "run", "nobody", run_id).status == 2
 
 

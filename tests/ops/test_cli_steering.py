@@ -40,7 +40,7 @@ def test_an_open_alarm_is_a_bad_result_until_it_is_answered(command: Command, tr
     shown = command("run", "alarms", training)
     assert shown.status == 1
     assert "Format is down." in shown.out
-    assert "What helps:" in shown.out
+    assert "Advice:" in shown.out
     assert "answers: lower_rate (Lower the rate), roll_back (Roll back), pause (Pause)" in shown.out
     refused = command("run", "answer", training, "format_fall", "save_memory")
     assert (refused.status, "does nothing about the alarm" in refused.err) == (2, True)
@@ -55,11 +55,11 @@ def test_an_open_alarm_is_a_bad_result_until_it_is_answered(command: Command, tr
 def test_settings_are_shown_changed_and_changed_back(command: Command, training: str) -> None:
     said = command("run", "set", training, "grpo.learning_rate=1e-4", "budget.minutes=30")
     assert "grpo.learning_rate: 0.0005 → 0.0001 from the next step on" in said.out
-    assert "it is so already" in command("run", "set", training, "grpo.learning_rate=1e-4").out
+    assert "already has these values" in command("run", "set", training, "grpo.learning_rate=1e-4").out
     [first, _] = command("run", "set", training, "--json").json["changes"]
     assert command("run", "set", training, "--undo", first["id"][-8:]).status == 0
     table = command("run", "set", training).out
-    assert "waits" in table
+    assert "pending" in table
     assert "budget.minutes" in table
     assert "from its next resume on" in command("run", "set", training, "grpo.micro_batches=2").out
     refused = command("run", "set", training, "grpo.group_size=2")
@@ -68,7 +68,7 @@ def test_settings_are_shown_changed_and_changed_back(command: Command, training:
 
 
 def test_a_pause_and_a_branch(command: Command, training: str) -> None:
-    assert "is asked to pause" in command("run", "pause", training).out
+    assert "pauses after the current step" in command("run", "pause", training).out
     started = command(
         "run", "branch", training, "--step", "40", "--set", "grpo.learning_rate=1e-4", "--no-wait", "--json"
     )
