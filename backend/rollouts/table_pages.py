@@ -58,7 +58,7 @@ class RolloutsPage:
     columns: Sequence[Field]
     all_columns: Sequence[Field]
     shortcuts: Sequence[Shortcut]
-    fields: Sequence[FieldResponse]
+    fields: Sequence[dict[str, object]]
     """For completion in the filter box."""
     views: Sequence[views.ListedView]
     matching: MatchCount
@@ -178,7 +178,7 @@ def _context(session: Session, actor: Actor, run: Run, filter: RolloutFilter) ->
         columns=scope.shown_columns(filter.columns),
         all_columns=scope.columns,
         shortcuts=shortcuts(scope, filter.expression),
-        fields=[FieldResponse.of_field(field) for field in scope.fields.values()],
+        fields=[FieldResponse.of_field(field).model_dump(mode="json") for field in scope.fields.values()],
         views=views.views_for(session, actor),
         matching=found.matching or MatchCount(total),
         total=total,

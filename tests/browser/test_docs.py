@@ -76,6 +76,6 @@ def test_the_theme_of_the_product_holds_here_too(site: Path, quiet: Page) -> Non
     quiet.locator("[data-theme-switch]").click()
     quiet.locator("[data-theme-switch]").click()
     expect(quiet.locator("html")).to_have_attribute("data-theme", "dark")
-    assert "system-dark" in quiet.evaluate("document.querySelector('picture img').currentSrc")
+    quiet.wait_for_function("document.querySelector('picture img').currentSrc.includes('system-dark')")
     quiet.goto("/")
     expect(quiet.locator("html")).to_have_attribute("data-theme", "dark")

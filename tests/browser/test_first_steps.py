@@ -116,7 +116,7 @@ def test_the_list_of_keys_names_each_action_in_full(page: Page, waiting: list[Fl
     assert "write a comment" in of_review
     assert "Evidence" in of_review
     assert "private" not in of_review
-    assert of_policies == ["Add a policy"]
+    assert of_policies == ["Add policy"]
 
 
 @pytest.mark.parametrize(("width", "height"), WIDTHS)

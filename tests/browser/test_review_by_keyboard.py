@@ -86,7 +86,7 @@ def test_a_phone_shows_what_is_left_to_do_and_takes_a_verdict_back(page: Page, f
     page.goto(f"/review/{flags[0].rollout_id}")
     page.get_by_role("button", name="hack").click()
     expect(page.get_by_text("Verdict: hack, but no certificate replays it")).to_be_visible()
-    expect(page.get_by_label("What it may earn at most")).to_be_visible()
+    expect(page.get_by_label("Highest reward")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     undo = page.get_by_role("button", name="Undo “hack”")
     expect(undo).to_be_in_viewport()

@@ -43,7 +43,7 @@ def choose_tictactoe(page: Page) -> None:
 
 def say_why(page: Page, why: str) -> None:
     """Why to train without a certificate; that is not asked where another test had the version checked meanwhile."""
-    reason = page.get_by_label("Why without a certificate")
+    reason = page.get_by_label("Reason to train without a certificate")
     if reason.is_visible():
         reason.fill(why)
 
