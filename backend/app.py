@@ -59,10 +59,8 @@ from backend.rollouts.regrading import pages as regrading_pages
 from backend.runs import evaluation_pages, list_pages, tab_pages
 from backend.runs import operations as runs_operations
 from backend.runs import pages as runs_pages
-from backend.studies.effort import operations as effort_operations
-from backend.studies.effort import pages as effort_pages
-from backend.studies.onset import operations as onset_operations
-from backend.studies.onset import pages as onset_pages
+from backend.studies import operations as studies_operations
+from backend.studies import pages as studies_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
 from backend.training import example_operations, example_pages, steering_pages
@@ -86,8 +84,7 @@ PAGES = (
     review_pages,
     graders_pages,
     detectors_pages,
-    onset_pages,
-    effort_pages,
+    studies_pages,
     notifications_pages,
     team_pages,
     environments_pages,
@@ -117,8 +114,6 @@ PAGES = (
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
-    onset_operations,
-    effort_operations,
     notifications_operations,
     results_operations,
     overview_operations,
@@ -139,6 +134,7 @@ OPERATIONS = (
     runs_operations,
     team_operations,
     graders_operations,
+    studies_operations,
     environments_operations,
     play_operations,
     import_operations,

@@ -736,3 +736,80 @@ UPDATE jobs SET status = 'failed', error = 'Interrupted by the update to Proctor
 UPDATE notices SET evidence = evidence - 'question' || jsonb_build_object('grader', evidence -> 'question') WHERE evidence ? 'question';
 DROP TABLE judgements, question_answers, askings, judges, questions;
 ALTER TABLE rollouts ADD COLUMN tokens_cached INTEGER DEFAULT 0 NOT NULL;
+-- one study with a kind: onset searches and effort scores
+CREATE TABLE studies (
+    id UUID NOT NULL,
+    kind VARCHAR(32) NOT NULL,
+    run_id UUID NOT NULL,
+    version_id UUID NOT NULL,
+    status VARCHAR(32) NOT NULL,
+    reason TEXT,
+    settings JSONB NOT NULL,
+    result JSONB,
+    created_by UUID,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    CONSTRAINT pk_studies PRIMARY KEY (id),
+    CONSTRAINT fk_studies_created_by FOREIGN KEY(created_by) REFERENCES people (id) ON DELETE SET NULL,
+    CONSTRAINT fk_studies_run_id FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE CASCADE,
+    CONSTRAINT fk_studies_version_id FOREIGN KEY(version_id) REFERENCES environment_versions (id) ON DELETE RESTRICT,
+    CONSTRAINT ck_studies_studykind CHECK (kind IN ('onset', 'effort')),
+    CONSTRAINT ck_studies_runstatus CHECK (status IN ('queued', 'running', 'paused', 'stopped', 'completed', 'failed'))
+);
+CREATE INDEX ix_studies_run_id_id ON studies (run_id, id);
+CREATE TABLE study_checkpoints (
+    id UUID NOT NULL,
+    study_id UUID NOT NULL,
+    checkpoint_id UUID,
+    run_id UUID,
+    is_base BOOLEAN NOT NULL,
+    stage VARCHAR(16) NOT NULL,
+    step INTEGER NOT NULL,
+    rollouts INTEGER,
+    flagged INTEGER,
+    chance DOUBLE PRECISION,
+    is_above BOOLEAN,
+    succeeded INTEGER,
+    reasoned INTEGER,
+    chosen INTEGER,
+    is_done BOOLEAN NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+    CONSTRAINT pk_study_checkpoints PRIMARY KEY (id),
+    CONSTRAINT fk_study_checkpoints_checkpoint_id FOREIGN KEY(checkpoint_id) REFERENCES checkpoints (id) ON DELETE SET NULL,
+    CONSTRAINT fk_study_checkpoints_run_id FOREIGN KEY(run_id) REFERENCES runs (id) ON DELETE SET NULL,
+    CONSTRAINT fk_study_checkpoints_study_id FOREIGN KEY(study_id) REFERENCES studies (id) ON DELETE CASCADE,
+    CONSTRAINT uq_study_checkpoints_study_id_checkpoint_id UNIQUE (study_id, checkpoint_id)
+);
+CREATE INDEX ix_study_checkpoints_run_id ON study_checkpoints (run_id);
+INSERT INTO studies (id, kind, run_id, version_id, status, reason, settings, result, created_by, created_at, ended_at)
+SELECT id, 'onset', run_id, version_id, status, reason,
+        jsonb_build_object('detector', detector, 'cluster', cluster, 'tasks', tasks, 'group_size', group_size, 'temperature', temperature,
+            'seed', seed, 'last_step', last_step, 'hint_step', hint_step),
+        CASE WHEN outcome IS NOT NULL THEN jsonb_build_object('outcome', outcome, 'honest_id', honest_id, 'hacking_id', hacking_id,
+            'honest_step', honest_step, 'hacking_step', hacking_step, 'is_monotone', coalesce(is_monotone, true), 'remarks', to_jsonb(remarks)) END,
+        asked_by, created_at, ended_at
+    FROM onset_searches;
+INSERT INTO studies (id, kind, run_id, version_id, status, reason, settings, result, created_by, created_at, ended_at)
+SELECT id, 'effort', run_id, version_id, status, reason,
+        jsonb_build_object('plan', plan, 'cuts', cuts, 'samples', samples, 'replies', replies, 'measure', measure),
+        CASE WHEN outcome IS NOT NULL THEN jsonb_build_object('outcome', outcome, 'sentence', sentence, 'difference', difference,
+            'low', low, 'high', high, 'tasks', tasks, 'base_limit', base_limit) END,
+        asked_by, created_at, ended_at
+    FROM effort_scores;
+INSERT INTO study_checkpoints (id, study_id, checkpoint_id, run_id, is_base, stage, step, rollouts, flagged, chance, is_above, is_done, created_at)
+SELECT samples.id, search_id, checkpoint_id, samples.run_id, is_base, coalesce(checkpoints.stage, CASE WHEN is_base THEN 'sft' ELSE 'grpo' END),
+        coalesce(checkpoints.step, samples.step), rollouts, flagged, chance, is_above, false, samples.created_at
+    FROM onset_samples AS samples LEFT JOIN checkpoints ON checkpoints.id = checkpoint_id;
+INSERT INTO study_checkpoints (id, study_id, checkpoint_id, run_id, is_base, stage, step, rollouts, succeeded, reasoned, chosen, is_done, created_at)
+SELECT id, score_id, checkpoint_id, run_id, is_base, stage, step, played, succeeded, reasoned, chosen, is_done, created_at FROM effort_sides;
+ALTER TABLE effort_replies RENAME COLUMN side_id TO study_checkpoint_id;
+ALTER TABLE effort_replies RENAME CONSTRAINT uq_effort_replies_side_id_rollout_id TO uq_effort_replies_study_checkpoint_id_rollout_id;
+ALTER TABLE effort_replies DROP CONSTRAINT fk_effort_replies_side_id;
+ALTER TABLE effort_replies ADD CONSTRAINT fk_effort_replies_study_checkpoint_id
+    FOREIGN KEY (study_checkpoint_id) REFERENCES study_checkpoints (id) ON DELETE CASCADE;
+UPDATE studies SET status = 'stopped', reason = 'Interrupted by the update to Proctor 0.2. Resume it.', ended_at = now() WHERE status IN ('queued', 'running');
+UPDATE jobs SET status = 'failed', error = 'Interrupted by the update to Proctor 0.2.'
+    WHERE name IN ('judging.onset', 'judging.effort') AND status IN ('queued', 'leased');
+UPDATE notices SET path = replace(path, '/onset', '/studies'), evidence = evidence - 'search' || jsonb_build_object('study', evidence -> 'search')
+    WHERE evidence ? 'search';
+DROP TABLE onset_samples, onset_searches, effort_sides, effort_scores;

@@ -75,10 +75,12 @@ if TYPE_CHECKING:
         RunAnswer,
         RunDetailAnswer,
         RunSettings,
+        RunStudies,
         Safeguards,
         SettingChangeResponse,
         SignInSession,
         StartedTraining,
+        StudyResponse,
         TeamReview,
         Token,
         TrainingSetting,
@@ -2423,6 +2425,120 @@ class SessionsOperations(Namespace):
         )
 
 
+class StudiesOperations(Namespace):
+    def list(self, run: str | UUID, *, kind: Literal["onset", "effort"] | None = None) -> RunStudies:
+        """List the studies of a run, and the patterns and checkpoints that can be studied.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `kind`: Only studies of this kind."""
+        return self._call("RunStudies", "GET", f"/runs/{segment(run)}/studies", "query", kind=kind)
+
+    def start_effort(
+        self,
+        run: str | UUID,
+        *,
+        checkpoint_id: UUID | str | None = None,
+        step: int | None = None,
+        tasks: int | None = None,
+        group_size: int | None = None,
+        cuts: int | None = None,
+        samples: int | None = None,
+        replies: int | None = None,
+        temperature: float | None = None,
+        measure: Literal["success", "reward"] | None = None,
+    ) -> StudyResponse:
+        """Measure how much of its reasoning a checkpoint needs to earn its reward, compared with the starting policy.
+
+        Cuts the reasoning of successful replies, forces the answer and grades it. Takes a training run, or an evaluation of
+        a local checkpoint.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `checkpoint_id`: Training runs: checkpoint to study. Default: the latest GRPO checkpoint with weights.
+        - `step`: Training runs: step of the checkpoint, instead of its id.
+        - `tasks`: Training runs: held-out tasks for each side. Default: 64, or all of them.
+        - `group_size`: Training runs: rollouts per task. Default: 1.
+        - `cuts`: Number of fractions from 0 to 1 at which the reasoning is cut.
+        - `samples`: Answers at each cut.
+        - `replies`: Maximum number of replies to cut per side.
+        - `temperature`: Training runs: sampling temperature. Default: the run's own.
+        - `measure`: Worth of an answer: its success, or its reward scaled from 0 to 1."""
+        return self._call(
+            "StudyResponse",
+            "POST",
+            f"/runs/{segment(run)}/studies/effort",
+            "body",
+            "/studies/{id}",
+            checkpoint_id=checkpoint_id,
+            step=step,
+            tasks=tasks,
+            group_size=group_size,
+            cuts=cuts,
+            samples=samples,
+            replies=replies,
+            temperature=temperature,
+            measure=measure,
+        )
+
+    def start_onset(
+        self,
+        run: str | UUID,
+        *,
+        detector: str,
+        cluster: str | None = None,
+        tasks: int | None = None,
+        group_size: int | None = None,
+        temperature: float | None = None,
+    ) -> StudyResponse:
+        """Find the first checkpoint that shows a confirmed pattern more often than the policy that GRPO started from.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `detector`: Detector with a confirmed rollout in the run.
+        - `cluster`: Cluster of its flags. Default: all of them.
+        - `tasks`: Held-out tasks that each checkpoint plays. Default: 128, or all of them.
+        - `group_size`: Rollouts per task. Default: enough for 128 in all.
+        - `temperature`: Training runs: sampling temperature. Default: the run's own."""
+        return self._call(
+            "StudyResponse",
+            "POST",
+            f"/runs/{segment(run)}/studies/onset",
+            "body",
+            "/studies/{id}",
+            detector=detector,
+            cluster=cluster,
+            tasks=tasks,
+            group_size=group_size,
+            temperature=temperature,
+        )
+
+    def get_study(self, study: str | UUID) -> StudyResponse:
+        """Show a study's progress and result.
+
+        - `study`: Id of a study, or the last characters of it."""
+        return self._call(
+            "StudyResponse",
+            "GET",
+            f"/studies/{segment(study)}",
+            "query",
+        )
+
+    def resume_study(self, study: str | UUID) -> StudyResponse:
+        """Continue a stopped or failed study.
+
+        - `study`: Id of a study, or the last characters of it."""
+        return self._call("StudyResponse", "POST", f"/studies/{segment(study)}/resume", "query", "/studies/{id}")
+
+    def stop_study(self, study: str | UUID) -> StudyResponse:
+        """Stop a study and the evaluation that it waits for. Samples are kept.
+
+        - `study`: Id of a study, or the last characters of it."""
+        return self._call(
+            "StudyResponse",
+            "POST",
+            f"/studies/{segment(study)}/stop",
+            "query",
+        )
+
+
 class TeamOperations(Namespace):
     def whoami(self) -> Me:
         """Show whose token or session this is."""
@@ -2789,6 +2905,7 @@ class Operations:
         self.rollouts = RolloutsOperations(client)
         self.runs = RunsOperations(client)
         self.sessions = SessionsOperations(client)
+        self.studies = StudiesOperations(client)
         self.team = TeamOperations(client)
         self.tokens = TokensOperations(client)
         self.training = TrainingOperations(client)

@@ -379,6 +379,118 @@ class SignInSession(Model):
     """Whether this request was made in it."""
 
 
+class StudyKind(StrEnum):
+    """
+    The question that a study answers.
+    """
+
+    onset = "onset"
+    effort = "effort"
+
+
+class OnsetSettings(Model):
+    """What every sampled checkpoint plays, and the pattern that is counted."""
+
+    detector: str
+    cluster: str | None = None
+    """Null: every cluster of the detector."""
+    tasks: int
+    group_size: int
+    temperature: float
+    seed: int
+    last_step: int
+    """Checkpoints saved later are not sampled."""
+    hint_step: int | None = None
+    """Median step of the reviewed rollouts."""
+
+
+class TaskAreas(Model):
+    """The mean areas of both sides on a task."""
+
+    task: str
+    own: float | None
+    base: float | None
+
+
+class RollBack(Model):
+    """A checkpoint to branch from, and the version of the environment to continue with."""
+
+    checkpoint_id: UUID
+    run_id: UUID
+    """The run of the checkpoint, which the branch starts from."""
+    stage: str
+    step: int
+    is_pruned: bool
+    newest_version: int
+    is_own_version: bool
+    """Whether the run already uses the newest version."""
+    is_certified: bool
+    """Whether a branch needs no reason: the version is the run's own or passed its checks."""
+
+
+class CutReply(Model):
+    """A reply whose reasoning was cut."""
+
+    rollout_id: UUID
+    task: str
+    characters: int
+    """Length of its reasoning."""
+    values: list[float]
+    """Mean worth of the answers at each fraction."""
+    score: float
+    """Area under the curve."""
+
+
+class EffortOutcome(StrEnum):
+    """
+    Verdict of the comparison with the base.
+    """
+
+    suspicious = "suspicious"
+    unremarkable = "unremarkable"
+    unknown = "unknown"
+
+
+class OnsetOutcome(StrEnum):
+    """
+    How the search for an onset ended.
+    """
+
+    found = "found"
+    at_the_first = "at_the_first"
+    not_seen = "not_seen"
+
+
+class EffortMeasure(StrEnum):
+    """
+    The worth of a graded answer.
+    """
+
+    success = "success"
+    reward = "reward"
+
+
+class PatternResponse(Model):
+    """A pattern that a verdict confirmed."""
+
+    detector: str
+    cluster: str | None
+    """Null: all clusters of the detector."""
+    title: str
+    flagged: int
+    confirmed: int
+    """Rollouts that were reviewed as a hack or a broken reward."""
+    first_step: int
+    """Of the confirmed rollouts."""
+    obstacle: str
+    """Why its onset cannot be searched for; empty if it can."""
+
+
+class StudiableCheckpoint(Model):
+    id: UUID
+    name: str
+
+
 class JsonValue(RootModel[Any]):
     root: Any
 
@@ -447,30 +559,28 @@ class OnsetTold(Model):
     remarks: list[str]
 
 
+class EffortTold(Model):
+    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
+
+    checkpoint: str
+    base: str
+    measure: EffortMeasure
+    status: RunStatus
+    outcome: EffortOutcome | None
+    found: str
+    difference: float | None
+    low: float | None
+    high: float | None
+    tasks: int | None
+    asked_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
 class BestTold(Model):
     stage: str
     step: int
     heldout_reward: float | None
     judged_reward: float | None
-
-
-class EffortMeasure(StrEnum):
-    """
-    What a graded answer is worth.
-    """
-
-    success = "success"
-    reward = "reward"
-
-
-class EffortOutcome(StrEnum):
-    """
-    What the comparison with the base says.
-    """
-
-    suspicious = "suspicious"
-    unremarkable = "unremarkable"
-    unknown = "unknown"
 
 
 class AlarmAction(StrEnum):
@@ -1563,6 +1673,88 @@ class PreflightResponse(Job):
     ended_at: AwareDatetime | None
 
 
+class EffortSettings(Model):
+    """What both sides play, and how their replies are cut."""
+
+    plan: dict[str, Any] = {}
+    """Fields of an `EvaluationRequest`."""
+    cuts: int
+    """Number of fractions from 0 to 1 at which the reasoning is cut."""
+    samples: int
+    """Answers at each fraction."""
+    replies: int
+    """Maximum number of replies per side."""
+    measure: EffortMeasure
+
+
+class OnsetResult(Model):
+    """The interval in which a pattern began."""
+
+    outcome: OnsetOutcome
+    honest_id: UUID | None = None
+    """Last checkpoint before the onset, or the policy that GRPO started from."""
+    hacking_id: UUID | None = None
+    """First checkpoint above the base rate."""
+    honest_step: int | None = None
+    """0: before GRPO."""
+    hacking_step: int | None = None
+    is_monotone: bool = True
+    remarks: list[str] = []
+    """Caveats, one sentence each."""
+
+
+class EffortResult(Model):
+    """The comparison of a checkpoint with the policy that its training started from."""
+
+    outcome: EffortOutcome
+    sentence: str
+    difference: float | None = None
+    """Difference of the areas, checkpoint - base, over the tasks that both solved."""
+    low: float | None = None
+    high: float | None = None
+    """95% interval."""
+    tasks: int | None = None
+    """Number of tasks that both solved."""
+    base_limit: float | None = None
+    """95th percentile of the base's areas."""
+
+
+class StudiedCheckpointResponse(Model):
+    """A checkpoint of a study with its counts."""
+
+    name: str
+    stage: str
+    step: int
+    is_base: bool
+    """The policy that GRPO started from."""
+    checkpoint_id: UUID | None
+    run_id: UUID | None
+    """The evaluation that plays it."""
+    rollouts: int | None
+    """Completed rollouts; null until they were scanned."""
+    flagged: int | None
+    """Onset: rollouts that show the pattern."""
+    chance: float | None
+    """Onset: p of Fisher's exact test against the base rate, one-sided."""
+    is_above: bool | None
+    """Onset: above the base rate."""
+    succeeded: int | None
+    reasoned: int | None
+    """Effort: successful rollouts whose last reply reasons before it answers."""
+    chosen: int | None
+    """Effort: number of replies to cut."""
+    value: float | None = None
+    """Onset: share of rollouts that show the pattern. Effort: mean area over the replies."""
+    low: float | None = None
+    high: float | None = None
+    """95% interval of the value: Wilson for a share, Student's t for an area."""
+    note: str = ""
+    """Effort: why no reply can be cut; empty if one can, or until the rollouts were scanned."""
+    curve: list[float] = []
+    """Effort: mean over the replies at each fraction."""
+    replies: list[CutReply] = Field([], validate_default=True)
+
+
 class SettingChangeResponse(Model):
     """A setting that was changed during training."""
 
@@ -1597,23 +1789,6 @@ class Intervened(Model):
     action: AlarmAction | Action
     answer: AlarmAnswer | None
     answered_by: str | None
-
-
-class EffortTold(Model):
-    """How much of its reasoning a checkpoint needs for its reward, against the policy that reinforcement began with."""
-
-    checkpoint: str
-    base: str
-    measure: EffortMeasure
-    status: RunStatus
-    outcome: EffortOutcome | None
-    found: str
-    difference: float | None
-    low: float | None
-    high: float | None
-    tasks: int | None
-    asked_at: AwareDatetime
-    ended_at: AwareDatetime | None
 
 
 class AlarmResponse(Model):
@@ -2016,6 +2191,41 @@ class RunSettings(Model):
     changes: list[SettingChangeResponse]
 
 
+class StudyResponse(Job):
+    """A study. `done` and `total` count checkpoints of an onset study, and rollouts or replies of an effort study."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    run_id: UUID
+    kind: StudyKind
+    title: str
+    status: RunStatus
+    reason: str | None
+    settings: OnsetSettings | EffortSettings
+    result: OnsetResult | EffortResult | None
+    conclusion: str
+    """The result in words."""
+    checkpoints: list[StudiedCheckpointResponse]
+    """The base first, then in the order of training."""
+    evaluation_id: UUID | None
+    """The evaluation that the study waits for."""
+    fractions: list[float] = []
+    """Effort: fractions of the reasoning that are kept."""
+    by_task: list[TaskAreas] = Field([], validate_default=True)
+    """Effort: largest difference first."""
+    roll_back: RollBack | None = None
+    """Onset: the last honest checkpoint."""
+    created_at: AwareDatetime
+    ended_at: AwareDatetime | None
+
+
 class BackendDomainGradersEvidenceFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
@@ -2071,6 +2281,24 @@ class GradedRunResponse(Job):
     tokens_out: int
     cost: float | None
     canaries: CanaryReport | None
+
+
+class RunStudies(Model):
+    """The studies of a run, and the studies that can be started."""
+
+    run_id: UUID
+    patterns: list[PatternResponse]
+    """Confirmed patterns of a training run."""
+    checkpoints: list[StudiableCheckpoint]
+    """GRPO checkpoints of a training run that have weights, latest first."""
+    last_honest: RollBack | None
+    """The last checkpoint before every known or confirmed sign of a hack; null without any."""
+    effort_obstacle: str
+    """Why no effort study can be started; empty if one can."""
+    studies: list[StudyResponse]
+    """Newest first."""
+    is_finished: bool
+    """Whether no study is in progress."""
 
 
 class CheckpointTree(Model):

@@ -18,12 +18,13 @@ from backend.core import artifacts
 from backend.core.events import announce, run_topic
 from backend.core.session import after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule, keep_reasons
+from backend.domain.studies.study import StudyKind
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.vocabulary import UNDER_WAY, ExportStatus, RunKind, RunStatus
 from backend.policies.tables import Policy
 from backend.runs.notes import Asker, note
 from backend.runs.tables import Run
-from backend.studies.tables import EffortSide, OnsetSample, OnsetSearch
+from backend.studies.tables import Study, StudyCheckpoint
 
 LATELY = timedelta(hours=1)
 _NOT_EXPORTED = (ExportStatus.REFUSED, ExportStatus.FAILED)
@@ -106,7 +107,7 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
     for used, kind in session.execute(started):
         if used is not None:
             uses[used].add(KeepReason.BRANCHED if kind is RunKind.TRAINING else KeepReason.EVALUATED)
-    for studied in (*_studied(ids), _searched(ids)):
+    for studied in (_studied(ids), _searched(ids)):
         for identifier in session.scalars(studied):
             uses[identifier].add(KeepReason.STUDIED)
     for identifier in session.scalars(_branched(ids)):
@@ -119,19 +120,19 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
     return uses
 
 
-def _studied(ids: Sequence[uuid.UUID]) -> Iterable[Select[uuid.UUID]]:
-    """Checkpoints that a study sampled or scored, or will."""
-    for rows in (OnsetSample, EffortSide):
-        yield select(Checkpoint.id).join(rows, rows.checkpoint_id == Checkpoint.id).where(Checkpoint.id.in_(ids))
+def _studied(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
+    """Checkpoints that a study sampled, or will."""
+    sampled = select(Checkpoint.id).join(StudyCheckpoint, StudyCheckpoint.checkpoint_id == Checkpoint.id)
+    return sampled.where(Checkpoint.id.in_(ids))
 
 
 def _searched(ids: Sequence[uuid.UUID]) -> Select[uuid.UUID]:
-    """Checkpoints in the range of a running onset search, any of which may be sampled."""
-    is_offered = (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= OnsetSearch.last_step)
+    """Checkpoints in the range of an onset study in progress, any of which may be sampled."""
+    is_offered = (Checkpoint.stage != Stage.GRPO) | (Checkpoint.step <= Study.settings["last_step"].as_integer())
     return (
         select(Checkpoint.id)
-        .join(OnsetSearch, OnsetSearch.run_id == Checkpoint.run_id)
-        .where(Checkpoint.id.in_(ids), OnsetSearch.status.in_(UNDER_WAY), is_offered)
+        .join(Study, Study.run_id == Checkpoint.run_id)
+        .where(Checkpoint.id.in_(ids), Study.kind == StudyKind.ONSET, Study.status.in_(UNDER_WAY), is_offered)
     )
 
 

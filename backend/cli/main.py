@@ -11,7 +11,6 @@ from backend.cli import (
     derived,
     detectors,
     draft_score,
-    effort,
     environments,
     examples,
     exchange,
@@ -21,7 +20,6 @@ from backend.cli import (
     interventions,
     network,
     notifications,
-    onset,
     policies,
     rescoring,
     results,
@@ -30,6 +28,7 @@ from backend.cli import (
     runs,
     starting,
     steering,
+    studies,
     training,
     workers,
 )
@@ -62,8 +61,7 @@ app.add_typer(exchange.rollouts_app, name="rollouts")
 exchange.rollouts_app.command("list")(rollouts.rollouts)
 runs.app.command("delete")(exchange.delete_run)
 steering.register(runs.app)
-onset.register(runs.app)
-effort.register(runs.app)
+studies.register(runs.app)
 runs.app.command("interventions")(interventions.interventions)
 runs.app.command("config")(training.configuration)
 app.add_typer(exchange.data_app, name="data")
@@ -100,6 +98,7 @@ GROUPS = {
     "env": environments.app,
     "review": review.app,
     "run": runs.app,
+    "study": group("Studies of a run's checkpoints: when a hack began, how much reasoning is needed."),
     "policy": group("Model endpoints, scripted policies and trained models: add, change, test, list."),
     "token": group("Create, list and revoke API tokens."),
     "member": group("Members of the team: invite, change, sign out."),

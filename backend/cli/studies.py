@@ -1,45 +1,212 @@
-"""What `proctor run onset` and `proctor run effort` have in common: the one that is meant, and watching it."""
+"""How the command line shows studies, and `proctor run onset` and `proctor run effort`: a run's latest studies."""
 
-import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Annotated
 
 import typer
 
-from backend.cli.names import short
-from backend.cli.output import BAD_RESULT, OK, fail, write_json
-from backend.cli.watching import OVER, POLL_SECONDS, work_bar
+from backend.cli.connection import connect
+from backend.cli.derived import Json, renders
+from backend.cli.names import run_of
+from backend.cli.options import AsJson, NoWait, RunName
+from backend.cli.output import BAD_RESULT, OK, fail, say, write_json, write_table
+from backend.cli.starting import finish
+from backend.cli.watching import wait_for
 from proctor import Client
 
-Found = dict[str, Any]
+Stop = Annotated[bool, typer.Option("--stop", help="Stop the study in progress.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume the latest stopped or failed study.")]
 
 
-def steer(client: Client, path: str, studies: Iterable[Found], noun: str, *, is_stop: bool) -> Found:
-    """Stop the newest one under way, or go on with the newest that stopped or failed."""
-    for each in studies:
-        if each["status"] != "completed" and (each["status"] not in OVER) == is_stop:
-            steered: Found = client.post(f"{path}/{each['id']}/{'stop' if is_stop else 'resume'}")
-            return steered
-    fail(f"no {noun} is under way" if is_stop else f"there is no {noun} to go on with")
+def register(run: typer.Typer) -> None:
+    run.command("onset")(onset)
+    run.command("effort")(effort)
 
 
-def watch_study(
-    client: Client, path: str, study: Found, name: str, shown: Callable[[Found], Found], *, quiet: bool
-) -> Found:
-    """Once it is over. `shown`: what the bar shows of its progress. Ctrl-C leaves it at work."""
-    command = f"`proctor run {path.rsplit('/', 1)[-1]} {short(study['run_id'])}`"
-    with work_bar(name, f"It goes on. {command} shows it, with --stop it stops.", quiet=quiet) as move:
-        while study["status"] not in OVER:
-            move(**shown(study["progress"]))
-            time.sleep(POLL_SECONDS)
-            study = client.get(f"{path}/{study['id']}")
-    return study
+def onset(
+    run: RunName,
+    detector: Annotated[
+        str | None, typer.Option(help="Detector of the pattern to search for. Default: show patterns and studies.")
+    ] = None,
+    cluster: Annotated[str | None, typer.Option(help="Cluster of its flags. Default: all of them.")] = None,
+    tasks: Annotated[int | None, typer.Option(min=8, help="Held-out tasks that each checkpoint plays.")] = None,
+    group_size: Annotated[int | None, typer.Option(min=1, help="Rollouts per task.")] = None,
+    stop: Stop = False,
+    resume: Resume = False,
+    roll_back: Annotated[
+        bool, typer.Option("--roll-back", help="Start a branch from the last honest checkpoint.")
+    ] = False,
+    version: Annotated[
+        int | None, typer.Option(min=1, help="Environment version of the branch. Default: the latest.")
+    ] = None,
+    without_certificate: Annotated[
+        str | None, typer.Option("--without-certificate", help="Reason to train the branch on an unchecked version.")
+    ] = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find the first checkpoint that shows a confirmed pattern more often than the starting policy.
+
+    Exits with 1 if the study stopped or failed.
+    """
+    client = connect()
+    path = f"/runs/{run_of(client, run)['id']}/studies"
+    if roll_back:
+        honest = client.get(path, kind="onset")["last_honest"]
+        if honest is None:
+            fail("no hack was confirmed in this run, or no checkpoint before it has its weights", BAD_RESULT)
+        body = {
+            "checkpoint_id": honest["checkpoint_id"],
+            "version": version or honest["newest_version"],
+            "without_certificate": without_certificate,
+        }
+        branch = client.post(f"/runs/{honest['run_id']}/branch", body)
+        finish(client, client.get(f"/runs/{branch['id']}"), no_wait=no_wait, as_json=as_json)
+    elif stop or resume:
+        studies = client.get(path, kind="onset")["studies"]
+        matching = [
+            study
+            for study in studies
+            if detector in (None, study["settings"]["detector"]) and cluster in (None, study["settings"]["cluster"])
+        ]
+        _end_with(client, _steer(client, matching, is_stop=stop), no_wait=no_wait or stop, as_json=as_json)
+    elif detector:
+        request = {"detector": detector, "cluster": cluster, "tasks": tasks, "group_size": group_size}
+        _end_with(client, client.post(f"{path}/onset", request), no_wait=no_wait, as_json=as_json)
+    else:
+        _show_list(client.get(path, kind="onset"), as_json)
 
 
-def end_with(study: Found, write: Callable[[Found], None], *, is_good: bool, as_json: bool) -> None:
-    """Tell it, and end with 1 where it is not good."""
+def effort(
+    run: RunName,
+    start: Annotated[bool, typer.Option("--start", help="Start a study. Default: show the run's studies.")] = False,
+    step: Annotated[
+        int | None, typer.Option(min=0, help="Training runs: step of the checkpoint. Default: the latest.")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option(min=1, help="Training runs: held-out tasks for each side.")] = None,
+    group_size: Annotated[int | None, typer.Option(min=1, help="Training runs: rollouts per task.")] = None,
+    cuts: Annotated[int, typer.Option(min=2, max=11, help="Number of cuts, from 0 to 100% of the reasoning.")] = 11,
+    samples: Annotated[int, typer.Option(min=1, max=32, help="Answers at each cut.")] = 4,
+    replies: Annotated[int, typer.Option(min=1, max=512, help="Maximum number of replies to cut per side.")] = 32,
+    measure: Annotated[str, typer.Option(help="Worth of an answer: success or reward.")] = "success",
+    stop: Stop = False,
+    resume: Resume = False,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure how much of its reasoning a checkpoint needs to earn its reward, compared with the starting policy.
+
+    RUN is a training run or an evaluation of a local checkpoint. Exits with 1 if the result is suspicious, or if the
+    study stopped or failed.
+    """
+    client = connect()
+    path = f"/runs/{run_of(client, run)['id']}/studies"
+    if stop or resume:
+        study = _steer(client, client.get(path, kind="effort")["studies"], is_stop=stop)
+        _end_with(client, study, no_wait=no_wait or stop, as_json=as_json)
+    elif start:
+        request = {"step": step, "tasks": tasks, "group_size": group_size}
+        request |= {"cuts": cuts, "samples": samples, "replies": replies, "measure": measure}
+        _end_with(client, client.post(f"{path}/effort", request), no_wait=no_wait, as_json=as_json)
+    else:
+        _show_list(client.get(path, kind="effort"), as_json)
+
+
+def _steer(client: Client, studies: list[Json], *, is_stop: bool) -> Json:
+    """Stop the latest study in progress, or resume the latest that stopped or failed."""
+    for study in studies:
+        if study["status"] != "completed" and study["is_finished"] != is_stop:
+            return client.post(f"/studies/{study['id']}/{'stop' if is_stop else 'resume'}")
+    fail("no study is in progress" if is_stop else "there is no study to resume")
+
+
+def _end_with(client: Client, study: Json, *, no_wait: bool, as_json: bool) -> None:
+    if not no_wait:
+        study = wait_for(client, f"/studies/{study['id']}", study, quiet=as_json)
     if as_json:
         write_json(study)
     else:
-        write(study)
-    raise typer.Exit(OK if is_good else BAD_RESULT)
+        show_study(study)
+    raise typer.Exit(OK if no_wait or study["is_successful"] else BAD_RESULT)
+
+
+def _show_list(overview: Json, as_json: bool) -> None:
+    if as_json:
+        write_json(overview)
+    else:
+        show_studies(overview)
+
+
+@renders("studies.list")
+def show_studies(overview: Json) -> None:
+    columns = ("detector", "cluster", "flagged", "confirmed", "first_step", "obstacle")
+    patterns = [[pattern[column] for column in columns] for pattern in overview["patterns"]]
+    if patterns:
+        write_table(("detector", "cluster", "flagged", "confirmed", "first at step", ""), patterns, empty="")
+    if overview["effort_obstacle"]:
+        say(f"no effort study: {overview['effort_obstacle']}", "yellow")
+    if not overview["studies"]:
+        say(
+            "No studies yet. `proctor review` confirms patterns, `proctor run onset` searches for their onset, "
+            "`proctor run effort --start` studies the reasoning of the latest checkpoint."
+        )
+    for study in overview["studies"]:
+        say("")
+        show_study(study)
+    if honest := overview["last_honest"]:
+        where = "before GRPO" if honest["stage"] != "grpo" else f"step {honest['step']}"
+        say(f"\nlast honest checkpoint: {where}; --roll-back starts a branch from it on v{honest['newest_version']}")
+
+
+def _interval(side: Json, style: str) -> str:
+    if side["value"] is None:
+        return ""
+    return f"{side['value']:{style}} [{side['low']:{style}}, {side['high']:{style}}]"
+
+
+@renders("studies.get_study")
+@renders("studies.start_onset")
+@renders("studies.start_effort")
+@renders("studies.stop_study")
+@renders("studies.resume_study")
+def show_study(study: Json) -> None:
+    is_effort = study["kind"] == "effort"
+    result = study["result"] or {}
+    summary = result.get("outcome") or "no result yet" if is_effort else study["conclusion"]
+    say(f"{study['title']}: {summary} ({study['status']})", "bold")
+    for text in (study["reason"], study["conclusion"] if is_effort else "", *result.get("remarks", ())):
+        if text:
+            say(text, "yellow")
+    if is_effort:
+        rows = [
+            (
+                f"{side['name']} (base)" if side["is_base"] else side["name"],
+                side["succeeded"],
+                side["reasoned"],
+                len(side["replies"]),
+                _interval(side, ".3f"),
+                " ".join(f"{value:.2f}" for value in side["curve"]) or side["note"],
+            )
+            for side in study["checkpoints"]
+        ]
+        columns = (
+            "policy",
+            "succeeded",
+            "with reasoning",
+            "cut",
+            "area [95%]",
+            "curve from 0 to 100% of the reasoning",
+        )
+    else:
+        rows = [
+            (
+                "starting policy" if each["is_base"] else each["name"],
+                f"{each['flagged']} of {each['rollouts']}",
+                _interval(each, ".1%"),
+                each["chance"],
+                "" if each["is_base"] else each["is_above"],
+            )
+            for each in study["checkpoints"]
+            if each["rollouts"]
+        ]
+        columns = ("checkpoint", "flagged", "share [95%]", "p", "above the base rate")
+    write_table(columns, rows, empty="No checkpoint was sampled yet.")

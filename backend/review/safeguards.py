@@ -18,6 +18,7 @@ from backend.domain.detectors.registry import SPECS
 from backend.domain.detectors.spec import Action
 from backend.domain.detectors.track_record import Audit, least_recall
 from backend.domain.studies.effort import EffortMeasure, EffortOutcome
+from backend.domain.studies.study import StudyKind
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, CheckStatus, RunKind, RunStatus
 from backend.environments.tables import Certificate, EnvironmentVersion
 from backend.errors import NotFound
@@ -25,9 +26,8 @@ from backend.graders.queries import count_completed
 from backend.review.judged_curves import curve_of, has_verdicts, judgements_of
 from backend.review.tables import Fixture, VerdictRecord
 from backend.runs.tables import Run
-from backend.studies.effort import queries as effort_queries
-from backend.studies.onset import queries as onset_queries
-from backend.studies.queries import checkpoint_name
+from backend.studies.patterns import describe_onset, pattern_name
+from backend.studies.queries import checkpoints_of_studies, list_studies
 from backend.team.tables import Person
 from backend.training.tables import Alarm, Intervention, SettingChange
 
@@ -363,45 +363,49 @@ def _branching(session: Session, run: Run) -> Sequence[Change]:
 
 
 def _onsets(session: Session, run_id: uuid.UUID) -> list[OnsetTold]:
-    searches = onset_queries.searches_of(session, run_id)
-    samples = onset_queries.samples_of(session, [each.id for each in searches]) if searches else {}
-    return [
-        OnsetTold(
-            pattern=onset_queries.pattern_name(each.detector, each.cluster),
-            status=each.status,
-            found=onset_queries.found_words(each),
-            honest_step=each.honest_step,
-            hacking_step=each.hacking_step,
-            sampled=sum(sample.rollouts is not None for sample in samples.get(each.id, ())),
-            remarks=each.remarks,
+    studies = list_studies(session, run_id, StudyKind.ONSET)
+    samples = checkpoints_of_studies(session, [study.id for study in studies])
+    onsets = []
+    for study in studies:
+        settings, result = study.onset_settings, study.onset_result
+        onsets.append(
+            OnsetTold(
+                pattern=pattern_name(settings.detector, settings.cluster),
+                status=study.status,
+                found=describe_onset(result),
+                honest_step=result.honest_step if result else None,
+                hacking_step=result.hacking_step if result else None,
+                sampled=sum(sample.rollouts is not None for sample in samples[study.id]),
+                remarks=result.remarks if result else [],
+            )
         )
-        for each in searches
-    ]
+    return onsets
 
 
 def _efforts(session: Session, run_id: uuid.UUID) -> list[EffortTold]:
-    scores = effort_queries.scores_of(session, run_id)
-    sides = effort_queries.sides_of(session, [each.id for each in scores]) if scores else {}
-    told = []
-    for score in scores:
-        names = {side.is_base: checkpoint_name(side.stage, side.step) for side in sides.get(score.id, ())}
-        told.append(
+    studies = list_studies(session, run_id, StudyKind.EFFORT)
+    sides = checkpoints_of_studies(session, [study.id for study in studies])
+    efforts = []
+    for study in studies:
+        names = {side.is_base: side.name for side in sides[study.id]}
+        result = study.effort_result
+        efforts.append(
             EffortTold(
                 checkpoint=names[False],
                 base=names.get(True, ""),
-                measure=score.measure,
-                status=score.status,
-                outcome=score.outcome,
-                found=score.sentence or score.reason or "",
-                difference=score.difference,
-                low=score.low,
-                high=score.high,
-                tasks=score.tasks,
-                asked_at=score.created_at,
-                ended_at=score.ended_at,
+                measure=study.effort_settings.measure,
+                status=study.status,
+                outcome=result.outcome if result else None,
+                found=result.sentence if result else study.reason or "",
+                difference=result.difference if result else None,
+                low=result.low if result else None,
+                high=result.high if result else None,
+                tasks=result.tasks if result else None,
+                asked_at=study.created_at,
+                ended_at=study.ended_at,
             )
         )
-    return told
+    return efforts
 
 
 def _best(session: Session, run_id: uuid.UUID) -> BestTold | None:

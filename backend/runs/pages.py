@@ -31,7 +31,7 @@ from backend.runs.branch_curves import points_beside_source
 from backend.runs.charts import Chart, charts_of, series_of
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.tables import Run
-from backend.studies.onset.queries import marks_of
+from backend.studies.patterns import known_onsets
 from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.page import page, render_block, see_other
 from backend.web.shared import Shared
@@ -238,5 +238,5 @@ def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, wit
         rules=[REWARD, *(name for name in run.columns if name != REWARD)],
         screened=screened,
         judged=next(iter(curve_of(session, run)), None) if head.has_verdicts and not is_training else None,
-        onsets=[mark.as_json() for mark in marks_of(session, run.id)] if is_training and with_charts else (),
+        onsets=[onset.as_mark() for onset in known_onsets(session, run.id)] if is_training and with_charts else (),
     )

@@ -19,8 +19,7 @@ from backend.runs.endings import tell_of_ending
 from backend.runs.notes import Asker, note
 from backend.runs.starting import enqueue_shares, start_evaluation
 from backend.runs.tables import Run
-from backend.studies.effort.service import SCORES
-from backend.studies.onset.service import SEARCHES
+from backend.studies.service import wake_studies
 
 PAUSE_REQUESTED = "pause_requested"
 """In a run's summary: its stop is meant as a pause."""
@@ -75,8 +74,7 @@ def finish_run(
     tell_of_ending(session, run)
     _changed(session, run)
     if run.kind is RunKind.EVALUATION:
-        SEARCHES.follow_evaluation(session, run.id)
-        SCORES.follow_evaluation(session, run.id)
+        wake_studies(session, run.id)
     scan_finished_run(session, run)
     if run.kind is RunKind.EVALUATION and status is RunStatus.COMPLETED:
         start_named(session, run, run.configuration.get("judge_ids", ()))

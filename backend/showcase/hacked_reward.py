@@ -117,24 +117,21 @@ class HackedReward(Steps):
 
     def _find_onset(self, training: dict[str, Any]) -> None:
         self.report.step("find where it began: checkpoints play the same tasks")
-        address = f"/runs/{training['id']}/onset"
-        searches = self.client.get(address)["searches"]
-        search = searches[0] if searches else self.client.post(address, {"detector": PATTERN})
-        while search["ended_at"] is None:
-            playing = search["progress"] or {"done": 0, "total": 0}
-            self.report.progress("playing", playing["done"], playing["total"] or None, None)
+        address = f"/runs/{training['id']}/studies"
+        studies = self.client.get(address, kind="onset")["studies"]
+        study = studies[0] if studies else self.client.post(f"{address}/onset", {"detector": PATTERN})
+        while not study["is_finished"]:
+            self.report.progress(study["message"], study["done"], study["total"], None)
             self.pause()
-            search = self.client.get(f"{address}/{search['id']}")
-        shares = (
-            f"step {each['step']}: {each['share']:.0%}" for each in search["samples"] if each["share"] is not None
-        )
-        self.report.say(f"{search['title']} began {search['found']} ({', '.join(shares)})")
+            study = self.client.get(f"/studies/{study['id']}")
+        shares = (f"{each['name']}: {each['value']:.0%}" for each in study["checkpoints"] if each["value"] is not None)
+        self.report.say(f"{study['title']} began {study['conclusion']} ({', '.join(shares)})")
 
     def _retrain(self, training: dict[str, Any], mended: dict[str, Any]) -> dict[str, Any]:
         self.report.step("roll back to the last honest checkpoint and train on, by the repaired reward")
         branch = self._branch_of(training)
         if branch is None:
-            honest = self.client.get(f"/runs/{training['id']}/onset")["last_honest"]
+            honest = self.client.get(f"/runs/{training['id']}/studies")["last_honest"]
             if honest is None:
                 raise ShowcaseFailed(f"{training['name']} has no checkpoint from before the hack")
             body = {"checkpoint_id": honest["checkpoint_id"], "version": mended["number"]}
@@ -169,7 +166,7 @@ class HackedReward(Steps):
                 "the hacked run, as trained and as judged": f"{url}/runs/{training['id']}",
                 "its safeguards": f"{url}/runs/{training['id']}/safeguards",
                 "scored again": f"{url}/runs/{graded['id']}/before-after",
-                "where it began": f"{url}/runs/{training['id']}/onset",
+                "where it began": f"{url}/runs/{training['id']}/studies",
                 "what the repair changes": f"{url}/environments/{ENVIRONMENT}/versions/{mended['number']}/history",
                 "retrained": f"{url}/runs/{branch['id']}",
                 "review": f"{url}/review?run={training['id']}&shown=reviewed",

@@ -1,1 +1,1 @@
-"""What searches for an onset and effort scores have in common: stored checkpoints play, and that answers something."""
+"""Studies of a training run over its checkpoints: when did a hack begin, and how much reasoning does it need?"""

@@ -1,113 +1,233 @@
-"""Starting, stopping and resuming a study; the job that carries it out is woken whenever an evaluation of it ended."""
+"""Start, stop and resume studies. The job `studies.run` advances a study; the end of each evaluation wakes it again."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import uuid
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, select
 
+from backend.checkpoints.tables import Checkpoint
 from backend.core.events import announce, run_topic
-from backend.core.queue import enqueue
+from backend.core.queue import STUDY_JOB, enqueue
 from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
-from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunStatus
+from backend.domain.runs.plans import EvaluationPlan
+from backend.domain.studies.study import EffortSettings, OnsetSettings, StudyKind
+from backend.domain.training.configuration import TrainingConfiguration
+from backend.domain.vocabulary import UNDER_WAY, JobStatus, Queue, RunKind, RunStatus, Split
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import Conflict, InvalidInput
 from backend.runs.tables import Run
-from backend.studies.queries import S
-from backend.studies.tables import StudiedCheckpoint
-from backend.web.audit import audit
+from backend.studies import queries
+from backend.studies.patterns import patterns_of
+from backend.studies.tables import Study, StudyCheckpoint
 
 if TYPE_CHECKING:
-    import uuid
+    from sqlalchemy.orm import Session
 
-    from sqlalchemy.orm import InstrumentedAttribute, Session
-
+    from backend.studies.schemas import StartEffort, StartOnset
     from backend.web.identity import Actor
 
+ONSET_ROLLOUTS = 128
+"""Default per checkpoint. From a base rate of 0, 7 of them are significant."""
+EFFORT_TASKS = 64
+"""Default per side."""
+MAX_ROLLOUTS = {StudyKind.ONSET: 4096, StudyKind.EFFORT: 2048}
+"""Per checkpoint."""
+MAX_GROUP_SIZE = 16
+"""Of a default group size."""
 
-class StudyIsOver(Conflict):
-    """This is over."""
+
+class StudyConflict(Conflict):
+    """This study cannot be started, stopped or resumed now."""
 
 
-class StudyGoesOn(Conflict):
-    """This is under way."""
-
-
-@dataclass(frozen=True, slots=True)
-class Studies(Generic[S]):
-    """Searches for an onset, or effort scores: their rows, and the job that takes one further."""
-
-    rows: type[S]
-    checkpoints: type[StudiedCheckpoint]
-    of: InstrumentedAttribute[uuid.UUID]
-    """Which study a checkpoint plays for; of this name is the argument of the job, too."""
-    job: str
-    queue: Queue
-    word: str
-    """Begins what the audit log calls it."""
-
-    def find_open(self, session: Session, run: Run, *is_same: ColumnElement[bool]) -> S | None:
-        """The same one, where it is under way already. The run is locked: nobody else starts one meanwhile."""
-        session.execute(select(Run.id).where(Run.id == run.id).with_for_update())
-        statement = select(self.rows).where(self.rows.run_id == run.id, self.rows.status.in_(UNDER_WAY), *is_same)
-        return session.scalars(statement.limit(1)).first()
-
-    def start(self, session: Session, actor: Actor, study: S, **told: Any) -> S:
-        session.add(study)
-        session.flush()
-        self._change(session, actor, study, "start", **told)
+def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -> Study:
+    """Queue an onset study; returns the one in progress for the same pattern if there is one."""
+    wanted = request.detector, request.cluster
+    pattern = next((each for each in patterns_of(session, run) if (each.detector, each.cluster) == wanted), None)
+    if pattern is None:
+        message = "No rollout with this flag was reviewed as a hack or a broken reward in this run."
+        raise InvalidInput(fields={"detector": message})
+    if pattern.obstacle:
+        raise InvalidInput(fields={"detector": pattern.obstacle})
+    cluster = Study.settings["cluster"].astext
+    is_same_cluster = cluster.is_(None) if request.cluster is None else cluster == request.cluster
+    is_same = Study.settings["detector"].astext == request.detector, is_same_cluster
+    if study := _find_in_progress(session, run, StudyKind.ONSET, *is_same):
         return study
-
-    def stop(self, session: Session, actor: Actor, study: S) -> None:
-        """What was found is kept; what is under way is stopped by the job."""
-        if study.status.is_over:
-            raise StudyIsOver(f"This {study.noun} is {study.status} already.")
-        study.status, study.reason, study.ended_at = RunStatus.STOPPED, "Stopped on request.", datetime.now(UTC)
-        self._change(session, actor, study, "stop", **{self.of.key: str(study.id)})
-
-    def resume(self, session: Session, actor: Actor, study: S) -> None:
-        """Go on where the rows stand."""
-        if not study.status.is_over:
-            raise StudyGoesOn(f"This {study.noun} is under way.")
-        if study.status is RunStatus.COMPLETED:
-            raise StudyIsOver(f"This {study.noun} is completed. Start another one.")
-        study.status, study.reason, study.ended_at = RunStatus.QUEUED, None, None
-        self._change(session, actor, study, "resume", **{self.of.key: str(study.id)})
-
-    def follow_evaluation(self, session: Session, run_id: uuid.UUID) -> None:
-        """An evaluation ended: those that wait for it go on."""
-        waiting = select(self.of).join(self.rows, self.rows.id == self.of)
-        waiting = waiting.where(self.checkpoints.run_id == run_id, self.rows.status.in_(UNDER_WAY))
-        for study_id in session.scalars(waiting).all():
-            self._wake(session, study_id)
-
-    def _change(self, session: Session, actor: Actor, study: S, what: str, **told: Any) -> None:
-        session.flush()
-        self._wake(session, study.id)
-        audit(session, actor, f"{self.word}.{what}", "run", study.run_id, **told)
-        announce(session, run_topic(study.run_id))
-
-    def _wake(self, session: Session, study_id: uuid.UUID) -> None:
-        """One waiting job is enough; one that is at work may have read too early."""
-        arguments = {self.of.key: str(study_id)}
-        is_same = Job.name == self.job, Job.arguments.contains(arguments)
-        waiting = select(Job.id).where(Job.status == JobStatus.QUEUED, *is_same)
-        if session.scalar(waiting.limit(1)) is None:
-            enqueue(session, self.job, queue=self.queue, arguments=arguments)
+    checkpoints = queries.checkpoints_until(session, run.id)
+    if not checkpoints or queries.start_of(session, run) is None:
+        raise StudyConflict(
+            "No GRPO checkpoint of this run, or not the policy that GRPO started from, has its weights."
+        )
+    version = session.get_one(EnvironmentVersion, pattern.version_id)
+    tasks = _count_tasks(version, request.tasks, ONSET_ROLLOUTS)
+    group_size = request.group_size or min(MAX_GROUP_SIZE, max(1, math.ceil(ONSET_ROLLOUTS / tasks)))
+    _check_size(StudyKind.ONSET, tasks * group_size)
+    settings = OnsetSettings(
+        detector=request.detector,
+        cluster=request.cluster,
+        tasks=tasks,
+        group_size=group_size,
+        temperature=request.temperature or TrainingConfiguration.of_run(run.configuration).grpo.temperature,
+        seed=run.seed,
+        last_step=checkpoints[-1].step,
+        hint_step=pattern.middle_step,
+    )
+    study = Study(
+        kind=StudyKind.ONSET,
+        run_id=run.id,
+        version_id=pattern.version_id,
+        settings=settings.model_dump(mode="json"),
+        created_by=actor.person_id,
+    )
+    session.add(study)
+    _changed(session, study)
+    return study
 
 
-def held_out_tasks(version: EnvironmentVersion, wanted: int | None, usual: int) -> int:
-    """As many as are wanted, else the usual number or all there are. Raises InvalidInput where there are fewer."""
+def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort) -> Study:
+    """Queue an effort study; returns the one in progress for the same checkpoint if there is one."""
+    if reason := queries.why_no_effort_study(session, run):
+        raise StudyConflict(reason)
+    is_training = run.kind is RunKind.TRAINING
+    own = _choose_checkpoint(session, run, request) if is_training else session.get_one(Checkpoint, run.checkpoint_id)
+    is_own = StudyCheckpoint.checkpoint_id == own.id, StudyCheckpoint.is_base.is_(False)
+    is_same = select(StudyCheckpoint.id).where(StudyCheckpoint.study_id == Study.id, *is_own).exists()
+    if study := _find_in_progress(session, run, StudyKind.EFFORT, is_same):
+        return study
+    if is_training:
+        tasks = _count_tasks(run.version, request.tasks, EFFORT_TASKS)
+        group_size = request.group_size or 1
+        _check_size(StudyKind.EFFORT, tasks * group_size)
+        plan: dict[str, object] = {
+            "split": Split.HELDOUT.value,
+            "tasks": tasks,
+            "group_size": group_size,
+            "temperature": request.temperature or TrainingConfiguration.of_run(run.configuration).grpo.temperature,
+            "seed": run.seed,
+        }
+    else:  # the base plays what this evaluation played
+        played = EvaluationPlan.model_validate(run.configuration)
+        plan = {
+            "split": played.split.value,
+            "tasks": played.tasks,
+            "first_task": played.first_task,
+            "task_indexes": list(played.task_indexes_given),
+            "group_size": played.group_size,
+            "temperature": played.sampling.temperature,
+            "top_p": played.sampling.top_p,
+            "max_tokens_per_turn": played.sampling.max_tokens_per_turn,
+            "context": played.context.model_dump() if played.context else None,
+            "seed": run.seed,
+        }
+    settings = EffortSettings(
+        plan=plan, cuts=request.cuts, samples=request.samples, replies=request.replies, measure=request.measure
+    )
+    study = Study(
+        kind=StudyKind.EFFORT,
+        run_id=run.id,
+        version_id=run.version_id,
+        settings=settings.model_dump(mode="json"),
+        created_by=actor.person_id,
+    )
+    session.add(study)
+    session.flush()
+    sides = [(own, None if is_training else run.id)]
+    if base := queries.base_of(session, run, own):
+        sides.append((base, None))
+    for checkpoint, evaluation_id in sides:
+        side = StudyCheckpoint(
+            study_id=study.id,
+            checkpoint_id=checkpoint.id,
+            run_id=evaluation_id,
+            is_base=checkpoint is not own,
+            stage=checkpoint.stage,
+            step=checkpoint.step,
+        )
+        session.add(side)
+    _changed(session, study)
+    return study
+
+
+def stop_study(session: Session, study: Study) -> None:
+    """Stop a study and keep its samples. The job stops the evaluations that it waits for."""
+    if study.status.is_over:
+        raise StudyConflict(f"This study is already {study.status}.")
+    study.status, study.reason, study.ended_at = RunStatus.STOPPED, "Stopped on request.", datetime.now(UTC)
+    _changed(session, study)
+
+
+def resume_study(session: Session, study: Study) -> None:
+    """Continue a stopped or failed study from its rows."""
+    if not study.status.is_over:
+        raise StudyConflict("This study is in progress.")
+    if study.status is RunStatus.COMPLETED:
+        raise StudyConflict("This study is completed. Start a new one.")
+    study.status, study.reason, study.ended_at = RunStatus.QUEUED, None, None
+    _changed(session, study)
+
+
+def wake_studies(session: Session, evaluation_id: uuid.UUID) -> None:
+    """Wake the studies that waited for an evaluation that has ended."""
+    statement = select(Study).where(
+        Study.status.in_(UNDER_WAY),
+        Study.id.in_(select(StudyCheckpoint.study_id).where(StudyCheckpoint.run_id == evaluation_id)),
+    )
+    for study in session.scalars(statement).all():
+        _wake(session, study)
+
+
+def _find_in_progress(session: Session, run: Run, kind: StudyKind, *is_same: ColumnElement[bool]) -> Study | None:
+    """The same study, if it is in progress. Locks the run, so that no second one can be started meanwhile."""
+    session.execute(select(Run.id).where(Run.id == run.id).with_for_update())
+    statement = select(Study).where(Study.run_id == run.id, Study.kind == kind, Study.status.in_(UNDER_WAY), *is_same)
+    return session.scalars(statement.limit(1)).first()
+
+
+def _count_tasks(version: EnvironmentVersion, requested: int | None, default: int) -> int:
+    """The requested number of held-out tasks, else the default or all of them. Raises InvalidInput."""
     available = Manifest.model_validate(version.manifest).proctor.tasks.heldout
-    tasks = wanted or min(usual, available)
+    tasks = requested or min(default, available)
     if tasks > available:
-        raise InvalidInput(fields={"tasks": f"There are {available:,} held-out tasks."})
+        raise InvalidInput(fields={"tasks": f"The environment has {available:,} held-out tasks."})
     return tasks
 
 
-def refuse_more(rollouts: int, most: int, who: str) -> None:
-    if rollouts > most:
-        raise InvalidInput(fields={"tasks": f"At most {most:,} rollouts of {who}."})
+def _check_size(kind: StudyKind, rollouts: int) -> None:
+    if rollouts > MAX_ROLLOUTS[kind]:
+        raise InvalidInput(fields={"tasks": f"A checkpoint can play at most {MAX_ROLLOUTS[kind]:,} rollouts."})
+
+
+def _choose_checkpoint(session: Session, run: Run, request: StartEffort) -> Checkpoint:
+    offered = queries.checkpoints_until(session, run.id)
+    if request.checkpoint_id is None and request.step is None:
+        return offered[-1]
+    for checkpoint in offered:
+        if request.checkpoint_id == checkpoint.id or (
+            request.checkpoint_id is None and request.step == checkpoint.step
+        ):
+            return checkpoint
+    steps = ", ".join(f"step {each.step}" for each in reversed(offered))
+    field = "checkpoint_id" if request.checkpoint_id else "step"
+    raise InvalidInput(fields={field: f"This run has no such GRPO checkpoint with weights. Available: {steps}."})
+
+
+def _changed(session: Session, study: Study) -> None:
+    session.flush()
+    _wake(session, study)
+    announce(session, run_topic(study.run_id))
+
+
+def _wake(session: Session, study: Study) -> None:
+    """Queue the job unless one is waiting. A running one may have read the rows too early."""
+    arguments = {"study_id": str(study.id)}
+    is_same = Job.name == STUDY_JOB, Job.arguments.contains(arguments)
+    waiting = select(Job.id).where(Job.status == JobStatus.QUEUED, *is_same)
+    if session.scalar(waiting.limit(1)) is None:
+        queue = Queue.GPU if study.kind is StudyKind.EFFORT else Queue.CPU  # effort studies load weights
+        enqueue(session, STUDY_JOB, queue=queue, arguments=arguments)

@@ -685,69 +685,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_checkpoints_policy_id"), "checkpoints", ["policy_id"], unique=False)
     op.create_table(
-        "effort_scores",
-        sa.Column("plan", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
-        sa.Column("cuts", sa.Integer(), nullable=False),
-        sa.Column("samples", sa.Integer(), nullable=False),
-        sa.Column("replies", sa.Integer(), nullable=False),
-        sa.Column(
-            "measure",
-            sa.Enum("success", "reward", name="effortmeasure", native_enum=False, create_constraint=True, length=32),
-            nullable=False,
-        ),
-        sa.Column(
-            "outcome",
-            sa.Enum(
-                "suspicious",
-                "unremarkable",
-                "unknown",
-                name="effortoutcome",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=True,
-        ),
-        sa.Column("sentence", sa.Text(), nullable=False),
-        sa.Column("difference", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("low", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("high", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("tasks", sa.Integer(), nullable=True),
-        sa.Column("base_limit", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("run_id", sa.UUID(), nullable=False),
-        sa.Column("version_id", sa.UUID(), nullable=False),
-        sa.Column(
-            "status",
-            sa.Enum(
-                "queued",
-                "running",
-                "paused",
-                "stopped",
-                "completed",
-                "failed",
-                name="runstatus",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("asked_by", sa.UUID(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["asked_by"], ["people.id"], name=op.f("fk_effort_scores_asked_by"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_effort_scores_run_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(
-            ["version_id"], ["environment_versions.id"], name=op.f("fk_effort_scores_version_id"), ondelete="RESTRICT"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_effort_scores")),
-    )
-    op.create_index("ix_effort_scores_run_id_id", "effort_scores", ["run_id", "id"], unique=False)
-    op.create_table(
         "grader_runs",
         sa.Column("id", sa.UUID(), nullable=False),
         sa.Column("grader_id", sa.UUID(), nullable=False),
@@ -1073,6 +1010,46 @@ def upgrade() -> None:
     )
     op.create_index("ix_run_log_lines_run_id_id", "run_log_lines", ["run_id", "id"], unique=False)
     op.create_table(
+        "studies",
+        sa.Column("id", sa.UUID(), nullable=False),
+        sa.Column(
+            "kind",
+            sa.Enum("onset", "effort", name="studykind", native_enum=False, create_constraint=True, length=32),
+            nullable=False,
+        ),
+        sa.Column("run_id", sa.UUID(), nullable=False),
+        sa.Column("version_id", sa.UUID(), nullable=False),
+        sa.Column(
+            "status",
+            sa.Enum(
+                "queued",
+                "running",
+                "paused",
+                "stopped",
+                "completed",
+                "failed",
+                name="runstatus",
+                native_enum=False,
+                create_constraint=True,
+                length=32,
+            ),
+            nullable=False,
+        ),
+        sa.Column("reason", sa.Text(), nullable=True),
+        sa.Column("settings", postgresql.JSONB(astext_type=sa.Text()), nullable=False),
+        sa.Column("result", postgresql.JSONB(none_as_null=True, astext_type=sa.Text()), nullable=True),
+        sa.Column("created_by", sa.UUID(), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
+        sa.ForeignKeyConstraint(["created_by"], ["people.id"], name=op.f("fk_studies_created_by"), ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_studies_run_id"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["version_id"], ["environment_versions.id"], name=op.f("fk_studies_version_id"), ondelete="RESTRICT"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_studies")),
+    )
+    op.create_index("ix_studies_run_id_id", "studies", ["run_id", "id"], unique=False)
+    op.create_table(
         "audit_samples",
         sa.Column("id", sa.UUID(), nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
@@ -1087,32 +1064,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("rollout_id", name=op.f("uq_audit_samples_rollout_id")),
     )
     op.create_index(op.f("ix_audit_samples_run_id"), "audit_samples", ["run_id"], unique=False)
-    op.create_table(
-        "effort_sides",
-        sa.Column("score_id", sa.UUID(), nullable=False),
-        sa.Column("stage", sa.String(length=16), nullable=False),
-        sa.Column("played", sa.Integer(), nullable=True),
-        sa.Column("succeeded", sa.Integer(), nullable=True),
-        sa.Column("reasoned", sa.Integer(), nullable=True),
-        sa.Column("chosen", sa.Integer(), nullable=True),
-        sa.Column("is_done", sa.Boolean(), nullable=False),
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("checkpoint_id", sa.UUID(), nullable=True),
-        sa.Column("run_id", sa.UUID(), nullable=True),
-        sa.Column("is_base", sa.Boolean(), nullable=False),
-        sa.Column("step", sa.Integer(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_effort_sides_checkpoint_id"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_effort_sides_run_id"), ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(
-            ["score_id"], ["effort_scores.id"], name=op.f("fk_effort_sides_score_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_effort_sides")),
-        sa.UniqueConstraint("score_id", "is_base", name=op.f("uq_effort_sides_score_id_is_base")),
-    )
-    op.create_index(op.f("ix_effort_sides_run_id"), "effort_sides", ["run_id"], unique=False)
     op.create_table(
         "exports",
         sa.Column("id", sa.UUID(), nullable=False),
@@ -1352,74 +1303,6 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_notice_reads_notice_id"), "notice_reads", ["notice_id"], unique=False)
     op.create_table(
-        "onset_searches",
-        sa.Column("detector", sa.String(length=60), nullable=False),
-        sa.Column("cluster", sa.String(length=200), nullable=True),
-        sa.Column("tasks", sa.Integer(), nullable=False),
-        sa.Column("group_size", sa.Integer(), nullable=False),
-        sa.Column("temperature", sa.DOUBLE_PRECISION(), nullable=False),
-        sa.Column("seed", sa.BigInteger(), nullable=False),
-        sa.Column("last_step", sa.Integer(), nullable=False),
-        sa.Column("hint_step", sa.Integer(), nullable=True),
-        sa.Column(
-            "outcome",
-            sa.Enum(
-                "found",
-                "at_the_first",
-                "not_seen",
-                name="outcome",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=True,
-        ),
-        sa.Column("honest_id", sa.UUID(), nullable=True),
-        sa.Column("hacking_id", sa.UUID(), nullable=True),
-        sa.Column("honest_step", sa.Integer(), nullable=True),
-        sa.Column("hacking_step", sa.Integer(), nullable=True),
-        sa.Column("is_monotone", sa.Boolean(), nullable=True),
-        sa.Column("remarks", postgresql.ARRAY(sa.Text()), nullable=False),
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("run_id", sa.UUID(), nullable=False),
-        sa.Column("version_id", sa.UUID(), nullable=False),
-        sa.Column(
-            "status",
-            sa.Enum(
-                "queued",
-                "running",
-                "paused",
-                "stopped",
-                "completed",
-                "failed",
-                name="runstatus",
-                native_enum=False,
-                create_constraint=True,
-                length=32,
-            ),
-            nullable=False,
-        ),
-        sa.Column("reason", sa.Text(), nullable=True),
-        sa.Column("asked_by", sa.UUID(), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["asked_by"], ["people.id"], name=op.f("fk_onset_searches_asked_by"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(
-            ["hacking_id"], ["checkpoints.id"], name=op.f("fk_onset_searches_hacking_id"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(
-            ["honest_id"], ["checkpoints.id"], name=op.f("fk_onset_searches_honest_id"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_onset_searches_run_id"), ondelete="CASCADE"),
-        sa.ForeignKeyConstraint(
-            ["version_id"], ["environment_versions.id"], name=op.f("fk_onset_searches_version_id"), ondelete="RESTRICT"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_onset_searches")),
-    )
-    op.create_index("ix_onset_searches_run_id_id", "onset_searches", ["run_id", "id"], unique=False)
-    op.create_table(
         "review_items",
         sa.Column("id", sa.UUID(), nullable=False),
         sa.Column("run_id", sa.UUID(), nullable=False),
@@ -1502,44 +1385,54 @@ def upgrade() -> None:
     )
     op.create_index("ix_setting_changes_run_id_id", "setting_changes", ["run_id", "id"], unique=False)
     op.create_table(
+        "study_checkpoints",
+        sa.Column("id", sa.UUID(), nullable=False),
+        sa.Column("study_id", sa.UUID(), nullable=False),
+        sa.Column("checkpoint_id", sa.UUID(), nullable=True),
+        sa.Column("run_id", sa.UUID(), nullable=True),
+        sa.Column("is_base", sa.Boolean(), nullable=False),
+        sa.Column("stage", sa.String(length=16), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("rollouts", sa.Integer(), nullable=True),
+        sa.Column("flagged", sa.Integer(), nullable=True),
+        sa.Column("chance", sa.DOUBLE_PRECISION(), nullable=True),
+        sa.Column("is_above", sa.Boolean(), nullable=True),
+        sa.Column("succeeded", sa.Integer(), nullable=True),
+        sa.Column("reasoned", sa.Integer(), nullable=True),
+        sa.Column("chosen", sa.Integer(), nullable=True),
+        sa.Column("is_done", sa.Boolean(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_study_checkpoints_checkpoint_id"), ondelete="SET NULL"
+        ),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_study_checkpoints_run_id"), ondelete="SET NULL"),
+        sa.ForeignKeyConstraint(
+            ["study_id"], ["studies.id"], name=op.f("fk_study_checkpoints_study_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_study_checkpoints")),
+        sa.UniqueConstraint("study_id", "checkpoint_id", name=op.f("uq_study_checkpoints_study_id_checkpoint_id")),
+    )
+    op.create_index(op.f("ix_study_checkpoints_run_id"), "study_checkpoints", ["run_id"], unique=False)
+    op.create_table(
         "effort_replies",
         sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("side_id", sa.UUID(), nullable=False),
+        sa.Column("study_checkpoint_id", sa.UUID(), nullable=False),
         sa.Column("rollout_id", sa.Uuid(), nullable=False),
         sa.Column("task", sa.String(length=80), nullable=False),
         sa.Column("characters", sa.Integer(), nullable=False),
         sa.Column("values", postgresql.ARRAY(sa.DOUBLE_PRECISION()), nullable=False),
         sa.Column("score", sa.DOUBLE_PRECISION(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["side_id"], ["effort_sides.id"], name=op.f("fk_effort_replies_side_id"), ondelete="CASCADE"
+            ["study_checkpoint_id"],
+            ["study_checkpoints.id"],
+            name=op.f("fk_effort_replies_study_checkpoint_id"),
+            ondelete="CASCADE",
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_effort_replies")),
-        sa.UniqueConstraint("side_id", "rollout_id", name=op.f("uq_effort_replies_side_id_rollout_id")),
-    )
-    op.create_table(
-        "onset_samples",
-        sa.Column("search_id", sa.UUID(), nullable=False),
-        sa.Column("rollouts", sa.Integer(), nullable=True),
-        sa.Column("flagged", sa.Integer(), nullable=True),
-        sa.Column("chance", sa.DOUBLE_PRECISION(), nullable=True),
-        sa.Column("is_above", sa.Boolean(), nullable=True),
-        sa.Column("id", sa.UUID(), nullable=False),
-        sa.Column("checkpoint_id", sa.UUID(), nullable=True),
-        sa.Column("run_id", sa.UUID(), nullable=True),
-        sa.Column("is_base", sa.Boolean(), nullable=False),
-        sa.Column("step", sa.Integer(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), server_default=sa.text("now()"), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["checkpoint_id"], ["checkpoints.id"], name=op.f("fk_onset_samples_checkpoint_id"), ondelete="SET NULL"
+        sa.UniqueConstraint(
+            "study_checkpoint_id", "rollout_id", name=op.f("uq_effort_replies_study_checkpoint_id_rollout_id")
         ),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_onset_samples_run_id"), ondelete="SET NULL"),
-        sa.ForeignKeyConstraint(
-            ["search_id"], ["onset_searches.id"], name=op.f("fk_onset_samples_search_id"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_onset_samples")),
-        sa.UniqueConstraint("search_id", "checkpoint_id", name=op.f("uq_onset_samples_search_id_checkpoint_id")),
     )
-    op.create_index(op.f("ix_onset_samples_run_id"), "onset_samples", ["run_id"], unique=False)
     op.create_table(
         "review_assignments",
         sa.Column("id", sa.UUID(), nullable=False),

@@ -1,4 +1,4 @@
-"""Made-up rows for looking at pages: judges, questions, a search for an onset, effort scores."""
+"""Made-up rows for looking at pages: judges, questions, onset and effort studies."""
 
 import random
 from collections.abc import Sequence
@@ -10,42 +10,44 @@ from sqlalchemy.orm import Session
 from backend.checkpoints.tables import Checkpoint
 from backend.domain.graders.settings import Criterion, GraderKind, JudgeScale
 from backend.domain.ids import new_id
-from backend.domain.studies.effort import EffortMeasure, Scored, area, concluded, cut_points
+from backend.domain.studies.effort import ReplyCurve, area_under, conclude_effort, cut_points
+from backend.domain.studies.study import EffortResult
 from backend.domain.vocabulary import RunStatus
 from backend.graders.tables import GraderRun
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
-from backend.studies.tables import EffortReply, EffortScore, EffortSide
+from backend.studies.tables import EffortReply, Study, StudyCheckpoint
 from tests import factories
 from tests.graders.asked import GAVE_UP, STAYED, cited, make_answer, make_asked_run, make_question
 from tests.graders.conftest import make_judge, make_judgement
-from tests.studies.onset_world import judged, make_training
-from tests.studies.test_onset_page import found
+from tests.studies.worlds import judged, make_effort_study, make_sampled_onset_study, make_training
 
 FRACTIONS = cut_points(11)
 
 
 def make_judging_rows(session: Session) -> dict[str, str]:
-    """`{scored}` has effort scores, `{onset}` a search, `{asked}` the work of `{judge}` and `{question}`."""
+    """`{scored}` has effort studies, `{onset}` an onset study, `{asked}` the work of `{judge}` and `{question}`."""
     onset = make_training(session)
     judged(session, onset, (55, 70))
     factories.make_points(session, onset, "reward", {step: step / 100 for step in range(1, 81)})
-    found(session, onset)
+    make_sampled_onset_study(session, onset)
     asked = make_asked_run(session, [GAVE_UP, STAYED, None, STAYED, STAYED, GAVE_UP])
     return {"scored": str(_scored(session).id), "onset": str(onset.id), "asked": str(asked.id)} | _asked(session, asked)
 
 
 def _scored(session: Session) -> Run:
-    """Three scores: one under way, one suspicious, one that was stopped."""
+    """Three studies: one in progress, one suspicious, one that was stopped."""
     run = make_training(session, (10, 20, 40), name="grid-mini: GRPO with reasoning")
     stopped = _score(session, run, 10, status=RunStatus.STOPPED, reason="Stopped on request.")
     stopped.ended_at = datetime.now(UTC)
     done = _score(session, run, 40, status=RunStatus.COMPLETED, ended_at=datetime.now(UTC))
     base, own = [_replies(session, side, early) for side, early in zip(_sides(session, done), (0.1, 0.8), strict=True)]
-    verdict = concluded(own, base)
-    assert verdict.difference is not None
-    done.outcome, done.sentence, done.tasks = verdict.outcome, verdict.sentence, verdict.difference.count
-    done.difference, done.low, done.high = verdict.difference.mean, verdict.difference.low, verdict.difference.high
+    verdict = conclude_effort(own, base)
+    difference = verdict.difference
+    assert difference is not None
+    result = EffortResult(outcome=verdict.outcome, sentence=verdict.sentence, tasks=difference.count)
+    result.difference, result.low, result.high = difference.mean, difference.low, difference.high
+    done.result = result.model_dump(mode="json")
     under_way = _score(session, run, 20, status=RunStatus.RUNNING)
     for side in _sides(session, under_way):
         side.chosen = 32
@@ -54,33 +56,30 @@ def _scored(session: Session) -> Run:
     return run
 
 
-def _score(session: Session, run: Run, step: int, **fields: object) -> EffortScore:
-    values = {"plan": {}, "cuts": len(FRACTIONS), "samples": 4, "replies": 32, "measure": EffortMeasure.SUCCESS}
-    score = EffortScore(run_id=run.id, version_id=run.version_id, **values, **fields)
-    session.add(score)
-    session.flush()
+def _score(session: Session, run: Run, step: int, **fields: object) -> Study:
+    study = make_effort_study(session, run, cuts=len(FRACTIONS), **fields)
     for stage, at in (("sft", 300), ("grpo", step)):
         of_step = Checkpoint.run_id == run.id, Checkpoint.stage == stage, Checkpoint.step == at
         checkpoint = session.scalars(select(Checkpoint).where(*of_step)).one()
-        counts = {"played": 64, "succeeded": 41, "reasoned": 38, "chosen": 16}
+        counts = {"rollouts": 64, "succeeded": 41, "reasoned": 38, "chosen": 16}
         played = factories.make_run(
             session, run.version, run.policy, name=f"Effort: {stage} {at}", checkpoint_id=checkpoint.id
         )
-        side = EffortSide(
-            score_id=score.id, checkpoint_id=checkpoint.id, run_id=played.id, stage=stage, step=at, **counts
+        side = StudyCheckpoint(
+            study_id=study.id, checkpoint_id=checkpoint.id, run_id=played.id, stage=stage, step=at, **counts
         )
         side.is_base = stage == "sft"
         session.add(side)
     session.flush()
-    return score
+    return study
 
 
-def _sides(session: Session, score: EffortScore) -> Sequence[EffortSide]:
-    of_score = select(EffortSide).where(EffortSide.score_id == score.id)
-    return session.scalars(of_score.order_by(EffortSide.is_base.desc())).all()
+def _sides(session: Session, study: Study) -> Sequence[StudyCheckpoint]:
+    of_study = select(StudyCheckpoint).where(StudyCheckpoint.study_id == study.id)
+    return session.scalars(of_study.order_by(StudyCheckpoint.is_base.desc())).all()
 
 
-def _replies(session: Session, side: EffortSide, early: float) -> list[Scored]:
+def _replies(session: Session, side: StudyCheckpoint, early: float) -> list[ReplyCurve]:
     """`early`: what an answer is worth without any reasoning."""
     dice = random.Random(side.step)
     made = []
@@ -88,11 +87,16 @@ def _replies(session: Session, side: EffortSide, early: float) -> list[Scored]:
         values = [
             min(1.0, max(0.0, round(4 * (early + (1 - early) * f**2 + dice.gauss(0, 0.1))) / 4)) for f in FRACTIONS
         ]
-        row = Scored(f"heldout/{index}", tuple(values), area(FRACTIONS, values))
+        row = ReplyCurve(f"heldout/{index}", tuple(values), area_under(FRACTIONS, values))
         made.append(row)
         session.add(
             EffortReply(
-                side_id=side.id, rollout_id=new_id(), task=row.task, characters=340, values=values, score=row.score
+                study_checkpoint_id=side.id,
+                rollout_id=new_id(),
+                task=row.task,
+                characters=340,
+                values=values,
+                score=row.score,
             )
         )
     side.is_done = True

@@ -11,10 +11,9 @@ from backend.detectors.tables import Flag
 from backend.domain.vocabulary import RunKind
 from backend.review.tables import ReviewItem, VerdictRecord
 from backend.runs.tables import Run
-from backend.studies.tables import OnsetSample, OnsetSearch
+from backend.studies.tables import Study, StudyCheckpoint
 from tests import factories
-from tests.studies.onset_world import judged, make_training
-from tests.studies.test_onset_page import found
+from tests.studies.worlds import judged, make_sampled_onset_study, make_training
 
 pytestmark = pytest.mark.browser
 
@@ -26,7 +25,7 @@ def run(address: str) -> Iterator[Run]:
         run = make_training(session)
         judged(session, run, (55, 70))
         factories.make_points(session, run, "reward", {step: step / 100 for step in range(1, 81)})
-        found(session, run)
+        make_sampled_onset_study(session, run)
         repaired = factories.make_environment_version(session, run.version.environment, number=2)
         for before, after in ((1.0, 0.0), (0.5, 0.5)):
             source = factories.make_run(session, run.version)
@@ -38,14 +37,14 @@ def run(address: str) -> Iterator[Run]:
                 one.source_id = other.id
     yield run
     with transaction() as session:
-        for table in (OnsetSample, OnsetSearch, VerdictRecord, Flag, ReviewItem):
+        for table in (StudyCheckpoint, Study, VerdictRecord, Flag, ReviewItem):
             session.execute(delete(table))
 
 
 def test_a_phone_shows_all_of_it(page: Page, run: Run) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     environment = run.version.environment.name
-    for path in (f"/runs/{run.id}/onset", f"/environments/{environment}/versions/2/history", f"/runs/{run.id}"):
+    for path in (f"/runs/{run.id}/studies", f"/environments/{environment}/versions/2/history", f"/runs/{run.id}"):
         page.goto(path)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
     page.goto(f"/environments/{environment}/versions/2/history")
@@ -53,7 +52,7 @@ def test_a_phone_shows_all_of_it(page: Page, run: Run) -> None:
 
 
 def test_the_interval_is_drawn_on_the_curve(page: Page, run: Run) -> None:
-    page.goto(f"/runs/{run.id}/onset")
+    page.goto(f"/runs/{run.id}/studies")
     figure = page.locator("figure[data-marks]").first
     expect(figure.locator("canvas")).to_be_visible()
     expect(figure.get_by_text("onset, between step 40 and 50")).to_be_visible()

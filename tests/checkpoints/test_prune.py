@@ -10,12 +10,12 @@ from backend.checkpoints.pruning import delete_leftovers, mark_kept, plan_by_id,
 from backend.checkpoints.tables import Export
 from backend.core.session import run_after_commit
 from backend.domain.checkpoints.retention import KeepReason, KeepRule
-from backend.domain.studies.effort import EffortMeasure
 from backend.domain.vocabulary import ExportStatus, Role, RunKind, RunStatus
-from backend.studies.tables import EffortScore, EffortSide, OnsetSample, OnsetSearch
+from backend.studies.tables import StudyCheckpoint
 from backend.team.tables import AuditEvent
 from tests.checkpoints.conftest import TrainedRun, is_there
 from tests.factories import make_checkpoint, make_member, make_policy, make_run
+from tests.studies.worlds import make_effort_study, make_onset_study
 
 
 def pruned(saved: dict[str, object]) -> set[str]:
@@ -131,41 +131,25 @@ def test_a_mark_holds_until_it_is_taken_away(session: Session, trained: TrainedR
 
 
 @pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.COMPLETED])
-def test_what_an_effort_score_is_about_stays(session: Session, trained: TrainedRun, status: RunStatus):
+def test_what_an_effort_study_compares_stays(session: Session, trained: TrainedRun, status: RunStatus):
     """Also while it waits, and nothing was played yet."""
     run, saved = trained()
-    score = EffortScore(
-        run_id=run.id,
-        version_id=run.version_id,
-        plan={},
-        cuts=5,
-        samples=4,
-        replies=8,
-        measure=EffortMeasure.SUCCESS,
-        status=status,
-    )
-    session.add(score)
-    session.flush()
-    session.add(EffortSide(score_id=score.id, checkpoint_id=saved["grpo 20"].id, stage="grpo", step=20))
+    study = make_effort_study(session, run, status=status)
+    session.add(StudyCheckpoint(study_id=study.id, checkpoint_id=saved["grpo 20"].id, stage="grpo", step=20))
     session.flush()
     prune_by_rule(session, run.id, KeepRule(last=1))
     assert pruned(saved) == {"grpo 40"}
     assert plan_by_id(session, [saved["grpo 20"].id]).refused[0].binding == [KeepReason.STUDIED]
 
 
-def test_what_a_search_for_an_onset_may_sample_stays_until_it_is_over(session: Session, trained: TrainedRun):
+def test_what_an_onset_study_may_sample_stays_until_it_has_finished(session: Session, trained: TrainedRun):
     run, saved = trained(steps=(20, 40, 60, 80))
-    amount = {"tasks": 4, "group_size": 1, "temperature": 1.0, "seed": 1, "remarks": []}
-    search = OnsetSearch(
-        run_id=run.id, version_id=run.version_id, detector="early_exit", last_step=40, hint_step=20, **amount
-    )
-    session.add(search)
-    session.flush()
+    study = make_onset_study(session, run, outcome=None, last_step=40, status=RunStatus.QUEUED)
     prune_by_rule(session, run.id, KeepRule(last=1))
     assert pruned(saved) == {"grpo 60"}
     assert plan_by_id(session, [saved["sft"].id]).refused, "the base rate is its"
-    sample = OnsetSample(search_id=search.id, checkpoint_id=saved["grpo 20"].id, step=20)
-    search.status = RunStatus.COMPLETED
+    sample = StudyCheckpoint(study_id=study.id, checkpoint_id=saved["grpo 20"].id, stage="grpo", step=20)
+    study.status = RunStatus.COMPLETED
     session.add(sample)
     session.flush()
     prune_by_rule(session, run.id, KeepRule(last=1))

@@ -4,7 +4,7 @@ import pytest
 
 from backend.core.session import transaction
 from tests.ops.commands import Command, proctor, server
-from tests.studies.onset_world import make_training
+from tests.studies.worlds import make_training
 
 __all__ = ["proctor", "server"]
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.slow
 def test_a_score_is_asked_for_stopped_and_shown(proctor: Command) -> None:
     with transaction() as session:
         run = str(make_training(session, (10, 20)).id)
-    assert "Nothing was scored yet" in proctor("run", "effort", run).out
+    assert "No studies yet" in proctor("run", "effort", run).out
     asked = ("run", "effort", run, "--start", "--step", "10", "--cuts", "5", "--tasks", "4", "--no-wait", "--json")
     score = proctor(*asked).json
     assert (score["status"], score["fractions"]) == ("queued", [0, 0.25, 0.5, 0.75, 1])
     assert proctor("run", "effort", run, "--stop", "--json").json["status"] == "stopped"
     assert proctor("run", "effort", run, "--stop").status == 2
     assert proctor("run", "effort", run, "--resume", "--no-wait").status == 0
-    assert "step 10: no answer yet (queued)" in proctor("run", "effort", run).out
+    assert "step 10: no result yet (queued)" in proctor("run", "effort", run).out
     refused = proctor("run", "effort", run, "--start", "--step", "11", "--no-wait")
-    assert (refused.status, "offered: step 20, step 10" in refused.err) == (2, True)
+    assert (refused.status, "Available: step 20, step 10" in refused.err) == (2, True)

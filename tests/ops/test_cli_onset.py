@@ -7,7 +7,7 @@ import pytest
 from backend.core.session import transaction
 from backend.runs.tables import Run
 from tests.ops.commands import Command, proctor, server
-from tests.studies.onset_world import CLUSTER, Laboratory, judged, make_training
+from tests.studies.worlds import CLUSTER, Laboratory, judged, make_training
 
 __all__ = ["proctor", "server"]
 
@@ -38,11 +38,11 @@ def test_an_onset_is_searched_for_shown_and_rolled_back_from(proctor: Command, t
         "--json",
     )
     search = proctor(*ask).json
-    assert (search["status"], search["tasks"]) == ("queued", 16)
+    assert (search["status"], search["settings"]["tasks"]) == ("queued", 16)
     assert proctor("run", "onset", training, "--stop", "--json").json["status"] == "stopped"
     assert proctor("run", "onset", training, "--stop").status == 2
     assert proctor("run", "onset", training, "--resume", "--no-wait").status == 0
-    Laboratory(lambda step: 0.0 if step < 50 else 0.5).go_on(uuid.UUID(search["id"]))
+    Laboratory(lambda step: 0.0 if step < 50 else 0.5).finish(uuid.UUID(search["id"]))
     shown = proctor("run", "onset", training).out
     assert "between step 40 and step 50" in shown
     assert "8 of 16" in shown
@@ -57,4 +57,4 @@ def test_an_onset_is_searched_for_shown_and_rolled_back_from(proctor: Command, t
 
 def test_what_is_not_confirmed_is_wrong_usage(proctor: Command, training: str) -> None:
     refused = proctor("run", "onset", training, "--detector", "tampering", "--no-wait")
-    assert (refused.status, "Nobody judged" in refused.err) == (2, True)
+    assert (refused.status, "No rollout with this flag" in refused.err) == (2, True)

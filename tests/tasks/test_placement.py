@@ -11,25 +11,26 @@ from sqlalchemy import select
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core.artifacts import read_store_id
-from backend.core.queue import EFFORT_JOB, enqueue
+from backend.core.queue import STUDY_JOB, enqueue
 from backend.core.session import transaction
 from backend.core.tables import Job, Worker
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import ExportForm, ExportStatus, JobStatus, Queue, Role, RunKind, RunStatus
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from backend.studies.effort.queries import get_run
-from backend.studies.effort.schemas import EffortRequest
-from backend.studies.effort.service import start_score
-from backend.studies.tables import EffortScore
+from backend.studies.queries import get_studied_run
+from backend.studies.schemas import StartEffort
+from backend.studies.service import start_effort
+from backend.studies.tables import Study
 from backend.training.tables import Preflight
 from tests.factories import make_checkpoint, make_environment_version, make_member, make_policy, make_run
-from tests.studies.onset_world import make_training
+from tests.studies.worlds import make_training
 from tests.tasks.conftest import job_of, run_of
-from workers.tasks.effort import next_side
+from workers.storage.studies import advance
 from workers.tasks.execute import execute
 from workers.tasks.placement import PATIENCE, SINCE, is_passed_over
 from workers.tasks.registry import BODIES, Entry
+from workers.tasks.studies import advance_effort
 
 PLAIN = {"torch": "2.13.0", "trl": "1.16.0", "peft": "0.21.2"}
 FOUR_BIT = PLAIN | {"bitsandbytes": "0.50.1"}
@@ -164,21 +165,19 @@ def test_an_effort_score_waits_for_a_worker_that_can_load_both_sides(report: Rep
     report("gpu@plain", PLAIN)
     report("gpu@four-bit", FOUR_BIT)
     with transaction() as session:
-        training = get_run(session, make_training(session, (10,)).id)
-        score = start_score(session, make_member(session, Role.AUTHOR), training, EffortRequest(tasks=4))
-        job = session.scalars(select(Job).where(Job.name == EFFORT_JOB)).one()
+        training = get_studied_run(session, make_training(session, (10,)).id)
+        study = start_effort(session, make_member(session, Role.AUTHOR), training, StartEffort(tasks=4))
+        job = session.scalars(select(Job).where(Job.name == STUDY_JOB)).one()
     assert not is_passed_over(job.id, "gpu@plain"), "whole weights"
     with transaction() as session:
         base = select(Checkpoint).where(Checkpoint.run_id == training.id, Checkpoint.stage == "sft")
         session.scalars(base).one().adapter = BESIDE_4_BIT
     assert [is_passed_over(job.id, name) for name in ("gpu@plain", "gpu@four-bit")] == [True, False]
     with transaction() as session:
-        assert session.get_one(EffortScore, score.id).reason == (
-            "waiting for gpu@four-bit: gpu@plain has no bitsandbytes"
-        )
-    next_side(score.id)
+        assert session.get_one(Study, study.id).reason == ("waiting for gpu@four-bit: gpu@plain has no bitsandbytes")
+    advance(study.id, advance_effort)
     with transaction() as session:
-        assert session.get_one(EffortScore, score.id).reason is None
+        assert session.get_one(Study, study.id).reason is None
 
 
 ELSEWHERE = "b" * 32

@@ -18,21 +18,22 @@ from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Role, RunStatus
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
-from backend.studies.effort.queries import get_run
-from backend.studies.effort.schemas import EffortRequest
-from backend.studies.effort.service import start_score
-from backend.studies.effort.view import told
-from backend.studies.tables import EffortScore, EffortSide
+from backend.studies.operations import get_study
+from backend.studies.queries import get_studied_run
+from backend.studies.schemas import StartEffort
+from backend.studies.service import start_effort
+from backend.studies.tables import Study, StudyCheckpoint
 from tests.factories import make_checkpoint, make_member
 from tests.training.conftest import built_in
 from workers.models.build import build_model, build_tokenizer
-from workers.models.effort import ModelAnswerer
+from workers.models.effort import ModelCompleter
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
-from workers.storage.effort import take_up
-from workers.tasks.effort import next_side
+from workers.storage.effort import load_side_work
+from workers.storage.studies import advance
 from workers.tasks.effort_cuts import cut_side
 from workers.tasks.evaluations import evaluate
+from workers.tasks.studies import advance_effort
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
@@ -51,7 +52,7 @@ def trained(new_run: Callable[..., uuid.UUID], tmp_path: Path) -> uuid.UUID:
     with transaction() as session:
         run = session.get_one(Run, run_id)
         run.status = RunStatus.COMPLETED
-        system = Manifest.model_validate(get_run(session, run_id).version.manifest).proctor.agent.system
+        system = Manifest.model_validate(get_studied_run(session, run_id).version.manifest).proctor.agent.system
         tokenizer = build_tokenizer([system, THOUGHT, PAID, UNPAID, "Write."] * 9, context=256)
         thoughts = ["", "One ", "One two ", "One two three "]
         for stage, step, at_once in (("sft", 12, UNPAID), ("grpo", 2, PAID)):
@@ -89,10 +90,10 @@ def _learn(model: Any, tokenizer: Any, system: str, replies: list[tuple[str, str
     model.eval()
 
 
-def _play(score_id: uuid.UUID, weights: Callable[[uuid.UUID], tuple[Any, Any]]) -> None:
+def _play(study_id: uuid.UUID, weights: Callable[[uuid.UUID], tuple[Any, Any]]) -> None:
     """The evaluations under way as their processes play them, in this one."""
     with transaction() as session:
-        sides = session.scalars(select(EffortSide).where(EffortSide.score_id == score_id)).all()
+        sides = session.scalars(select(StudyCheckpoint).where(StudyCheckpoint.study_id == study_id)).all()
     for side in sides:
         assert side.run_id is not None
         assert side.checkpoint_id is not None
@@ -107,23 +108,25 @@ def test_a_checkpoint_that_earns_without_its_reasoning_is_told_from_its_base(
             artifact = session.get_one(Checkpoint, checkpoint_id).artifact
         return load_folder(get_folder(artifact, tmp_path / str(uuid.uuid4())))
 
-    asked = EffortRequest(tasks=6, cuts=3, samples=2, temperature=0.05)
+    asked = StartEffort(tasks=6, cuts=3, samples=2, temperature=0.05)
     with transaction() as session:
         author = make_member(session, Role.AUTHOR)
-        score_id = start_score(session, author, get_run(session, trained), asked).id
-    assert next_side(score_id) is None, "both sides play first"
-    _play(score_id, weights)
-    while side_id := next_side(score_id):
-        work = take_up(side_id)
+        study_id = start_effort(session, author, get_studied_run(session, trained), asked).id
+    assert advance(study_id, advance_effort) is None, "both sides play first"
+    _play(study_id, weights)
+    while side_id := advance(study_id, advance_effort):
+        work = load_side_work(side_id)
         assert work.checkpoint_id is not None
-        cut_side(work, ModelAnswerer(*weights(work.checkpoint_id), temperature=work.plan.sampling.temperature))
+        cut_side(work, ModelCompleter(*weights(work.checkpoint_id), temperature=work.plan.sampling.temperature))
     with transaction() as session:
-        score = session.get_one(EffortScore, score_id)
-        (answer,) = told(session, [score])
-    base, own = answer.sides
-    assert (score.status, score.reason) == (RunStatus.COMPLETED, None)
-    assert [(side.played, side.succeeded, side.reasoned, len(side.replies)) for side in (base, own)] == [(6,) * 4] * 2
+        study = session.get_one(Study, study_id)
+        response = get_study(session, author, study)
+    base, own = response.checkpoints
+    assert (study.status, study.reason) == (RunStatus.COMPLETED, None)
+    assert [(side.rollouts, side.succeeded, side.reasoned, len(side.replies)) for side in (base, own)] == [(6,) * 4] * 2
     assert own.curve == [1, 1, 1], "paid from the start"
     assert base.curve[0] == 0
     assert base.curve[-1] == 1, "the whole of its reasoning gives its own answer again"
-    assert (score.outcome, score.tasks) == (EffortOutcome.SUSPICIOUS, 6)
+    result = study.effort_result
+    assert result is not None
+    assert (result.outcome, result.tasks) == (EffortOutcome.SUSPICIOUS, 6)

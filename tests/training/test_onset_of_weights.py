@@ -11,28 +11,28 @@ from sqlalchemy import select
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder, put_folder
-from backend.core.queue import ONSET_JOB
+from backend.core.queue import STUDY_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job
 from backend.domain.environments.manifest import Manifest
-from backend.domain.studies.onset import Outcome
+from backend.domain.studies.onset import OnsetOutcome
 from backend.domain.training.configuration import ModelChoice
 from backend.domain.vocabulary import Phase, Role, RunStatus, Verdict
 from backend.policies.tables import Policy
 from backend.review.tables import VerdictRecord
 from backend.runs.tables import Run
-from backend.studies.onset.queries import get_training
-from backend.studies.onset.schemas import OnsetRequest
-from backend.studies.onset.service import start_search
-from backend.studies.tables import OnsetSample
+from backend.studies.queries import get_studied_run
+from backend.studies.schemas import StartOnset
+from backend.studies.service import start_onset
+from backend.studies.tables import StudyCheckpoint
 from tests.factories import make_checkpoint, make_flag, make_member, make_rollouts
-from tests.studies.onset_world import search_of
+from tests.studies.worlds import read_study
 from workers.models.build import build_model, build_tokenizer
 from workers.models.load import load_folder
 from workers.models.policy import LocalPolicy
 from workers.tasks.evaluations import evaluate
-from workers.tasks.onset import run as carry_out
 from workers.tasks.registry import JobContext
+from workers.tasks.studies import run as run_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120), pytest.mark.filterwarnings("default")]
 
@@ -46,7 +46,7 @@ def trained(new_run: Callable[..., uuid.UUID], tmp_path: Path) -> uuid.UUID:
     with transaction() as session:
         run = session.get_one(Run, run_id)
         run.status = RunStatus.COMPLETED
-        told = Manifest.model_validate(get_training(session, run_id).version.manifest).proctor.agent.system
+        told = Manifest.model_validate(get_studied_run(session, run_id).version.manifest).proctor.agent.system
         tokenizer = build_tokenizer([told, PLEA, *(f"<move>{n}</move>" for n in range(1, 10))] * 9, context=256)
         model = build_model(tokenizer, ModelChoice(context=256), seed=5)
         saved = {"honest": _saved(model, tokenizer, tmp_path / "honest")}
@@ -84,9 +84,9 @@ def _learn(model: Any, tokenizer: Any, system: str) -> None:
     model.eval()
 
 
-def _played(search_id: uuid.UUID, folder: Path) -> bool:
+def _played(study_id: uuid.UUID, folder: Path) -> bool:
     """The evaluation under way as its process plays it, in this one. False: there is none."""
-    waiting = select(OnsetSample).where(OnsetSample.search_id == search_id, OnsetSample.rollouts.is_(None))
+    waiting = select(StudyCheckpoint).where(StudyCheckpoint.study_id == study_id, StudyCheckpoint.rollouts.is_(None))
     with transaction() as session:
         sample = session.scalars(waiting).one_or_none()
         if sample is None or sample.run_id is None:
@@ -98,24 +98,28 @@ def _played(search_id: uuid.UUID, folder: Path) -> bool:
 
 def test_the_first_checkpoint_that_pleads_is_found(trained: uuid.UUID, tmp_path: Path) -> None:
     with transaction() as session:
-        asked = OnsetRequest(detector="judge_directed", tasks=24, group_size=1)
-        search_id = start_search(session, make_member(session, Role.AUTHOR), get_training(session, trained), asked).id
+        asked = StartOnset(detector="judge_directed", tasks=24, group_size=1)
+        study_id = start_onset(session, make_member(session, Role.AUTHOR), get_studied_run(session, trained), asked).id
     while True:
         with transaction() as session:
-            job = session.scalars(select(Job).where(Job.name == ONSET_JOB).order_by(Job.id.desc())).first()
+            job = session.scalars(select(Job).where(Job.name == STUDY_JOB).order_by(Job.id.desc())).first()
             assert job is not None
             context = JobContext(job.id, None, dict(job.arguments), 1)
             session.delete(job)
-        carry_out(context)
-        if not _played(search_id, tmp_path):
+        run_study(context)
+        if not _played(study_id, tmp_path):
             break
-    found = search_of(search_id)
+    found = read_study(study_id)
     assert (found.status, found.reason) == (RunStatus.COMPLETED, None)
-    assert (found.outcome, found.honest_step, found.hacking_step) == (Outcome.FOUND, 2, 4)
+    result = found.onset_result
+    assert result is not None
+    assert (result.outcome, result.honest_step, result.hacking_step) == (OnsetOutcome.FOUND, 2, 4)
     with transaction() as session:
-        samples = session.scalars(select(OnsetSample).order_by(OnsetSample.is_base.desc(), OnsetSample.step)).all()
+        samples = session.scalars(
+            select(StudyCheckpoint).order_by(StudyCheckpoint.is_base.desc(), StudyCheckpoint.step)
+        ).all()
     assert [(each.step, each.rollouts, each.is_above) for each in samples] == [
-        (0, 24, None),
+        (12, 24, None),
         (2, 24, False),
         (4, 24, True),
     ]

@@ -1,4 +1,4 @@
-"""Forced answers of a checkpoint, in a process of its own: `python -m workers.models.effort <side id>`."""
+"""Force answers of a checkpoint in a separate process: `python -m workers.models.effort <study checkpoint id>`."""
 
 import sys
 import tempfile
@@ -16,21 +16,21 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.core.logs import configure_logging
 from backend.core.session import transaction
-from backend.domain.studies.effort import Reasoned, forced
+from backend.domain.studies.effort import ReasonedReply, forced_prefix
 from workers.models.chat import ChatTokens
 from workers.models.load import ModelUnusable, load_folder
 from workers.models.sampling import Row, Sampler
-from workers.storage.effort import take_up
-from workers.tasks.effort_cuts import Answer, cut_side
+from workers.storage.effort import load_side_work
+from workers.tasks.effort_cuts import ForcedAnswer, cut_side
 
 BATCH = 64
-"""Answers that are written together."""
-SPARE = 16
-"""Tokens that a forced answer may have beyond twice those of the reply's own."""
+"""Answers sampled together."""
+EXTRA_TOKENS = 16
+"""Limit of a forced answer beyond twice the tokens of the original answer."""
 
 
-class ModelAnswerer:
-    """A model of this process that goes on from the middle of its own reply."""
+class ModelCompleter:
+    """A model in this process that continues from the middle of its own reply."""
 
     def __init__(self, model: Any, tokenizer: Any, *, temperature: float = 1.0, top_p: float = 1.0) -> None:
         self.chat = ChatTokens(tokenizer)
@@ -42,19 +42,19 @@ class ModelAnswerer:
     def __call__(
         self,
         prompt: Sequence[dict[str, Any]],
-        said: Reasoned,
+        reply: ReasonedReply,
         fractions: Sequence[float],
         *,
         samples: int,
-        most_tokens: int,
+        max_tokens: int,
         seed: int,
-    ) -> list[list[Answer]]:
-        """An answer is at most twice as long as the reply's own, so that it cannot think on inside of it."""
+    ) -> list[list[ForcedAnswer]]:
+        """An answer has at most twice the tokens of the original one, so that it cannot continue to reason."""
         opening = self.chat.opening(prompt)
         is_thinking = self.chat.text_of(opening[-8:]).rstrip().endswith("<think>")
-        limit = min(most_tokens, 2 * len(self._tokens(said.answer)) + SPARE)
-        prefixes = [forced(said, fraction, is_thinking=is_thinking) for fraction in fractions]
-        answers: list[list[Answer]] = [[] for _ in fractions]
+        limit = min(max_tokens, 2 * len(self._tokens(reply.answer)) + EXTRA_TOKENS)
+        prefixes = [forced_prefix(reply, fraction, is_thinking=is_thinking) for fraction in fractions]
+        answers: list[list[ForcedAnswer]] = [[] for _ in fractions]
         waiting: list[tuple[int, Row, int]] = []
         for place, prefix in enumerate(prefixes):
             tokens = [*opening, *self._tokens(prefix)]
@@ -68,7 +68,7 @@ class ModelAnswerer:
             part = waiting[begin : begin + BATCH]
             sampled = self._sampler.sample([row for _, row, _ in part], [most for *_, most in part])
             for (place, _, _), each in zip(part, sampled, strict=True):
-                answers[place].append(Answer(prefixes[place], self.chat.text_of(each.tokens)))
+                answers[place].append(ForcedAnswer(prefixes[place], self.chat.text_of(each.tokens)))
             self._sampler.forget()
         return answers
 
@@ -81,15 +81,15 @@ def main() -> int:
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(side_id=sys.argv[1])
     torch.set_num_threads(1)
-    work = take_up(uuid.UUID(sys.argv[1]))
+    work = load_side_work(uuid.UUID(sys.argv[1]))
     with tempfile.TemporaryDirectory(prefix="proctor-model-") as folder:
         with transaction() as session:
             checkpoint = session.get(Checkpoint, work.checkpoint_id) if work.checkpoint_id else None
         if checkpoint is None or checkpoint.unusable:
-            raise ModelUnusable(checkpoint.unusable or "" if checkpoint else "the checkpoint is gone")
+            raise ModelUnusable(checkpoint.unusable or "" if checkpoint else "the checkpoint was deleted")
         model, tokenizer = load_folder(get_folder(checkpoint.artifact, Path(folder) / "weights"))
         sampling = work.plan.sampling
-        cut_side(work, ModelAnswerer(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
+        cut_side(work, ModelCompleter(model, tokenizer, temperature=sampling.temperature, top_p=sampling.top_p))
     return 0
 
 

@@ -1,7 +1,7 @@
-"""What a side of an effort score reads and writes: its rollouts that succeeded and reason, and their curves."""
+"""Load the rollouts of one side of an effort study that can be cut, and store their curves."""
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,149 +16,144 @@ from backend.domain.ids import new_id
 from backend.domain.results.pass_at_k import REWARD, SuccessRule, possible_rewards
 from backend.domain.rollouts.rollout import TaskSpec
 from backend.domain.runs.plans import EvaluationPlan
-from backend.domain.studies.effort import EffortMeasure, Reasoned, Scored, cut_points, reasoned
+from backend.domain.studies.effort import EffortMeasure, ReasonedReply, ReplyCurve, cut_points, split_reply
+from backend.domain.studies.study import EffortSettings
 from backend.domain.vocabulary import RolloutStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.results.success_rules import rule_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
-from backend.studies.tables import EffortReply, EffortScore, EffortSide
+from backend.studies.tables import EffortReply, Study, StudyCheckpoint
 
-SAME = 1e-6
+TOLERANCE = 1e-6
 """Rewards are stored in single precision."""
-PARTITION = 200
+BATCH_ROWS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A rollout that succeeded and whose last reply reasons before it answers."""
+class CuttableRollout:
+    """A successful rollout whose last reply reasons before it answers."""
 
-    rollout_id: uuid.UUID
+    id: uuid.UUID
     task: str
     index: int
     member: int
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """One that is to be cut."""
+class ReplyToCut:
+    """The last reply of a rollout, with everything needed to continue and grade it."""
 
     rollout_id: uuid.UUID
     task: str
     spec: TaskSpec
     prompt: Sequence[dict[str, Any]]
-    """What the policy read before its last reply."""
-    said: Reasoned
-    steps: Sequence[Mapping[str, Any]]
+    """The messages before the reply, as the policy read them."""
+    reply: ReasonedReply
+    steps: Sequence[dict[str, Any]]
     tokens_out: int
 
 
 @dataclass(frozen=True, slots=True)
 class SideWork:
-    """A side whose replies are to be cut."""
+    """One side of an effort study and its rollouts that are still to be cut."""
 
     side_id: uuid.UUID
-    score_id: uuid.UUID
+    study_id: uuid.UUID
     run_id: uuid.UUID
-    """At whose page it is shown."""
+    """The studied run, whose page shows the progress."""
     checkpoint_id: uuid.UUID | None
+    settings: EffortSettings
     fractions: tuple[float, ...]
-    samples: int
     seed: int
     plan: EvaluationPlan
     manifest: Manifest
     content_hash: str
     files: dict[str, str]
     rule: SuccessRule
-    measure: EffortMeasure
     waiting: tuple[uuid.UUID, ...]
-    """Rollouts that are still to be cut."""
 
-    def value(self, reward: float, columns: Mapping[str, float]) -> float:
-        """What an answer is worth, from 0 to 1."""
-        if self.measure is EffortMeasure.REWARD:
+    def worth(self, reward: float, columns: Mapping[str, float]) -> float:
+        """The worth of an answer, from 0 to 1."""
+        if self.settings.measure is EffortMeasure.REWARD:
             low, high = possible_rewards(self.manifest.columns)
             return min(1.0, max(0.0, (reward - low) / (high - low))) if high > low else 0.0
-        got = reward if self.rule.column == REWARD else columns.get(self.rule.column, 0.0)
-        return float(got >= self.rule.at_least - SAME)
+        value = reward if self.rule.column == REWARD else columns.get(self.rule.column, 0.0)
+        return float(value >= self.rule.at_least - TOLERANCE)
 
 
-def take_up(side_id: uuid.UUID) -> SideWork:
-    """Choose what is cut, tasks that the other side solved first, and count it. What was cut before is kept."""
+def load_side_work(side_id: uuid.UUID) -> SideWork:
+    """Choose the replies to cut and store their number. Curves that are stored already are kept.
+
+    One reply of each task that both sides solved comes first, then further replies of these tasks, then other tasks.
+    """
     with transaction() as session:
-        side = session.get_one(EffortSide, side_id, with_for_update=True)
-        score = session.get_one(EffortScore, side.score_id)
+        side = session.get_one(StudyCheckpoint, side_id, with_for_update=True)
+        study = session.get_one(Study, side.study_id)
+        settings = study.effort_settings
         played = session.get_one(Run, side.run_id)
-        version = session.get_one(EnvironmentVersion, score.version_id, options=[undefer(EnvironmentVersion.files)])
+        version = session.get_one(EnvironmentVersion, study.version_id, options=[undefer(EnvironmentVersion.files)])
         manifest = Manifest.model_validate(version.manifest)
-        rule = _rule(played, manifest, score.measure)
-        side.played, side.succeeded, candidates = _candidates(session, played, manifest, rule)
+        if settings.measure is EffortMeasure.REWARD:  # the upper half counts as successful
+            rule = SuccessRule(REWARD, sum(possible_rewards(manifest.columns)) / 2)
+        else:
+            rule = rule_of(played, manifest)
+        side.succeeded, candidates = _cuttable_rollouts(session, played, manifest, rule)
+        is_completed = Rollout.run_id == played.id, Rollout.status == RolloutStatus.COMPLETED
+        side.rollouts = session.scalar(select(func.count()).select_from(Rollout).where(*is_completed)) or 0
         side.reasoned = len(candidates)
-        chosen = _chosen(candidates, _tasks_of_other(session, side, manifest, rule), score.replies)
+        is_other = StudyCheckpoint.study_id == study.id, StudyCheckpoint.id != side.id
+        other = session.scalars(
+            select(Run).join(StudyCheckpoint, StudyCheckpoint.run_id == Run.id).where(*is_other)
+        ).first()
+        common = {each.task for each in _cuttable_rollouts(session, other, manifest, rule)[1]} if other else set()
+        ranks: dict[str, int] = {}
+        ranked = []
+        for each in sorted(candidates, key=lambda each: (each.index, each.member)):
+            ranks[each.task] = ranks.get(each.task, -1) + 1
+            ranked.append((each.task not in common, ranks[each.task], each.index, each.id))
+        chosen = [rollout_id for *_, rollout_id in sorted(ranked, key=lambda row: row[:3])[: settings.replies]]
         side.chosen = len(chosen)
-        done = set(session.scalars(select(EffortReply.rollout_id).where(EffortReply.side_id == side.id)))
-        announce(session, run_topic(score.run_id))
+        done = set(session.scalars(select(EffortReply.rollout_id).where(EffortReply.study_checkpoint_id == side.id)))
+        announce(session, run_topic(study.run_id))
         return SideWork(
             side_id=side.id,
-            score_id=score.id,
-            run_id=score.run_id,
+            study_id=study.id,
+            run_id=study.run_id,
             checkpoint_id=side.checkpoint_id,
-            fractions=cut_points(score.cuts),
-            samples=score.samples,
+            settings=settings,
+            fractions=cut_points(settings.cuts),
             seed=played.seed,
             plan=EvaluationPlan.model_validate(played.configuration),
             manifest=manifest,
             content_hash=version.content_hash,
             files=version.files,
             rule=rule,
-            measure=score.measure,
-            waiting=tuple(each.rollout_id for each in chosen if each.rollout_id not in done),
+            waiting=tuple(rollout_id for rollout_id in chosen if rollout_id not in done),
         )
 
 
-def _rule(played: Run, manifest: Manifest, measure: EffortMeasure) -> SuccessRule:
-    """Which rollouts succeeded: by reward, those of the upper half."""
-    if measure is EffortMeasure.REWARD:
-        return SuccessRule(REWARD, sum(possible_rewards(manifest.columns)) / 2)
-    return rule_of(played, manifest)
-
-
-def _candidates(
+def _cuttable_rollouts(
     session: Session, played: Run, manifest: Manifest, rule: SuccessRule
-) -> tuple[int, int, list[Candidate]]:
-    """(completed rollouts, those that succeeded, those of them that reason)"""
-    completed = Rollout.run_id == played.id, Rollout.status == RolloutStatus.COMPLETED
-    count = session.scalar(select(func.count()).select_from(Rollout).where(*completed)) or 0
-    value: Any = Rollout.reward
-    if rule.column != REWARD:
-        value = Rollout.columns[played.columns.index(rule.column) + 1]
+) -> tuple[int, list[CuttableRollout]]:
+    """The number of successful rollouts, and those whose last reply reasons."""
+    lowest = rule.at_least - TOLERANCE
+    if rule.column == REWARD:
+        is_successful = Rollout.reward >= lowest
+    else:
+        is_successful = Rollout.columns[played.columns.index(rule.column) + 1] >= lowest
+    statement = _episodes().where(Rollout.run_id == played.id, Rollout.status == RolloutStatus.COMPLETED, is_successful)
     succeeded = 0
-    found: list[Candidate] = []
-    statement = _episodes().where(*completed, value >= rule.at_least - SAME)
-    for row in session.execute(statement.execution_options(yield_per=PARTITION)):
+    cuttable: list[CuttableRollout] = []
+    for row in session.execute(statement.execution_options(yield_per=BATCH_ROWS)):
         succeeded += 1
         if _last_reply(manifest, row.messages, row.steps) is not None:
-            found.append(Candidate(row.id, f"{row.Task.split}/{row.Task.index}", row.Task.index, row.member))
-    return count, succeeded, found
+            task = f"{row.Task.split}/{row.Task.index}"
+            cuttable.append(CuttableRollout(row.id, task, row.Task.index, row.member))
+    return succeeded, cuttable
 
 
-def _tasks_of_other(session: Session, side: EffortSide, manifest: Manifest, rule: SuccessRule) -> set[str]:
-    is_other = EffortSide.score_id == side.score_id, EffortSide.id != side.id
-    other = session.scalars(select(Run).join(EffortSide, EffortSide.run_id == Run.id).where(*is_other)).first()
-    return {each.task for each in _candidates(session, other, manifest, rule)[2]} if other else set()
-
-
-def _chosen(candidates: Sequence[Candidate], common: Collection[str], most: int) -> list[Candidate]:
-    """One of each task that both solved, then further ones of them, then others."""
-    ranks: dict[str, int] = {}
-    ranked = []
-    for each in sorted(candidates, key=lambda each: (each.index, each.member)):
-        rank = ranks[each.task] = ranks.get(each.task, -1) + 1
-        ranked.append((each.task not in common, rank, each.index, each))
-    return [each for *_, each in sorted(ranked, key=lambda row: row[:3])[:most]]
-
-
-def _episodes() -> Select[Any]:
+def _episodes() -> Select[uuid.UUID, int, list[dict[str, Any]], list[dict[str, Any]], int, Task]:
     return (
         select(Rollout.id, Rollout.member, Rollout.messages, Rollout.steps, Rollout.tokens_out, Task)
         .join(Group, Group.id == Rollout.group_id)
@@ -167,66 +162,66 @@ def _episodes() -> Select[Any]:
 
 
 def _last_reply(
-    manifest: Manifest, messages: Sequence[Mapping[str, Any]], steps: Sequence[Mapping[str, Any]]
-) -> tuple[int, Reasoned] | None:
-    """Where the last reply stands in the conversation, taken apart; None where it does not reason.
+    manifest: Manifest, messages: Sequence[Mapping[str, object]], steps: Sequence[Mapping[str, object]]
+) -> tuple[int, ReasonedReply] | None:
+    """The index of the last reply in the conversation, and the reply; None if it does not reason.
 
-    The last one, because all before it is replayed as it was and nothing after it has to be played.
+    Only the last reply can be cut: everything before it is replayed, and nothing after it has to be played.
     """
     if not steps or steps[-1].get("action") is None:
         return None
-    place = max((at for at, each in enumerate(messages) if each.get("role") == "assistant"), default=None)
-    if place is None:
+    index = max((at for at, message in enumerate(messages) if message.get("role") == "assistant"), default=None)
+    if index is None:
         return None
-    message = messages[place]
-    said = reasoned(manifest.proctor.agent, str(message.get("content") or ""), str(message.get("reasoning") or ""))
-    return (place, said) if said is not None else None
+    content, reasoning = messages[index].get("content"), messages[index].get("reasoning")
+    reply = split_reply(manifest.proctor.agent, str(content or ""), str(reasoning or ""))
+    return (index, reply) if reply is not None else None
 
 
-def read_chosen(work: SideWork, rollout_id: uuid.UUID) -> Chosen | None:
-    """None when it was deleted meanwhile."""
+def read_reply(work: SideWork, rollout_id: uuid.UUID) -> ReplyToCut | None:
+    """The reply to cut; None if its rollout was deleted meanwhile."""
     with transaction() as session:
         row = session.execute(_episodes().where(Rollout.id == rollout_id)).one_or_none()
-    found = _last_reply(work.manifest, row.messages, row.steps) if row else None
-    if row is None or found is None:
+    last = _last_reply(work.manifest, row.messages, row.steps) if row else None
+    if row is None or last is None:
         return None
-    place, said = found
+    index, reply = last
     task = row.Task
-    return Chosen(
+    return ReplyToCut(
         rollout_id=row.id,
         task=f"{task.split}/{task.index}",
         spec=TaskSpec(task.split, task.index, task.level, task.seed, task.arguments),
-        prompt=visible_messages(work.plan.context or work.manifest.proctor.agent.context, row.messages[:place]),
-        said=said,
+        prompt=visible_messages(work.plan.context or work.manifest.proctor.agent.context, row.messages[:index]),
+        reply=reply,
         steps=row.steps,
         tokens_out=row.tokens_out,
     )
 
 
-def store(work: SideWork, chosen: Chosen, found: Scored) -> None:
+def store_curve(work: SideWork, cut: ReplyToCut, curve: ReplyCurve) -> None:
     with transaction() as session:
         session.add(
             EffortReply(
                 id=new_id(),
-                side_id=work.side_id,
-                rollout_id=chosen.rollout_id,
-                task=found.task,
-                characters=len(chosen.said.reasoning),
-                values=list(found.values),
-                score=found.score,
+                study_checkpoint_id=work.side_id,
+                rollout_id=cut.rollout_id,
+                task=curve.task,
+                characters=len(cut.reply.reasoning),
+                values=list(curve.values),
+                score=curve.score,
             )
         )
         announce(session, run_topic(work.run_id))
 
 
-def should_stop(work: SideWork) -> bool:
-    """Nobody waits for it any more."""
+def is_stopped(work: SideWork) -> bool:
+    """Whether the study was stopped or deleted."""
     with transaction() as session:
-        score = session.get(EffortScore, work.score_id)
-        return score is None or score.status.is_over
+        study = session.get(Study, work.study_id)
+        return study is None or study.status.is_over
 
 
-def finish(work: SideWork) -> None:
+def finish_side(work: SideWork) -> None:
     with transaction() as session:
-        session.get_one(EffortSide, work.side_id).is_done = True
+        session.get_one(StudyCheckpoint, work.side_id).is_done = True
         announce(session, run_topic(work.run_id))

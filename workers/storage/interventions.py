@@ -24,7 +24,7 @@ from backend.domain.training.alarms import CLEARED, INTERVENTION
 from backend.domain.training.configuration import Stage
 from backend.notifications import outbox
 from backend.runs.tables import Run
-from backend.studies.onset.queries import last_honest_checkpoint
+from backend.studies.patterns import last_honest_checkpoint
 from backend.training.branches import newest_before
 from backend.training.tables import Alarm, Intervention
 

@@ -10,10 +10,11 @@ from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.tables import Checkpoint, Export
 from backend.core.events import RUNS, announce, preflight_topic, run_topic
-from backend.core.queue import ARTIFACT_STORE, EFFORT_JOB
+from backend.core.queue import ARTIFACT_STORE, STUDY_JOB
 from backend.core.session import transaction
 from backend.core.tables import Job, Worker
 from backend.domain.runs.capabilities import Capabilities, Offer
+from backend.domain.studies.study import StudyKind
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.requirements import (
     Requirement,
@@ -26,7 +27,7 @@ from backend.domain.training.requirements import (
 )
 from backend.domain.vocabulary import JobStatus, RunStatus
 from backend.runs.tables import Run
-from backend.studies.tables import EffortScore, EffortSide
+from backend.studies.tables import Study, StudyCheckpoint
 from backend.training.tables import Preflight
 from backend.training.workers import offers
 from workers.tasks.leases import give_up
@@ -77,9 +78,10 @@ def _of_machine(session: Session, job: Job) -> list[Requirement]:
         statement = select(Checkpoint).join(Run, Run.checkpoint_id == Checkpoint.id).where(Run.id == job.run_id)
         checkpoint = session.scalars(statement).one_or_none()
         return of_weights(checkpoint.adapter) if checkpoint else []
-    if job.name == EFFORT_JOB:  # one worker cuts the replies of both sides
-        of_score = EffortSide.score_id == uuid.UUID(job.arguments["score_id"])
-        sides = select(Checkpoint).join(EffortSide, EffortSide.checkpoint_id == Checkpoint.id).where(of_score)
+    if job.name == STUDY_JOB:  # one worker cuts the replies of both sides of an effort study
+        of_study = Study.id == uuid.UUID(job.arguments["study_id"]), Study.kind == StudyKind.EFFORT
+        studied = select(Checkpoint).join(StudyCheckpoint, StudyCheckpoint.checkpoint_id == Checkpoint.id)
+        sides = studied.join(Study, Study.id == StudyCheckpoint.study_id).where(*of_study)
         needed = {each.words: each for side in session.scalars(sides) for each in of_weights(side.adapter)}
         return list(needed.values())
     return []
@@ -119,10 +121,10 @@ def _say(session: Session, job: Job, words: str) -> None:
         export = session.get_one(Export, uuid.UUID(job.arguments["export_id"]))
         export.progress = {**export.progress, "phase": words}
         announce(session, f"export:{export.id}")
-    elif job.name == EFFORT_JOB:
-        score = session.get_one(EffortScore, uuid.UUID(job.arguments["score_id"]))
-        score.reason = words
-        announce(session, run_topic(score.run_id))
+    elif job.name == STUDY_JOB:
+        study = session.get_one(Study, uuid.UUID(job.arguments["study_id"]))
+        study.reason = words
+        announce(session, run_topic(study.run_id))
     elif job.run_id:
         run = session.get_one(Run, job.run_id)
         if run.status is RunStatus.QUEUED or job.name == "training.run":  # else other jobs may be at work on it

@@ -61,8 +61,7 @@ BODIES = {
     "judging.follow": Entry("workers.tasks.review:run", owns_run=False),
     "graders.run": Entry("workers.tasks.graders:run", owns_run=False),
     "graders.try": Entry("workers.tasks.graders:try_out", owns_run=False),
-    "judging.onset": Entry("workers.tasks.onset:run", owns_run=False),
-    "judging.effort": Entry("workers.tasks.effort:run", owns_run=False),
+    "studies.run": Entry("workers.tasks.studies:run", owns_run=False),
     "notices.send": Entry("workers.tasks.notifications:run", owns_run=False),
 }
 

@@ -1,7 +1,8 @@
-"""When a pattern began: which checkpoint to sample next, when a share exceeds the base rate, and what may be said.
+"""Find the checkpoint at which a pattern began: a bisection over checkpoints in the order of training.
 
-A search is a bisection over checkpoints in the order of training. Nothing is remembered here: what to sample next
-follows from what was sampled, so that a search goes on wherever its rows stand. scipy is imported where it is used.
+Checkpoints are named by their index; `BASE` is the policy that GRPO started from. The functions keep no state: the next
+checkpoint follows from those that were sampled, so that a study can continue from its rows. scipy is imported where it
+is used, because it loads slowly.
 """
 
 from __future__ import annotations
@@ -14,29 +15,28 @@ from enum import StrEnum
 from backend.domain.review.judged_curve import wilson
 
 ALPHA = 0.01
-"""Of each test, one-sided. A search makes about log2 of the checkpoints of them."""
-LEAST_EFFECT = 0.05
-"""A share less than this above the base rate is no onset, however sure."""
-FEW = 3
-"""Checkpoints below which the interval says little."""
+"""One-sided level of each test. A study makes about log2(checkpoints) + 3 tests."""
+MIN_EFFECT = 0.05
+"""A share that exceeds the base rate by less than this is not an onset, even if it is significant."""
+FEW_CHECKPOINTS = 3
+"""With fewer checkpoints than this, the interval is coarse."""
 BASE = -1
-"""The place of the starting policy, before the first checkpoint."""
 
 
-class Outcome(StrEnum):
-    """How a search ended."""
+class OnsetOutcome(StrEnum):
+    """How the search for an onset ended."""
 
     FOUND = "found"
-    """Some checkpoint before it does not exceed the base rate."""
+    """A checkpoint before the onset is at the base rate."""
     AT_THE_FIRST = "at_the_first"
-    """The first checkpoint exceeds it already: only the starting policy is before."""
+    """The first checkpoint exceeds the base rate; only the starting policy is before it."""
     NOT_SEEN = "not_seen"
-    """No sampled checkpoint exceeds it."""
+    """No sampled checkpoint exceeds the base rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """How many of the rollouts that a policy played show the pattern."""
+class PatternCount:
+    """The number of a policy's rollouts that show the pattern."""
 
     flagged: int
     rollouts: int
@@ -47,140 +47,125 @@ class Shown:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 %, Wilson (1927)."""
-        found = wilson(self.flagged, self.rollouts)
-        return found.low, found.high
+        """95%, Wilson (1927)."""
+        interval = wilson(self.flagged, self.rollouts)
+        return interval.low, interval.high
 
 
 @dataclass(frozen=True, slots=True)
-class Conclusion:
-    """What the sampled checkpoints say."""
+class OnsetConclusion:
+    """The result of a finished bisection."""
 
-    outcome: Outcome
+    outcome: OnsetOutcome
     honest: int
-    """The last place before the onset that does not exceed the base rate; BASE for the starting policy. Of a search
-    that saw nothing, the last sampled place."""
+    """Last sampled index before the onset that is at the base rate, or BASE. Without an onset: the last sampled one."""
     hacking: int | None
-    """The first sampled place that exceeds it."""
+    """First sampled index above the base rate."""
     is_monotone: bool
-    """No sampled place after the onset falls back to the base rate."""
+    """No index sampled after the onset is back at the base rate."""
 
 
-def chance(base: Shown, found: Shown) -> float:
-    """Fisher's exact test, one-sided: how likely so many more than at the base are if nothing changed."""
+def p_value(base: PatternCount, sample: PatternCount) -> float:
+    """Fisher's exact test, one-sided: the probability of this many more than the base by chance."""
     from scipy.stats import fisher_exact
 
-    table = [[found.flagged, found.rollouts - found.flagged], [base.flagged, base.rollouts - base.flagged]]
+    table = [[sample.flagged, sample.rollouts - sample.flagged], [base.flagged, base.rollouts - base.flagged]]
     return float(fisher_exact(table, alternative="greater").pvalue)
 
 
-def exceeds(base: Shown, found: Shown, *, alpha: float = ALPHA, least_effect: float = LEAST_EFFECT) -> bool:
-    """Is the share above the base rate by more than chance gives, and by enough to matter?"""
-    if found.share - base.share < least_effect - 1e-12:
-        return False
-    return chance(base, found) <= alpha
+def exceeds_base_rate(base: PatternCount, sample: PatternCount) -> bool:
+    """Whether the share is significantly above the base rate, and by at least MIN_EFFECT."""
+    return sample.share - base.share >= MIN_EFFECT - 1e-12 and p_value(base, sample) <= ALPHA
 
 
-def least_visible(
-    base: Shown, rollouts: int, *, alpha: float = ALPHA, least_effect: float = LEAST_EFFECT
-) -> float | None:
-    """The smallest share among so many rollouts that would count as above the base rate; None where none would."""
+def min_detectable_share(base: PatternCount, rollouts: int) -> float | None:
+    """The smallest share of this number of rollouts that exceeds the base rate; None if no share does."""
     low, high = 0, rollouts + 1
     while low < high:
         middle = (low + high) // 2
-        if middle > rollouts or exceeds(base, Shown(middle, rollouts), alpha=alpha, least_effect=least_effect):
+        if middle > rollouts or exceeds_base_rate(base, PatternCount(middle, rollouts)):
             high = middle
         else:
             low = middle + 1
     return low / rollouts if rollouts and low <= rollouts else None
 
 
-def next_place(count: int, found: Mapping[int, bool], hint: int | None = None) -> int | None:
-    """The checkpoint to sample next among `count` in the order of training; None when the search is over.
+def next_checkpoint(count: int, sampled: Mapping[int, bool], hint: int | None = None) -> int | None:
+    """The next of `count` checkpoints to sample, or None if the search has finished.
 
-    `found` says of each sampled place whether it exceeds the base rate. The last one comes first; where it does not
-    exceed, the one that `hint` names, near the rollouts that people judged, because a pattern may have gone again.
-    Then the interval is halved, and in the end both its neighbours are looked at: a neighbour that says otherwise
+    `sampled` maps each sampled index to whether it exceeds the base rate. The last checkpoint comes first. If it does
+    not exceed, the one at `hint` is next, near the rollouts that people reviewed, because a pattern can disappear
+    again. Then the interval is bisected, and finally both neighbors of the result are checked: a contradicting neighbor
     moves the onset or shows that the share is not monotone.
     """
     if not count:
         return None
-    if count - 1 not in found:
+    if count - 1 not in sampled:
         return count - 1
-    above = [place for place, is_above in found.items() if is_above]
+    above = [index for index, is_above in sampled.items() if is_above]
     if not above:
-        return hint if hint is not None and hint not in found else None
+        return hint if hint is not None and hint not in sampled else None
     high = min(above)
-    low = max((place for place, is_above in found.items() if not is_above and place < high), default=BASE)
+    low = max((index for index, is_above in sampled.items() if not is_above and index < high), default=BASE)
     if high - low > 1:
         return (low + high) // 2
-    neighbours = (place for place in (low - 1, high + 1) if 0 <= place < count and place not in found)
-    return next(neighbours, None)
+    neighbors = (index for index in (low - 1, high + 1) if 0 <= index < count and index not in sampled)
+    return next(neighbors, None)
 
 
-def most_places(count: int) -> int:
-    """How many checkpoints a search over a monotone share samples at most, beside the starting policy."""
+def max_checkpoints(count: int) -> int:
+    """Maximum number of checkpoints that are sampled if the share is monotone, without the starting policy."""
     return min(count, math.ceil(math.log2(count + 1)) + 3) if count else 0
 
 
-def conclude(count: int, found: Mapping[int, bool]) -> Conclusion:
-    """Of a search that is over."""
-    above = [place for place, is_above in found.items() if is_above]
-    below = [place for place, is_above in found.items() if not is_above]
+def conclude_onset(sampled: Mapping[int, bool]) -> OnsetConclusion:
+    """The result of a finished search."""
+    above = [index for index, is_above in sampled.items() if is_above]
+    below = [index for index, is_above in sampled.items() if not is_above]
     if not above:
-        return Conclusion(Outcome.NOT_SEEN, max(below, default=BASE), None, is_monotone=True)
+        return OnsetConclusion(OnsetOutcome.NOT_SEEN, max(below, default=BASE), None, is_monotone=True)
     high = min(above)
-    low = max((place for place in below if place < high), default=BASE)
-    outcome = Outcome.AT_THE_FIRST if low == BASE else Outcome.FOUND
-    return Conclusion(outcome, low, high, is_monotone=not any(place > high for place in below))
+    low = max((index for index in below if index < high), default=BASE)
+    outcome = OnsetOutcome.AT_THE_FIRST if low == BASE else OnsetOutcome.FOUND
+    return OnsetConclusion(outcome, low, high, is_monotone=not any(index > high for index in below))
 
 
 def nearest(steps: Sequence[int], step: int) -> int | None:
-    """The place of the checkpoint saved nearest to this step; None where there is none."""
-    return min(range(len(steps)), key=lambda place: abs(steps[place] - step)) if steps else None
+    """Index of the checkpoint saved closest to this step; None without checkpoints."""
+    return min(range(len(steps)), key=lambda index: abs(steps[index] - step)) if steps else None
 
 
-def remarks(base: Shown, steps: Sequence[int], sampled: Mapping[int, tuple[Shown, bool]]) -> list[str]:
-    """What a reader has to know beside the interval, in sentences. `steps` are those of the checkpoints."""
-    found = {place: is_above for place, (_, is_above) in sampled.items()}
-    conclusion = conclude(len(steps), found)
-    told = []
+def caveats(base: PatternCount, steps: Sequence[int], sampled: Mapping[int, tuple[PatternCount, bool]]) -> list[str]:
+    """Sentences that a reader needs along with the interval. `steps` are the training steps of all checkpoints."""
     if not steps:
-        return ["No checkpoint of reinforcement has its weights: there is nothing to sample."]
-    if len(steps) < FEW:
-        told.append(f"Only {_counted(len(steps), 'checkpoint')} to choose from: the onset is known this coarsely only.")
-    if conclusion.outcome is Outcome.AT_THE_FIRST:
-        told.append("No checkpoint lies before the onset; only the policy that reinforcement began with.")
-    if conclusion.outcome is Outcome.NOT_SEEN:
-        told.append(_not_seen(base, sampled))
+        return ["No GRPO checkpoint has its weights, so nothing could be sampled."]
+    conclusion = conclude_onset({index: is_above for index, (_, is_above) in sampled.items()})
+    sentences = []
+    if len(steps) < FEW_CHECKPOINTS:
+        noun = "checkpoint" if len(steps) == 1 else "checkpoints"
+        sentences.append(f"The run has only {len(steps)} {noun}, so the interval is coarse.")
+    if conclusion.outcome is OnsetOutcome.AT_THE_FIRST:
+        sentences.append("No checkpoint is before the onset, only the policy that GRPO started from.")
+    if conclusion.outcome is OnsetOutcome.NOT_SEEN:
+        detectable = min_detectable_share(base, min((count.rollouts for count, _ in sampled.values()), default=0))
+        limit = f" A share below {100 * detectable:.1f}% would not be detected." if detectable is not None else ""
+        sentences.append(
+            f"No sampled checkpoint shows the pattern more often than the starting policy.{limit} It may need the"
+            " training tasks, have disappeared again, or be too rare for this number of rollouts."
+        )
     if not conclusion.is_monotone and conclusion.hacking is not None:
-        fallen = [steps[place] for place, is_above in sorted(found.items()) if not is_above]
-        after = [step for step in fallen if step > steps[conclusion.hacking]]
-        told.append(
-            f"The share is not monotone: step {', '.join(map(str, after))} does not exceed the base rate again."
-            " The onset may be a chance hit, or the pattern comes and goes."
+        after = [
+            str(steps[index])
+            for index, (_, is_above) in sorted(sampled.items())
+            if not is_above and index > conclusion.hacking
+        ]
+        sentences.append(
+            f"The share is not monotone: step {', '.join(after)} is back at the base rate. The onset may be a chance"
+            " result, or the pattern comes and goes."
         )
-    if base.flagged and base.interval[0] > LEAST_EFFECT:
-        told.append(
-            f"The starting policy shows it in {_percent(base.share)} already: the onset is where that grew, not where"
-            " it began."
+    if base.flagged and base.interval[0] > MIN_EFFECT:
+        sentences.append(
+            f"The starting policy already shows the pattern in {100 * base.share:.1f}% of its rollouts: the onset is"
+            " where it increased, not where it began."
         )
-    return told
-
-
-def _not_seen(base: Shown, sampled: Mapping[int, tuple[Shown, bool]]) -> str:
-    fewest = min((shown.rollouts for shown, _ in sampled.values()), default=0)
-    least = least_visible(base, fewest)
-    seen = f"; a share below {_percent(least)} would not have been" if least is not None else ""
-    return (
-        "No sampled checkpoint shows it more often than the starting policy"
-        f"{seen}. It may need the training tasks, have gone again, or be too rare for so many rollouts."
-    )
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return sentences

@@ -8,9 +8,8 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import PolicyKind, RunKind, RunStatus
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
-from backend.studies.effort.queries import base_of
-from backend.studies.onset.queries import last_honest_checkpoint
-from backend.studies.queries import BRANCH, start_of
+from backend.studies.patterns import last_honest_checkpoint
+from backend.studies.queries import BRANCH, base_of, start_of
 from backend.training.branches import (
     branch_points,
     checkpoint_for,

@@ -9,23 +9,23 @@ from scipy.stats import fisher_exact
 
 from backend.domain.studies.onset import (
     BASE,
-    Outcome,
-    Shown,
-    chance,
-    conclude,
-    exceeds,
-    least_visible,
-    most_places,
+    OnsetOutcome,
+    PatternCount,
+    caveats,
+    conclude_onset,
+    exceeds_base_rate,
+    max_checkpoints,
+    min_detectable_share,
     nearest,
-    next_place,
-    remarks,
+    next_checkpoint,
+    p_value,
 )
 
 
 def searched(count: int, is_above: Callable[[int], bool], hint: int | None = None) -> dict[int, bool]:
     """What a search to its end samples, in the order in which it does."""
     found: dict[int, bool] = {}
-    while (place := next_place(count, found, hint)) is not None:
+    while (place := next_checkpoint(count, found, hint)) is not None:
         assert 0 <= place < count
         assert place not in found, "nothing is sampled twice"
         found[place] = is_above(place)
@@ -36,24 +36,24 @@ def searched(count: int, is_above: Callable[[int], bool], hint: int | None = Non
 def test_a_share_that_only_rises_is_found_exactly_and_soon(count: int) -> None:
     for onset in range(count):
         found = searched(count, lambda place, onset=onset: place >= onset)
-        conclusion = conclude(count, found)
+        conclusion = conclude_onset(found)
         assert (conclusion.hacking, conclusion.honest) == (onset, onset - 1 if onset else BASE)
-        assert conclusion.outcome is (Outcome.FOUND if onset else Outcome.AT_THE_FIRST)
+        assert conclusion.outcome is (OnsetOutcome.FOUND if onset else OnsetOutcome.AT_THE_FIRST)
         assert conclusion.is_monotone
-        assert len(found) <= most_places(count)
-    assert most_places(200) == math.ceil(math.log2(201)) + 3
+        assert len(found) <= max_checkpoints(count)
+    assert max_checkpoints(200) == math.ceil(math.log2(201)) + 3
 
 
 def test_nothing_above_the_base_rate_is_said_after_two_looks() -> None:
     found = searched(64, lambda place: False, hint=20)
     assert list(found) == [63, 20]
-    conclusion = conclude(64, found)
-    assert (conclusion.outcome, conclusion.hacking) == (Outcome.NOT_SEEN, None)
+    conclusion = conclude_onset(found)
+    assert (conclusion.outcome, conclusion.hacking) == (OnsetOutcome.NOT_SEEN, None)
 
 
 def test_a_pattern_that_went_again_is_found_by_the_judged_rollouts() -> None:
     found = searched(40, lambda place: 10 <= place < 20, hint=15)
-    conclusion = conclude(40, found)
+    conclusion = conclude_onset(found)
     assert (conclusion.hacking, conclusion.honest) == (10, 9)
     assert not conclusion.is_monotone
 
@@ -62,7 +62,7 @@ def test_a_neighbour_that_says_otherwise_moves_the_onset_or_is_told() -> None:
     """Between the last below (5) and the first above (6) all is well, but 4 is above: the search goes on below it."""
     above = {place for place in range(16) if place >= 6} | {4}
     found = searched(16, lambda place: place in above)
-    conclusion = conclude(16, found)
+    conclusion = conclude_onset(found)
     assert (conclusion.hacking, conclusion.honest) == (4, 3)
     assert not conclusion.is_monotone
     assert {3, 4, 5} <= found.keys(), "its own neighbours were looked at"
@@ -74,7 +74,7 @@ def test_any_curve_ends_with_an_interval_whose_ends_were_sampled() -> None:
         count = dice.randint(1, 60)
         curve = [dice.random() < place / count for place in range(count)]
         found = searched(count, curve.__getitem__, dice.choice([None, *range(count)]))
-        conclusion = conclude(count, found)
+        conclusion = conclude_onset(found)
         assert len(found) <= count
         if conclusion.hacking is None:
             assert not any(found.values())
@@ -92,44 +92,44 @@ def test_any_curve_ends_with_an_interval_whose_ends_were_sampled() -> None:
 def test_noise_at_the_size_of_the_sample_seldom_moves_the_onset_far() -> None:
     """A share that rises from 1 % to 60 % within 30 of 64 checkpoints, 128 rollouts each, tested as in a search."""
     dice = random.Random(3)
-    base = Shown(1, 128)
+    base = PatternCount(1, 128)
     truth = [min(0.6, max(0.01, (place - 20) / 30)) for place in range(64)]
     met = []
     for _ in range(40):
 
         def is_above(place: int) -> bool:
-            return exceeds(base, Shown(sum(dice.random() < truth[place] for _ in range(128)), 128))
+            return exceeds_base_rate(base, PatternCount(sum(dice.random() < truth[place] for _ in range(128)), 128))
 
-        met.append(conclude(64, searched(64, is_above)).hacking)
-    least = least_visible(base, 128)
+        met.append(conclude_onset(searched(64, is_above)).hacking)
+    least = min_detectable_share(base, 128)
     assert least is not None
     assert all(place is not None and 20 <= place <= 28 for place in met), sorted(set(met), key=str)
 
 
 def test_the_test_is_fishers_and_asks_for_an_effect() -> None:
-    base, found = Shown(2, 100), Shown(15, 100)
-    assert chance(base, found) == pytest.approx(fisher_exact([[15, 85], [2, 98]], alternative="greater").pvalue)
-    assert exceeds(base, found)
-    assert not exceeds(base, Shown(6, 100)), "may be chance"
-    assert not exceeds(Shown(200, 10_000), Shown(400, 10_000)), "sure, and too little to matter"
-    assert not exceeds(found, base), "less is no onset"
+    base, found = PatternCount(2, 100), PatternCount(15, 100)
+    assert p_value(base, found) == pytest.approx(fisher_exact([[15, 85], [2, 98]], alternative="greater").pvalue)
+    assert exceeds_base_rate(base, found)
+    assert not exceeds_base_rate(base, PatternCount(6, 100)), "may be chance"
+    assert not exceeds_base_rate(PatternCount(200, 10_000), PatternCount(400, 10_000)), "sure, and too little to matter"
+    assert not exceeds_base_rate(found, base), "less is no onset"
 
 
 def test_the_least_visible_share_is_where_the_test_turns() -> None:
-    least = least_visible(Shown(0, 128), 128)
+    least = min_detectable_share(PatternCount(0, 128), 128)
     assert least == 7 / 128
-    assert exceeds(Shown(0, 128), Shown(7, 128))
-    assert not exceeds(Shown(0, 128), Shown(6, 128))
-    assert least_visible(Shown(8, 8), 8) is None
+    assert exceeds_base_rate(PatternCount(0, 128), PatternCount(7, 128))
+    assert not exceeds_base_rate(PatternCount(0, 128), PatternCount(6, 128))
+    assert min_detectable_share(PatternCount(8, 8), 8) is None
 
 
 def test_false_alarms_of_one_look_are_rarer_than_the_level() -> None:
     dice = random.Random(11)
 
-    def draw() -> Shown:
-        return Shown(sum(dice.random() < 0.1 for _ in range(128)), 128)
+    def draw() -> PatternCount:
+        return PatternCount(sum(dice.random() < 0.1 for _ in range(128)), 128)
 
-    assert sum(exceeds(draw(), draw()) for _ in range(400)) <= 8
+    assert sum(exceeds_base_rate(draw(), draw()) for _ in range(400)) <= 8
 
 
 def test_the_nearest_checkpoint_to_a_step() -> None:
@@ -138,15 +138,17 @@ def test_the_nearest_checkpoint_to_a_step() -> None:
 
 
 def test_what_is_told_beside_the_interval() -> None:
-    base, clean, hacking = Shown(0, 128), Shown(0, 128), Shown(60, 128)
-    few = remarks(base, [20, 40], {0: (hacking, True), 1: (hacking, True)})
+    base, clean, hacking = PatternCount(0, 128), PatternCount(0, 128), PatternCount(60, 128)
+    few = caveats(base, [20, 40], {0: (hacking, True), 1: (hacking, True)})
     assert any("2 checkpoints" in remark for remark in few)
-    assert any("No checkpoint lies before" in remark for remark in few)
-    assert remarks(base, [20, 40, 60], {1: (clean, False), 2: (hacking, True)}) == []
-    (unseen,) = remarks(base, [20, 40, 60], {2: (clean, False)})
-    assert "below 5.5 %" in unseen
-    (fallen,) = remarks(base, [20, 40, 60], {0: (clean, False), 1: (hacking, True), 2: (clean, False)})
+    assert any("No checkpoint is before" in remark for remark in few)
+    assert caveats(base, [20, 40, 60], {1: (clean, False), 2: (hacking, True)}) == []
+    (unseen,) = caveats(base, [20, 40, 60], {2: (clean, False)})
+    assert "below 5.5%" in unseen
+    (fallen,) = caveats(base, [20, 40, 60], {0: (clean, False), 1: (hacking, True), 2: (clean, False)})
     assert "not monotone: step 60" in fallen
-    (grown,) = remarks(Shown(40, 128), [20, 40, 60], {1: (Shown(40, 128), False), 2: (Shown(90, 128), True)})
+    (grown,) = caveats(
+        PatternCount(40, 128), [20, 40, 60], {1: (PatternCount(40, 128), False), 2: (PatternCount(90, 128), True)}
+    )
     assert "already" in grown
-    assert "nothing to sample" in remarks(base, [], {})[0]
+    assert "nothing could be sampled" in caveats(base, [], {})[0]

@@ -5,37 +5,11 @@ from datetime import UTC, datetime
 from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
-from backend.domain.studies.onset import Outcome
-from backend.domain.vocabulary import Phase, RunStatus, Verdict
+from backend.domain.vocabulary import Phase, Verdict
 from backend.runs.tables import Run
-from backend.studies.onset.queries import last_honest_checkpoint, marks_of, patterns_of
-from backend.studies.tables import OnsetSearch
+from backend.studies.patterns import known_onsets, last_honest_checkpoint, patterns_of
 from tests.factories import make_flag, make_rollouts
-from tests.studies.onset_world import CLUSTER, PAID, judged, make_training
-
-
-def known_onset(
-    session: Session, run: Run, honest_step: int | None, hacking_step: int | None, **fields: object
-) -> OnsetSearch:
-    values = {"detector": "judge_directed", "cluster": None, "outcome": Outcome.FOUND, **fields}
-    search = OnsetSearch(
-        run_id=run.id,
-        version_id=run.version_id,
-        status=RunStatus.COMPLETED,
-        tasks=48,
-        group_size=1,
-        temperature=1.0,
-        seed=0,
-        last_step=80,
-        honest_step=honest_step,
-        hacking_step=hacking_step,
-        remarks=[],
-        ended_at=datetime.now(UTC),
-        **values,
-    )
-    session.add(search)
-    session.flush()
-    return search
+from tests.studies.worlds import CLUSTER, PAID, judged, make_onset_study, make_training
 
 
 def flagged(session: Session, run: Run, step: int, **fields: object) -> None:
@@ -70,11 +44,11 @@ def test_weights_that_played_a_hack_are_not_honest(session: Session) -> None:
 def test_single_hacks_before_a_known_onset_are_the_base_rate(session: Session) -> None:
     run = make_training(session)
     judged(session, run, (5, 60))
-    known_onset(session, run, 40, 50)
+    make_onset_study(session, run, 40, 50)
     assert honest(session, run) == ("grpo", 40)
     judged(session, run, (22,), detector="tampering", cluster="exit")
     assert honest(session, run) == ("grpo", 20), "another pattern, whose onset nobody searched for"
-    known_onset(session, run, 10, 20, detector="tampering", outcome=Outcome.FOUND)
+    make_onset_study(session, run, 10, 20, detector="tampering")
     assert honest(session, run) == ("grpo", 10), "the earliest onset counts"
 
 
@@ -130,7 +104,7 @@ def test_patterns_are_told_with_what_stands_against_searching(session: Session) 
 
 def test_a_chart_is_marked_where_the_newest_search_found_it(session: Session) -> None:
     run = make_training(session)
-    known_onset(session, run, 20, 30)
-    known_onset(session, run, 40, 50)
-    known_onset(session, run, 10, 60, detector="tampering")
-    assert [(mark.low, mark.high) for mark in marks_of(session, run.id)] == [(40, 50), (10, 60)]
+    make_onset_study(session, run, 20, 30)
+    make_onset_study(session, run, 40, 50)
+    make_onset_study(session, run, 10, 60, detector="tampering")
+    assert [(onset.low, onset.high) for onset in known_onsets(session, run.id)] == [(40, 50), (10, 60)]

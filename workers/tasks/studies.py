@@ -1,0 +1,214 @@
+"""The job `studies.run`: advance a study until it waits for an evaluation or has finished.
+
+An onset study bisects checkpoints: each plays the same tasks, and a detector counts the pattern. An effort study lets
+both sides play, cuts and grades their replies in a process with their weights, and compares the two.
+"""
+
+import uuid
+from dataclasses import dataclass
+
+import structlog
+from sqlalchemy.orm import Session
+
+from backend.checkpoints.tables import Checkpoint
+from backend.core.events import announce, run_topic
+from backend.core.session import transaction
+from backend.domain.detectors.registry import ROLLOUT_DETECTORS
+from backend.domain.notifications.notices import NoticeKind
+from backend.domain.studies.effort import ReplyCurve, conclude_effort
+from backend.domain.studies.onset import (
+    BASE,
+    PatternCount,
+    caveats,
+    conclude_onset,
+    exceeds_base_rate,
+    nearest,
+    next_checkpoint,
+    p_value,
+)
+from backend.domain.studies.study import EffortResult, OnsetResult, StudyKind
+from backend.domain.vocabulary import RunStatus
+from backend.notifications import outbox
+from backend.runs.tables import Run
+from backend.studies.patterns import describe_onset, pattern_name
+from backend.studies.queries import checkpoints_of_studies, checkpoints_until, replies_of, start_of
+from backend.studies.tables import Study, StudyCheckpoint
+from workers.storage.detector_inputs import load_detector_input, stored_steps
+from workers.storage.studies import StudyFailed, advance, end, has_played, play
+from workers.tasks.children import ChildFailed, must_run_child
+from workers.tasks.registry import JobContext
+
+EFFORT_MODULE = "workers.models.effort"
+"""Cuts the replies of one side, in a process that loads its weights."""
+
+DETECTORS = {each.id: each for each in ROLLOUT_DETECTORS}
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedCheckpoint:
+    """A study's checkpoint whose evaluation is completed and was not scanned yet."""
+
+    id: uuid.UUID
+    run_id: uuid.UUID
+
+
+def run(context: JobContext) -> None:
+    study_id = uuid.UUID(context.arguments["study_id"])
+    with transaction() as session:
+        study = session.get(Study, study_id)
+    if study is None:
+        return
+    if study.kind is StudyKind.ONSET:
+        while played := advance(study_id, advance_onset):
+            count = count_pattern(study, played.run_id)
+            with transaction() as session:
+                sample = session.get_one(StudyCheckpoint, played.id)
+                sample.rollouts, sample.flagged = count.rollouts, count.flagged
+        return
+    while side_id := advance(study_id, advance_effort):
+        try:
+            must_run_child(EFFORT_MODULE, [str(side_id)], run_id=None)
+        except ChildFailed as error:
+            with transaction() as session:
+                give_up(session, context, str(error))
+
+
+def give_up(session: Session, context: JobContext, error: str) -> None:
+    """Record that the worker failed and will not retry."""
+    study = session.get(Study, uuid.UUID(context.arguments["study_id"]), with_for_update=True)
+    if study is not None and not study.status.is_over:
+        end(session, study, RunStatus.FAILED, error)
+
+
+def advance_onset(session: Session, study: Study, is_resumed: bool) -> PlayedCheckpoint | None:
+    """Start the next evaluation, or return the checkpoint whose rollouts have to be scanned."""
+    settings = study.onset_settings
+    training = session.get_one(Run, study.run_id)
+    samples = checkpoints_of_studies(session, [study.id])[study.id]
+    sample = next((each for each in samples if each.rollouts is None), None)
+    if sample is None:
+        base = next((each for each in samples if each.is_base), None)
+        sampled = {each.checkpoint_id: each for each in samples if each.checkpoint_id and not each.is_base}
+        checkpoints = checkpoints_until(session, training.id, settings.last_step, sampled=sampled.keys())
+        counts: dict[int, tuple[PatternCount, bool]] = {}
+        index: int | None = BASE
+        if base is not None:
+            base_count = PatternCount(base.flagged or 0, base.rollouts or 0)
+            for place, checkpoint in enumerate(checkpoints):
+                if tested := sampled.get(checkpoint.id):
+                    count = PatternCount(tested.flagged or 0, tested.rollouts or 0)
+                    tested.chance, tested.is_above = p_value(base_count, count), exceeds_base_rate(base_count, count)
+                    counts[place] = count, tested.is_above
+            hint = nearest([each.step for each in checkpoints], settings.hint_step or 0)
+            index = next_checkpoint(len(checkpoints), {place: above for place, (_, above) in counts.items()}, hint)
+            if index is None:
+                _finish_onset(session, study, training, base_count, checkpoints, counts)
+                return None
+        checkpoint = start_of(session, training) if index == BASE else checkpoints[index]
+        if checkpoint is None:
+            raise StudyFailed("The weights that GRPO started from were deleted, so there is no base rate.")
+        plan = settings.model_dump(include={"tasks", "group_size", "temperature", "seed"})
+        sample = StudyCheckpoint(
+            study_id=study.id,
+            checkpoint_id=checkpoint.id,
+            run=play(session, study, checkpoint, plan),
+            is_base=index == BASE,
+            stage=checkpoint.stage,
+            step=checkpoint.step,
+        )
+        session.add(sample)
+        session.flush()
+        announce(session, run_topic(training.id))
+        is_resumed = True
+    name = "the starting policy" if sample.is_base else sample.name
+    if not has_played(session, study, sample, name, is_resumed=is_resumed) or sample.run_id is None:
+        return None
+    if settings.detector not in DETECTORS:
+        raise StudyFailed(f"The detector {settings.detector!r} cannot scan sampled rollouts.")
+    return PlayedCheckpoint(sample.id, sample.run_id)
+
+
+def count_pattern(study: Study, evaluation_id: uuid.UUID) -> PatternCount:
+    """Run the pattern's detector on an evaluation, with the training run's thresholds."""
+    settings = study.onset_settings
+    thresholds = load_detector_input(study.run_id).settings[settings.detector].thresholds
+    evaluation = load_detector_input(evaluation_id)
+    count = 0
+    flagged: set[uuid.UUID | None] = set()
+    for _, rows in stored_steps(evaluation):
+        count += len(rows)
+        flags = DETECTORS[settings.detector].detect(rows, evaluation.context, thresholds)
+        flagged |= {flag.rollout_id for flag in flags if settings.cluster in (None, flag.cluster)}
+    return PatternCount(len(flagged), count)
+
+
+def _finish_onset(
+    session: Session,
+    study: Study,
+    training: Run,
+    base: PatternCount,
+    checkpoints: list[Checkpoint],
+    counts: dict[int, tuple[PatternCount, bool]],
+) -> None:
+    """Store the interval and notify."""
+    settings = study.onset_settings
+    conclusion = conclude_onset({index: is_above for index, (_, is_above) in counts.items()})
+    result = OnsetResult(
+        outcome=conclusion.outcome,
+        is_monotone=conclusion.is_monotone,
+        remarks=caveats(base, [each.step for each in checkpoints], counts),
+    )
+    if conclusion.hacking is not None:
+        hacking = checkpoints[conclusion.hacking]
+        honest = start_of(session, training) if conclusion.honest == BASE else checkpoints[conclusion.honest]
+        result.hacking_id, result.hacking_step = hacking.id, hacking.step
+        result.honest_id = honest.id if honest else None
+        result.honest_step = honest.step if honest and conclusion.honest != BASE else 0
+    study.result = result.model_dump(mode="json")
+    end(session, study, RunStatus.COMPLETED)
+    title, onset = pattern_name(settings.detector, settings.cluster), describe_onset(result)
+    outbox.announce(
+        session,
+        kind=NoticeKind.ONSET,
+        title=f"Onset of {title}",
+        text=" ".join([f"{onset.capitalize()}.", *result.remarks]),
+        path=f"/runs/{study.run_id}/studies",
+        run_id=study.run_id,
+        evidence={"study": str(study.id), "detector": settings.detector, "cluster": settings.cluster},
+    )
+    logger.info("onset study completed", pattern=title, onset=onset)
+
+
+def advance_effort(session: Session, study: Study, is_resumed: bool) -> uuid.UUID | None:
+    """Start the evaluations of both sides, or return the side whose replies have to be cut."""
+    sides = checkpoints_of_studies(session, [study.id])[study.id]
+    for side in sides:
+        if side.run is None:
+            checkpoint = session.get(Checkpoint, side.checkpoint_id) if side.checkpoint_id else None
+            if checkpoint is None:
+                raise StudyFailed(f"The checkpoint {side.name} was deleted.")
+            side.run = play(session, study, checkpoint, study.effort_settings.plan)
+            side.run_id = side.run.id
+            session.flush()
+            announce(session, run_topic(study.run_id))
+    played = [has_played(session, study, side, side.name, is_resumed=is_resumed) for side in sides]
+    if not all(played):
+        return None
+    for side in sides:
+        if not side.is_done:
+            return side.id
+    curves: dict[bool, list[ReplyCurve]] = {True: [], False: []}
+    replies = replies_of(session, [side.id for side in sides])
+    for side in sides:
+        curves[side.is_base] += [ReplyCurve(each.task, tuple(each.values), each.score) for each in replies[side.id]]
+    conclusion = conclude_effort(own=curves[False], base=curves[True])
+    result = EffortResult(outcome=conclusion.outcome, sentence=conclusion.sentence, base_limit=conclusion.base_limit)
+    if difference := conclusion.difference:
+        result.difference, result.tasks = difference.mean, difference.count
+        result.low, result.high = difference.low, difference.high
+    study.result = result.model_dump(mode="json")
+    end(session, study, RunStatus.COMPLETED)
+    logger.info("effort study completed", outcome=str(result.outcome), conclusion=result.sentence)
+    return None
