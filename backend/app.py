@@ -43,8 +43,8 @@ from backend.overview import pages as overview_pages
 from backend.overview import worker_pages
 from backend.policies import operations as policies_operations
 from backend.policies import pages as policies_pages
-from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
+from backend.results import pages as results_pages
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
 from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
@@ -100,8 +100,7 @@ PAGES = (
     tab_pages,
     table_pages,
     rollouts_pages,
-    compare_pages,
-    leaderboard_pages,
+    results_pages,
     filter_help_pages,
     steering_pages,
     example_pages,
@@ -115,7 +114,6 @@ PAGES = (
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
 JSON = (
     notifications_operations,
-    results_operations,
     overview_operations,
     checkpoints_operations,
     exchange_operations,
@@ -135,6 +133,7 @@ OPERATIONS = (
     team_operations,
     graders_operations,
     studies_operations,
+    results_operations,
     environments_operations,
     play_operations,
     import_operations,

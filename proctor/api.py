@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         CheckpointTree,
         CheckRunResponse,
         ClusterReviewed,
+        ComparisonResponse,
         ConfigurationFile,
         ConnectionTestResponse,
         DemonstrationResponse,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         ExportedPackage,
         ExportFormResponse,
         ExportResponse,
+        FiguresResponse,
         FilterFields,
         FixtureResponse,
         FlaggedAnswers,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         InterventionList,
         InvitedMember,
         JudgedFixtureResponse,
+        LeaderboardResponse,
         ListedRolloutResponse,
         LogLineAnswer,
         Me,
@@ -1879,6 +1882,83 @@ class PoliciesOperations(Namespace):
         )
 
 
+class ResultsOperations(Namespace):
+    def compare_runs(
+        self,
+        *,
+        run: Sequence[str] | None = None,
+        a: str | None = None,
+        b: str | None = None,
+        a_step: int | None = None,
+        b_step: int | None = None,
+        tasks: int | None = None,
+    ) -> ComparisonResponse:
+        """Compare runs on the tasks that all of them completed: paired differences to the first run with 95% intervals.
+
+        Includes a sign test and a permutation test, wins and losses of each pair, differences between the runs that matter,
+        and baselines. Returns HTTP 409 if the runs cannot be compared.
+
+        - `run`: Ids of runs. `RUN@STEP` selects a training run's held-out evaluation. Default: the latest step.
+        - `tasks`: Maximum number of tasks to list, half from either end."""
+        return self._call(
+            "ComparisonResponse",
+            "GET",
+            "/compare",
+            "query",
+            run=run,
+            a=a,
+            b=b,
+            a_step=a_step,
+            b_step=b_step,
+            tasks=tasks,
+        )
+
+    def start_baseline(self, *, run_id: UUID | str, script: str) -> RunDetailAnswer:
+        """Evaluate a baseline on the tasks of a run.
+
+        - `run_id`: Run whose tasks the baseline plays.
+        - `script`: Baseline to evaluate: random or constant."""
+        return self._call("RunDetailAnswer", "POST", "/compare/baselines", "body", run_id=run_id, script=script)
+
+    def get_leaderboard(
+        self, environment: str | UUID, *, version: int | None = None, exam: str | None = None
+    ) -> LeaderboardResponse:
+        """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION.
+
+        - `version`: Version number. Default: the latest that was evaluated.
+        - `exam`: Key of an evaluation setup. Default: the setup with the most policies."""
+        return self._call(
+            "LeaderboardResponse", "GET", f"/leaderboards/{segment(environment)}", "query", version=version, exam=exam
+        )
+
+    def get_figures(
+        self,
+        run: str | UUID,
+        *,
+        phase: Literal["evaluation", "check", "play", "warm_up", "train", "heldout", "canary"] | None = None,
+        step: int | None = None,
+        success: str | None = None,
+        at_least: float | None = None,
+    ) -> FiguresResponse:
+        """Show a run's means with 95% intervals, pass@k and pass^k, levels, groups, failures, tokens, cost and coverage.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run.
+        - `phase`: Training runs only. Default: the latest held-out evaluation.
+        - `step`: Training runs only. Default: the latest step of the phase.
+        - `success`: Reward column, or `reward`, that decides success. Default: the manifest's rule.
+        - `at_least`: Lowest value that counts as success. Default: the highest."""
+        return self._call(
+            "FiguresResponse",
+            "GET",
+            f"/runs/{segment(run)}/figures",
+            "query",
+            phase=phase,
+            step=step,
+            success=success,
+            at_least=at_least,
+        )
+
+
 class ReviewOperations(Namespace):
     def assign_items(
         self,
@@ -2358,6 +2438,14 @@ class RunsOperations(Namespace):
 
         - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
         return self._call("RunDetailAnswer", "GET", f"/runs/{segment(run)}", "query", "/runs/{id}")
+
+    def evaluation_again(
+        self, run: str | UUID, *, changes: dict[str, Any] | None = None, key: str | None = None
+    ) -> RunDetailAnswer:
+        """Start an evaluation again, exactly as it was or with `changes`.
+
+        - `run`: Id of a run, the last characters of it, or `last` for the newest run."""
+        return self._call("RunDetailAnswer", "POST", f"/runs/{segment(run)}/again", "body", changes=changes, key=key)
 
     def get_log(self, run: str | UUID, *, limit: int | None = None) -> Iterator[LogLineAnswer]:
         """Return the newest lines of the log, oldest first. The first line's `id` as `before` returns earlier lines.
@@ -2901,6 +2989,7 @@ class Operations:
         self.imports = ImportsOperations(client)
         self.members = MembersOperations(client)
         self.policies = PoliciesOperations(client)
+        self.results = ResultsOperations(client)
         self.review = ReviewOperations(client)
         self.rollouts = RolloutsOperations(client)
         self.runs = RunsOperations(client)

@@ -481,7 +481,7 @@ class PatternResponse(Model):
     confirmed: int
     """Rollouts that were reviewed as a hack or a broken reward."""
     first_step: int
-    """Of the confirmed rollouts."""
+    """Training step of the first confirmed rollout."""
     obstacle: str
     """Why its onset cannot be searched for; empty if it can."""
 
@@ -626,8 +626,8 @@ class CheckStatus(StrEnum):
     skipped = "skipped"
 
 
-class CoverageAnswer(Model):
-    """How many of the rollouts that were to be played have a reward."""
+class Coverage(Model):
+    """How many of the rollouts that were to be played have a reward: part of every average."""
 
     completed: int
     total: int
@@ -677,6 +677,68 @@ class FieldResponse(Model):
     help: str
     choices: list[str]
     operators: list[str]
+
+
+class CheatRateResponse(Model):
+    """Impossible tasks that passed, with Wilson's 95% limits."""
+
+    rate: float | None
+    low: float
+    high: float
+    passed: int
+    played: int
+
+
+class GroupShares(Model):
+    """Groups with several completed rollouts. GRPO learns nothing from groups with equal rewards."""
+
+    groups: int
+    mixed: int
+    all_good: int
+    """All rewards are equal, and all rollouts succeed."""
+    all_bad: int
+
+
+class FailureMessage(Model):
+    """One message of failed rollouts."""
+
+    kind: str
+    message: str
+    count: int
+    rollout_id: UUID
+    """The first rollout with this message."""
+
+
+class SpentResponse(Model):
+    """Tokens, cost and seconds of all rollouts in the scope."""
+
+    tokens_in: int
+    tokens_out: int
+    turns: int
+    truncated: int
+    cost: float | None
+    """US dollars; null if the policy has no price."""
+    priced: int
+    """Rollouts with a known price."""
+    queue_seconds: float
+    policy_seconds: float
+    environment_seconds: float
+
+
+class Estimate(Model):
+    """A mean with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+class HistogramBar(Model):
+    low: float
+    high: float
+    """Equal to `low` if the bar is for one value."""
+    count: int
 
 
 class JobStatus(StrEnum):
@@ -797,6 +859,45 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class SetupResponse(Model):
+    """What evaluations that are ranked together have in common."""
+
+    key: str
+    label: str
+    contenders: int
+
+
+class LeaderboardRowResponse(Model):
+    """A policy with its checkpoint and its sampling."""
+
+    rank: int | None
+    """Highest rank within its interval; null if it is not ranked."""
+    worst_rank: int | None
+    name: str
+    mark: str
+    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty."""
+    policy_id: UUID
+    policy_kind: PolicyKind
+    checkpoint_id: UUID | None = None
+    run_id: UUID
+    runs: int
+    """Number of its evaluations with this setup."""
+    temperature: float | None
+    """Null for scripted policies."""
+    reward: Estimate | None
+    success: Estimate | None
+    success_rule: str
+    coverage: Coverage
+    tokens: float | None
+    """Read and sampled, per rollout."""
+    cost: float | None
+    """US dollars per rollout; null without a price."""
+    total_cost: float | None
+    at: AwareDatetime
+    reason: str
+    """Why it is not ranked; empty if it is."""
 
 
 class Quote(Model):
@@ -1085,6 +1186,102 @@ class ShareResponse(Model):
     looked_at: int
 
 
+class SideResponse(Model):
+    """One side of a comparison."""
+
+    run_id: UUID
+    name: str
+    phase: Phase | None
+    step: int | None
+
+
+class ColumnDifference(Model):
+    """One column on both sides, and the difference after - before over tasks with its 95% interval."""
+
+    name: str
+    weight: float | None
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+
+
+class LevelDifference(Model):
+    """The reward at one level."""
+
+    level: int
+    tasks: int
+    before: float
+    after: float
+    difference: Estimate
+
+
+class RankedSideResponse(Model):
+    """A side on the shared tasks."""
+
+    run_id: UUID
+    name: str
+    phase: Phase | None
+    step: int | None
+    policy: str
+    reward: Estimate | None = None
+    completed_tasks: int
+    """Tasks that it completed, shared or not."""
+
+
+class PairingResponse(Model):
+    """A run compared with the first one, paired over the shared tasks."""
+
+    after: SideResponse
+    wins: int
+    losses: int
+    ties: int
+    sign_test: float | None
+    """Two-sided p of the exact sign test over the tasks that differ."""
+    permutation_test: float | None
+    """Two-sided p of the mean difference of the reward under random signs."""
+    columns: list[ColumnDifference]
+    """The reward first."""
+    levels: list[LevelDifference]
+
+
+class HeadToHead(Model):
+    """Number of shared tasks on which one side earns more, less and the same as another."""
+
+    wins: int
+    losses: int
+    ties: int
+
+
+class RemarkResponse(Model):
+    """A difference between the runs, with the action that removes it."""
+
+    text: str
+    href: str
+    action: str
+
+
+class BaselineResponse(Model):
+    """A baseline on the same tasks."""
+
+    script: str
+    run_id: UUID | None
+    """Null if no evaluation covers these tasks."""
+    reward: Estimate | None
+
+
+class TaskDifference(Model):
+    """The reward of a task on both sides."""
+
+    task_id: UUID
+    index: int
+    level: int
+    before: float
+    after: float
+    difference: float
+    rollout_before: UUID
+    rollout_after: UUID
+
+
 class ExportFormResponse(Model):
     """A form of export for a checkpoint."""
 
@@ -1159,6 +1356,78 @@ class CheckpointResponse(Model):
     pruned_at: AwareDatetime | None
     """When its weights were deleted. Its results stay."""
     created_at: AwareDatetime
+
+
+class ComparisonResponse(Model):
+    """Runs on the tasks that all of them completed. Fields of a pair are about the first and the second run."""
+
+    after: SideResponse
+    wins: int
+    losses: int
+    ties: int
+    sign_test: float | None
+    """Two-sided p of the exact sign test over the tasks that differ."""
+    permutation_test: float | None
+    """Two-sided p of the mean difference of the reward under random signs."""
+    columns: list[ColumnDifference]
+    """The reward first."""
+    levels: list[LevelDifference]
+    before: SideResponse
+    shared_tasks: int
+    only_before: int
+    only_after: int
+    runs: list[RankedSideResponse]
+    pairings: list[PairingResponse]
+    """Every other run compared with the first."""
+    matrix: list[list[HeadToHead]]
+    """`matrix[i][j]`: run i against run j over the shared tasks."""
+    remarks: list[RemarkResponse]
+    baselines: list[BaselineResponse]
+    tasks: list[TaskDifference]
+    """Most improved first."""
+
+
+class RunDetailAnswer(Job):
+    """A run with its resolved configuration."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    kind: RunKind
+    name: str
+    status: RunStatus
+    environment: str
+    version: int
+    version_id: UUID
+    policy: str | None
+    policy_id: UUID | None
+    checkpoint_id: UUID | None
+    source_run_id: UUID | None
+    """The run that this one re-scores, replays, does again or branches off."""
+    branch_step: int | None
+    """Of a training run that branches off another: the step whose weights it goes on from."""
+    columns: list[str]
+    weights: list[float]
+    seed: int
+    progress: dict[str, Any]
+    summary: dict[str, Any]
+    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
+    coverage: Coverage | None
+    """Completed rollouts of those that were to be played, once that is known."""
+    reason: str | None
+    """Why it failed, paused or stopped."""
+    attempt: int
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+    configuration: dict[str, Any]
+    content_hash: str
 
 
 class DetectorSettingsResponse(Model):
@@ -1282,49 +1551,6 @@ class CheckRunResponse(Model):
     certificate: CheckStatus | None = None
 
 
-class RunDetailAnswer(Job):
-    """A run with its resolved configuration."""
-
-    is_finished: bool
-    is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
-    done: int = 0
-    total: int | None = None
-    """Null until it is known."""
-    message: str = ""
-    """The current state in a few words, or what went wrong."""
-    id: UUID
-    kind: RunKind
-    name: str
-    status: RunStatus
-    environment: str
-    version: int
-    version_id: UUID
-    policy: str | None
-    policy_id: UUID | None
-    checkpoint_id: UUID | None
-    source_run_id: UUID | None
-    """The run that this one re-scores, replays, does again or branches off."""
-    branch_step: int | None
-    """Of a training run that branches off another: the step whose weights it goes on from."""
-    columns: list[str]
-    weights: list[float]
-    seed: int
-    progress: dict[str, Any]
-    summary: dict[str, Any]
-    """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
-    coverage: CoverageAnswer | None
-    """Completed rollouts of those that were to be played, once that is known."""
-    reason: str | None
-    """Why it failed, paused or stopped."""
-    attempt: int
-    created_at: AwareDatetime
-    started_at: AwareDatetime | None
-    ended_at: AwareDatetime | None
-    configuration: dict[str, Any]
-    content_hash: str
-
-
 class ExportResponse(Job):
     """An export. It is complete when the reloaded files were verified against the checkpoint."""
 
@@ -1387,6 +1613,21 @@ class FlagResponse(Model):
     created_at: AwareDatetime
     verdict: Verdict | None = None
     """The newest verdict; null until the flag is reviewed."""
+
+
+class LeaderboardResponse(Model):
+    """The policies that were evaluated on an environment version."""
+
+    environment: str
+    version: int
+    content_hash: str
+    exam: SetupResponse | None
+    """The setup of the ranked evaluations."""
+    exams: list[SetupResponse]
+    ranked: list[LeaderboardRowResponse]
+    """Best mean first. Ranks overlap where intervals do."""
+    apart: list[LeaderboardRowResponse]
+    """Not comparable with them, each with its reason."""
 
 
 class Me(Model):
@@ -1599,7 +1840,7 @@ class RunAnswer(Job):
     progress: dict[str, Any]
     summary: dict[str, Any]
     """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
-    coverage: CoverageAnswer | None
+    coverage: Coverage | None
     """Completed rollouts of those that were to be played, once that is known."""
     reason: str | None
     """Why it failed, paused or stopped."""
@@ -1789,6 +2030,63 @@ class Intervened(Model):
     action: AlarmAction | Action
     answer: AlarmAnswer | None
     answered_by: str | None
+
+
+class SuccessResponse(Model):
+    """The success rule and the success rate over tasks."""
+
+    column: str
+    at_least: float
+    where: str
+    """Filter of the rollouts that succeed."""
+    rate: Estimate | None
+
+
+class ColumnResponse(Model):
+    """One reward column, or the reward: its mean and 95% interval over tasks, null without completed rollouts."""
+
+    name: str
+    weight: float | None
+    mean: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tasks: int = 0
+    rollouts: int
+    levels: dict[str, Estimate]
+    distribution: list[HistogramBar]
+
+
+class PassResponse(Model):
+    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
+
+    k: int
+    pass_at_k: Estimate
+    pass_hat_k: Estimate
+    tasks: int
+
+
+class LevelFigures(Model):
+    """Reward and success over the tasks of one level."""
+
+    level: int
+    reward: Estimate | None
+    success: Estimate | None
+    coverage: Coverage
+
+
+class EnvironmentFiguresResponse(Model):
+    """One environment of a run: its own columns, levels and success rule."""
+
+    name: str
+    version_id: UUID
+    version: int
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    levels: list[LevelFigures]
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks of this environment."""
 
 
 class AlarmResponse(Model):
@@ -2156,6 +2454,31 @@ class AnsweredAlarm(Model):
     """The branch that a roll back started."""
 
 
+class FiguresResponse(Model):
+    """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
+
+    run_id: UUID
+    phase: str | None
+    step: int | None
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    passes: list[PassResponse]
+    levels: list[LevelFigures]
+    environments: list[EnvironmentFiguresResponse]
+    """One for each environment of a run on several; `levels` is empty then."""
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks. Other figures exclude them."""
+    groups: GroupShares | None
+    """Groups with several completed rollouts."""
+    statuses: dict[str, int]
+    stop_reasons: dict[str, int]
+    failures: list[FailureMessage]
+    spent: SpentResponse
+    rollouts_per_second: float | None
+
+
 class Safeguards(Model):
     """All of the report."""
 
@@ -2211,7 +2534,7 @@ class StudyResponse(Job):
     settings: OnsetSettings | EffortSettings
     result: OnsetResult | EffortResult | None
     conclusion: str
-    """The result in words."""
+    """A sentence about the result; empty or `not known yet` without one."""
     checkpoints: list[StudiedCheckpointResponse]
     """The base first, then in the order of training."""
     evaluation_id: UUID | None

@@ -1,15 +1,15 @@
-"""`proctor compare` and `proctor leaderboard`: which policy is better, and by how much."""
+"""`proctor compare`, and how comparisons and leaderboards look in a terminal."""
 
 from typing import Annotated
 
 import typer
 
 from backend.cli.connection import connect
-from backend.cli.names import run_of
+from backend.cli.derived import Json, renders
+from backend.cli.figures import chance, dollars, estimate
 from backend.cli.options import AsJson
-from backend.cli.output import BAD_RESULT, fail, write_json
-from backend.cli.result_tables import write_comparison, write_leaderboard
-from proctor import Client, ProctorError
+from backend.cli.output import BAD_RESULT, fail, say, write_json, write_table
+from proctor import ProctorError
 
 NOT_COMPARABLE = 409
 
@@ -19,53 +19,94 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN…",
-            help="Two to eight runs: ids, the ends of ids, or `last`; the first is what the others are held against. "
-            "Of a training run RUN@STEP for one of its held-out examinations.",
+            help="Two to eight runs: ids, the last characters of ids, or `last`. The others are compared with the "
+            "first. RUN@STEP selects a training run's held-out evaluation.",
         ),
     ],
-    before_step: Annotated[int | None, typer.Option(help="Of the first run, a training run: which step.")] = None,
-    after_step: Annotated[int | None, typer.Option(help="Of the second run, a training run: which step.")] = None,
+    before_step: Annotated[
+        int | None, typer.Option(help="Step of the first run. Training runs only. Default: the latest.")
+    ] = None,
+    after_step: Annotated[
+        int | None, typer.Option(help="Step of the second run. Training runs only. Default: the latest.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs on the tasks that all of them completed: paired differences with 95 % intervals, a sign test and a
-    permutation test, who wins over whom, and the baselines. Ends with 1 when they cannot be compared."""
+    """Compare runs on the tasks that all of them completed: paired differences with 95% intervals, a sign test and a
+    permutation test, wins and losses, and baselines. Exits with 1 if they cannot be compared."""
     if len(runs) < 2:
-        fail("name two runs or more")
-    client = connect()
-    references = [_reference(client, run) for run in runs]
+        fail("select two or more runs")
     for place, step in enumerate((before_step, after_step)):
         if step is not None:
-            references[place] = f"{references[place].partition('@')[0]}@{step}"
+            runs[place] = f"{runs[place].partition('@')[0]}@{step}"
     try:
-        found = client.get("/compare", run=references, tasks=0 if not as_json else 1000)
+        result = connect().get("/compare", run=runs, tasks=1000 if as_json else 0)
     except ProctorError as refused:
         if refused.status != NOT_COMPARABLE:
             raise
         fail(str(refused), BAD_RESULT)
     if as_json:
-        write_json(found)
+        write_json(result)
     else:
-        write_comparison(found)
+        show_comparison(result)
 
 
-def _reference(client: Client, name: str) -> str:
-    run, at, step = name.partition("@")
-    return f"{run_of(client, run)['id']}{at}{step}"
+@renders("results.compare_runs")
+def show_comparison(result: Json) -> None:
+    for remark in result["remarks"]:
+        say(f"note: {remark['text']}", "yellow")
+    if len(result["runs"]) > 2:  # each run against the first, and wins–losses against every other
+        letters = [chr(ord("A") + place) for place in range(len(result["runs"]))]
+        standings = [
+            (
+                f"{letters[place]} {run['policy']}",
+                estimate(run["reward"]),
+                estimate(pairing["columns"][0]["difference"]) if pairing else "–",
+                chance(pairing["permutation_test"]) if pairing else "–",
+                *(
+                    "–" if place == other else f"{against['wins']}–{against['losses']}"
+                    for other, against in enumerate(result["matrix"][place])
+                ),
+            )
+            for place, (run, pairing) in enumerate(zip(result["runs"], [None, *result["pairings"]], strict=True))
+        ]
+        columns = ("run", "reward [95%]", f"difference to {letters[0]}", "permutation", *letters)
+        write_table(columns, standings, empty="Nothing to compare.")
+        say("")
+    rows = [
+        (column["name"], *(estimate(column[side]) for side in ("before", "after", "difference")))
+        for column in result["columns"]
+    ]
+    before, after = result["before"]["name"], result["after"]["name"]
+    write_table(("", f"before: {before}", f"after: {after}", "difference [95%]"), rows, empty="Nothing to compare.")
+    say(
+        f"\n{result['shared_tasks']:,} tasks: better on {result['wins']} tasks, worse on {result['losses']},"
+        f" the same on {result['ties']}; sign test {chance(result['sign_test'])},"
+        f" permutation test {chance(result['permutation_test'])}"
+    )
+    for baseline in result["baselines"]:
+        say(f"baseline {baseline['script']}: {estimate(baseline['reward'])}")
 
 
-def leaderboard(
-    environment: Annotated[
-        str, typer.Argument(metavar="ENVIRONMENT[:N]", help="An environment, and which version of it.")
-    ],
-    exam: Annotated[str | None, typer.Option(help="Key of an examination; left out: what most were given.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rank the policies that sat the same examination of an environment version; others stand apart with the reason."""
-    name, _, number = environment.replace("@", ":").partition(":")
-    if number and not number.isdecimal():
-        fail(f"{environment}: write the version as a number, e.g. {name}:2")
-    found = connect().get(f"/leaderboards/{name}", version=number or None, exam=exam)
-    if as_json:
-        write_json(found)
-    else:
-        write_leaderboard(found)
+@renders("results.get_leaderboard")
+def show_leaderboard(board: Json) -> None:
+    exam = board["exam"]
+    say(f"{board['environment']} v{board['version']}" + (f": {exam['label']}" if exam else ""), "bold")
+    columns = ("rank", "policy", "", "reward [95%]", "success", "completed", "tokens", "cost", "date")
+    ranks = [
+        str(row["rank"]) if row["rank"] == row["worst_rank"] else f"{row['rank']}–{row['worst_rank']}"
+        for row in board["ranked"]
+    ]
+    rows = [(rank, *_row(row)) for rank, row in zip(ranks, board["ranked"], strict=True)]
+    write_table(columns, rows, empty="No policy is ranked yet. Start with `proctor eval`.")
+    if board["apart"]:
+        say("\nnot ranked", "bold")
+        write_table(("reason", *columns[1:]), [(row["reason"], *_row(row)) for row in board["apart"]], empty="")
+
+
+def _row(row: Json) -> tuple[object, ...]:
+    temperature = "" if row["temperature"] is None else f" T={row['temperature']:g}"
+    success = "–" if row["success"] is None else f"{100 * row['success']['mean']:.1f}%"
+    tokens = None if row["tokens"] is None else round(row["tokens"], 1)
+    done = f"{row['coverage']['completed']:,}/{row['coverage']['total']:,}"
+    name, cost, date = row["name"] + temperature, dollars(row["cost"]), row["at"][:10]
+    return name, row["mark"], estimate(row["reward"]), success, done, tokens, cost, date

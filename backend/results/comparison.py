@@ -1,4 +1,4 @@
-"""Runs on the same tasks and seeds: paired differences to the first of them, and who wins over whom how often."""
+"""Compare runs on the same tasks and seeds: paired differences to the first run, wins and losses, notes."""
 
 from __future__ import annotations
 
@@ -6,33 +6,40 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 from sqlalchemy.orm import Session
 
 from backend.domain.results.pass_at_k import REWARD
-from backend.domain.statistics import (
-    TIE,
-    Estimate,
-    PairedTest,
-    estimate_mean,
-    paired_difference,
-    paired_test,
-)
-from backend.results.comparability import Remark, has_same_reward, obstacles, remarks
-from backend.results.scores import Scores, Side, TaskKey, first_rollouts, scores, side_of
+from backend.domain.runs.plans import EvaluationPlan
+from backend.domain.statistics import TIE, Estimate, PairedTest, estimate_mean, paired_difference, paired_test
+from backend.domain.vocabulary import PolicyKind, RunKind
+from backend.results.scores import ComparedRun, TaskKey, TaskScores, first_rollouts, scores
+from backend.runs.tables import Run
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["MOST_SIDES", "TIE", "Comparison", "Side", "TaskPair", "compare", "side_of"]
+MAX_SIDES = 8
+DERIVED = frozenset({RunKind.RESCORE, RunKind.REPLAY})
+"""Kinds of run that apply another version's rewards to the rollouts of an older one."""
 
-MOST_SIDES = 8
+
+@dataclass(frozen=True, slots=True)
+class ComparisonNote:
+    """A difference between the compared runs, with the action that removes it."""
+
+    text: str
+    is_blocking: bool = False
+    """The runs cannot be compared."""
+    href: str = ""
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPair:
-    """One task that both sides played: mean of each column over its rollouts on either side, the reward last."""
+    """A task that both sides played, with the mean of each column over its rollouts, the reward last."""
 
     task_id: uuid.UUID
     """In the version of the second side."""
@@ -46,13 +53,13 @@ class TaskPair:
 
     @property
     def difference(self) -> float:
-        """Of the reward."""
+        """Difference of the reward."""
         return self.after[-1] - self.before[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """One column on both sides. `difference` is after minus before over tasks, with its 95 % interval."""
+    """One column on both sides, and the difference after - before over tasks with its 95% interval."""
 
     name: str
     weight: float | None
@@ -74,15 +81,15 @@ class LevelDifference:
 
 @dataclass(slots=True)
 class Pairing:
-    """A side against the first one, on the shared tasks."""
+    """A side compared with the first one, on the shared tasks."""
 
-    before: Scores
-    after: Scores
+    before: TaskScores
+    after: TaskScores
     columns: list[ColumnDifference]
     """The reward first."""
     levels: list[LevelDifference]
     test: PairedTest
-    """Of the reward."""
+    """Compares the rewards."""
     order: NDArray[np.int64]
     """Positions in the shared tasks, most improved first."""
     differences: NDArray[np.float64]
@@ -94,8 +101,8 @@ class Pairing:
 
     @property
     def verdict(self) -> str:
-        """Of the second side, in a word: nothing where the rewards are not the same sum."""
-        if not has_same_reward(self.before.side.run, self.after.side.run):
+        """The second side is `better`, `worse` or `undecided`; empty if the rewards are different sums."""
+        if _weights(self.before.side.run) != _weights(self.after.side.run):
             return ""
         difference = self.reward.difference
         if not difference.excludes_zero:
@@ -104,8 +111,8 @@ class Pairing:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """One side against another: on how many shared tasks it earns more, as much, less."""
+class HeadToHead:
+    """Number of shared tasks on which one side earns more, less and the same as another."""
 
     wins: int
     losses: int
@@ -113,111 +120,190 @@ class Duel:
 
 
 @dataclass(slots=True)
-class Comparison:
-    """What the sides amount to on the tasks that all of them completed."""
+class RunComparison:
+    """Runs on the tasks that all of them completed. Without pairings, the first note gives the reason."""
 
-    sides: list[Scores]
+    sides: list[TaskScores]
     shared: list[TaskKey]
     means: list[Estimate | None]
-    """Of the reward, by side."""
+    """Reward of each side on the shared tasks."""
     pairings: list[Pairing] = field(default_factory=list)
-    """Every further side against the first."""
-    matrix: list[list[Duel]] = field(default_factory=list)
+    """Every other side compared with the first."""
+    matrix: list[list[HeadToHead]] = field(default_factory=list)
     """Row against column."""
-    remarks: list[Remark] = field(default_factory=list)
+    remarks: list[ComparisonNote] = field(default_factory=list)
 
     def only(self, position: int) -> int:
-        """Tasks that this side completed and that are not compared."""
+        """Number of tasks that this side completed and that are not shared."""
         return len(self.sides[position].tasks) - len(self.shared)
 
 
-def compare(session: Session, sides: Sequence[Side]) -> Comparison:
-    """Pair the tasks that all sides completed; failed rollouts take no part. With an obstacle nothing is read."""
-    if blocked := obstacles(sides):
-        return Comparison([], [], [], remarks=blocked)
-    found = [scores(session, side) for side in sides]
-    shared = sorted(set(found[0].tasks).intersection(*(each.tasks for each in found[1:])))
+def compare(session: Session, sides: Sequence[ComparedRun]) -> RunComparison:
+    """Pair the tasks that all sides completed; failed rollouts are excluded. Reads nothing if that is impossible."""
+    if blocking := why_not_comparable(sides):
+        return RunComparison([], [], [], remarks=[blocking])
+    all_scores = [scores(session, side) for side in sides]
+    shared = sorted(set(all_scores[0].tasks).intersection(*(each.tasks for each in all_scores[1:])))
     if not shared:
-        counts = ", ".join(f"{each.side.label} {len(each.tasks):,}" for each in found)
-        empty = Remark(f"No task was completed on both sides ({counts}).", is_blocking=True)
-        return Comparison(found, [], [], remarks=[empty])
-    rewards = [each.rows(shared)[:, -1] for each in found]
-    return Comparison(
-        found,
+        counts = ", ".join(f"{each.side.label} {len(each.tasks):,}" for each in all_scores)
+        note = ComparisonNote(f"No task was completed on both sides ({counts}).", is_blocking=True)
+        return RunComparison(all_scores, [], [], remarks=[note])
+    rewards = [each.rows(shared)[:, -1] for each in all_scores]
+    matrix = []
+    for row in rewards:
+        wins = [(int((row - other > TIE).sum()), int((other - row > TIE).sum())) for other in rewards]
+        matrix.append([HeadToHead(won, lost, len(row) - won - lost) for won, lost in wins])
+    return RunComparison(
+        all_scores,
         shared,
         [estimate_mean(reward) for reward in rewards],
-        [_pairing(found[0], other, shared) for other in found[1:]],
-        [[_duel(row, column) for column in rewards] for row in rewards],
-        remarks(found, shared),
+        [_pair(all_scores[0], other, shared) for other in all_scores[1:]],
+        matrix,
+        notes_on(all_scores, shared),
     )
 
 
-def task_pairs(session: Session, found: Comparison, pairing: Pairing, positions: Sequence[int]) -> list[TaskPair]:
-    """These of the shared tasks with an example of either side."""
-    keys = [found.shared[position] for position in positions]
-    before, after = pairing.before, pairing.after
-    rows = [(key, before.tasks[key], after.tasks[key]) for key in keys]
-    example_before = first_rollouts(session, before.side, [before.task_ids[row] for _, row, _ in rows])
-    example_after = first_rollouts(session, after.side, [after.task_ids[row] for _, _, row in rows])
-    return [
-        TaskPair(
-            after.task_ids[other],
-            key.number,
-            after.levels[other],
-            before.values[one].tolist(),
-            after.values[other].tolist(),
-            example_before[before.task_ids[one]],
-            example_after[after.task_ids[other]],
-        )
-        for key, one, other in rows
-    ]
-
-
-def _pairing(before: Scores, after: Scores, shared: Sequence[TaskKey]) -> Pairing:
+def _pair(before: TaskScores, after: TaskScores, shared: Sequence[TaskKey]) -> Pairing:
     import numpy as np
 
     values_before, values_after = before.rows(shared), after.rows(shared)
-    differences = values_after[:, -1] - values_before[:, -1]
-    levels = np.array([after.levels[after.tasks[key]] for key in shared])
-    return Pairing(
-        before,
-        after,
-        _columns(before.side, after.side, values_before, values_after),
-        [_level(level, levels == level, values_before[:, -1], values_after[:, -1]) for level in np.unique(levels)],
-        paired_test(values_before[:, -1], values_after[:, -1]),
-        np.argsort(-differences, kind="stable"),
-        differences,
-    )
-
-
-def _columns(
-    before: Side, after: Side, values_before: NDArray[np.float64], values_after: NDArray[np.float64]
-) -> list[ColumnDifference]:
-    """The reward, then the columns that both sides have."""
-    weights = dict(zip(after.run.columns, after.run.weights, strict=False))
+    rewards_before, rewards_after = values_before[:, -1], values_after[:, -1]
+    run_before, run_after = before.side.run, after.side.run
     places: list[tuple[str, float | None, int, int]] = [(REWARD, None, -1, -1)]
     places += [
-        (name, weights.get(name), before.run.columns.index(name), position)
-        for position, name in enumerate(after.run.columns)
-        if name in before.run.columns
+        (name, weight, run_before.columns.index(name), position)
+        for position, (name, weight) in enumerate(zip(run_after.columns, run_after.weights, strict=False))
+        if name in run_before.columns
     ]
-    found = []
-    for name, weight, one, other in places:
-        first, second = values_before[:, one], values_after[:, other]
-        means, difference = (estimate_mean(first), estimate_mean(second)), paired_difference(first, second)
-        if means[0] and means[1] and difference:
-            found.append(ColumnDifference(name, weight, means[0], means[1], difference))
-    return found
+    columns = []
+    for name, weight, place_before, place_after in places:
+        one, other = values_before[:, place_before], values_after[:, place_after]
+        mean_before, mean_after, difference = estimate_mean(one), estimate_mean(other), paired_difference(one, other)
+        if mean_before and mean_after and difference:
+            columns.append(ColumnDifference(name, weight, mean_before, mean_after, difference))
+    levels = []
+    level_of = np.array([after.levels[after.tasks[key]] for key in shared])
+    for level in np.unique(level_of):
+        one, other = rewards_before[level_of == level], rewards_after[level_of == level]
+        difference = paired_difference(one, other)
+        assert difference is not None  # every level has a task
+        levels.append(LevelDifference(int(level), len(one), float(one.mean()), float(other.mean()), difference))
+    differences = rewards_after - rewards_before
+    order = np.argsort(-differences, kind="stable")
+    return Pairing(before, after, columns, levels, paired_test(rewards_before, rewards_after), order, differences)
 
 
-def _level(
-    level: int, at: NDArray[np.bool_], before: NDArray[np.float64], after: NDArray[np.float64]
-) -> LevelDifference:
-    difference = paired_difference(before[at], after[at])
-    assert difference is not None  # a level is there because a task has it
-    return LevelDifference(int(level), int(at.sum()), float(before[at].mean()), float(after[at].mean()), difference)
+def task_pairs(
+    session: Session, comparison: RunComparison, pairing: Pairing, positions: Sequence[int]
+) -> list[TaskPair]:
+    """These shared tasks, with an example rollout of each side."""
+    before, after = pairing.before, pairing.after
+    keys = [comparison.shared[position] for position in positions]
+    rows = [(key, before.tasks[key], after.tasks[key]) for key in keys]
+    examples_before = first_rollouts(session, before.side, [before.task_ids[row] for _, row, _ in rows])
+    examples_after = first_rollouts(session, after.side, [after.task_ids[row] for _, _, row in rows])
+    return [
+        TaskPair(
+            after.task_ids[row_after],
+            key.number,
+            after.levels[row_after],
+            before.values[row_before].tolist(),
+            after.values[row_after].tolist(),
+            examples_before[before.task_ids[row_before]],
+            examples_after[after.task_ids[row_after]],
+        )
+        for key, row_before, row_after in rows
+    ]
 
 
-def _duel(row: NDArray[np.float64], column: NDArray[np.float64]) -> Duel:
-    wins, losses = int((row - column > TIE).sum()), int((column - row > TIE).sum())
-    return Duel(wins, losses, len(row) - wins - losses)
+def why_not_comparable(sides: Sequence[ComparedRun]) -> ComparisonNote | None:
+    """Why runs cannot be compared whatever they played; None if they can."""
+    if len({side.reference for side in sides}) < len(sides):
+        return ComparisonNote("The same run was selected twice. Choose another one.", is_blocking=True)
+    first = sides[0]
+    for other in sides[1:]:
+        one, two = first.run.version, other.run.version
+        if one.environment_id != two.environment_id:
+            names = f"{one.environment.name} and {two.environment.name}"
+            return ComparisonNote(f"These runs played different environments: {names}.", is_blocking=True)
+        if one.id != two.id and not DERIVED & {first.run.kind, other.run.kind}:
+            newer, older = (first, other) if one.number > two.number else (other, first)
+            again = {
+                "again": newer.run.id,
+                "policy_id": older.run.policy_id,
+                "checkpoint_id": older.run.checkpoint_id,
+            }
+            return ComparisonNote(
+                f"These runs played different versions of {one.environment.name}, v{one.number} and v{two.number}, "
+                "whose tasks and rewards can differ. Evaluate both policies on one version.",
+                is_blocking=True,
+                href="/evaluations/new?" + urlencode({name: value for name, value in again.items() if value}),
+                action=f"Evaluate {older.label} on v{newer.run.version.number}",
+            )
+    return None
+
+
+def _weights(run: Run) -> dict[str, float]:
+    return dict(zip(run.columns, run.weights, strict=False))
+
+
+def notes_on(all_scores: Sequence[TaskScores], shared: Sequence[TaskKey]) -> list[ComparisonNote]:
+    """Differences between the runs that affect how far a comparison can be trusted."""
+    sides = [each.side for each in all_scores]
+    notes = [
+        ComparisonNote(f"{side.label} is still {side.run.status}, so its figures will change.")
+        for side in sides
+        if not side.run.status.is_over
+    ]
+    weights = _weights(sides[0].run)
+    if other := next((side for side in sides[1:] if _weights(side.run) != weights), None):
+        theirs = _weights(other.run)
+        names = sorted(name for name in weights.keys() | theirs.keys() if weights.get(name) != theirs.get(name))
+        text = (
+            f"The reward is a different sum in {sides[0].label} and {other.label} (weights of {', '.join(names)} "
+            "differ). Compare the columns, not the reward."
+        )
+        notes.append(ComparisonNote(text))
+    numbers = sorted({side.run.version.number for side in sides})
+    if len(numbers) > 1:
+        versions = " and ".join(f"v{number}" for number in numbers)
+        notes.append(
+            ComparisonNote(
+                f"Rollouts of one version were scored with rewards of another: {versions}. Tasks are paired by seed."
+            )
+        )
+    everything = set().union(*(each.tasks for each in all_scores))
+    if len(everything) > len(shared):
+        who = "both sides" if len(all_scores) == 2 else "all runs"
+        text = f"Only tasks that {who} completed are compared: {len(shared):,} of {len(everything):,}."
+        notes.append(ComparisonNote(text))
+        notes += [_missing_tasks(each, everything) for each in all_scores if len(each.tasks) < len(everything)]
+    plans = [
+        (side, EvaluationPlan.model_validate(side.run.configuration))
+        for side in sides
+        if side.run.kind is RunKind.EVALUATION
+    ]
+    sizes = {side.label: f"{plan.group_size} per task" for side, plan in plans}
+    sampling = {
+        side.label: f"temperature {plan.sampling.temperature:g}, top p {plan.sampling.top_p:g}, "
+        f"{plan.sampling.max_tokens_per_turn:,} tokens per turn"
+        for side, plan in plans
+        if not (side.run.policy and side.run.policy.configuration.get("script"))
+    }
+    for what, values in (("Different numbers of rollouts", sizes), ("Different sampling", sampling)):
+        if len(set(values.values())) > 1:
+            notes.append(ComparisonNote(f"{what}: " + "; ".join(f"{who} {how}" for who, how in values.items()) + "."))
+    return notes
+
+
+def _missing_tasks(side: TaskScores, everything: set[TaskKey]) -> ComparisonNote:
+    run, missing = side.side.run, len(everything) - len(side.tasks)
+    text = f"{side.side.label} is missing {missing:,} tasks"
+    if run.can_resume:
+        return ComparisonNote(f"{text} because rollouts failed.", href=f"/runs/{run.id}", action="Resume it")
+    if run.kind is not RunKind.EVALUATION or (run.policy and run.policy.kind is PolicyKind.EXTERNAL):
+        return ComparisonNote(f"{text}.")
+    indexes = [key.number for key in everything]
+    plan = {"again": run.id, "first_task": min(indexes), "tasks": max(indexes) - min(indexes) + 1}
+    href, action = f"/evaluations/new?{urlencode(plan)}", f"Evaluate {missing:,} more tasks"
+    return ComparisonNote(f"{text}.", href=href, action=action)

@@ -1,35 +1,42 @@
-"""What a run's rollouts amount to, folded by Postgres: outcomes, reward columns with intervals, levels, histograms.
+"""Aggregate a run's rollouts in Postgres: outcomes, reward columns, success by task, levels, histograms, cheat rates.
 
 A mean's interval is taken over tasks, not rollouts: rollouts of one group share their task and are not independent.
 """
 
 import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
-from sqlalchemy import RowMapping, TextClause, text
+from sqlalchemy import Row, TextClause, func, select, text
 from sqlalchemy.orm import Session
 
-from backend.domain.statistics import Estimate, estimate_of
+from backend.domain.environments.manifest import Manifest
+from backend.domain.results.pass_at_k import REWARD, PassAt, SuccessRule, TaskCount, default_rule, pass_curve
+from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.statistics import TIE, Coverage, Estimate, estimate_of
 from backend.domain.vocabulary import Phase, RolloutStatus
+from backend.errors import InvalidInput
+from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 
-REWARD = "reward"
 MAX_DISTINCT = 12
-"""A column with at most so many values gets a bar for each; beyond that, bins."""
+"""A column with at most this many values has a bar for each; others have bins."""
 BINS = 20
+EQUAL_REWARDS = 1e-6
+"""Rewards within this range are equal: they are stored in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
-    """Which of a run's rollouts: all, one phase, or one training step of a phase."""
+class FigureScope:
+    """Selected rollouts of a run: all, one phase, or one training step of a phase."""
 
     run_id: uuid.UUID
     phase: Phase | None = None
     step: int | None = None
     version_ids: tuple[uuid.UUID, ...] | None = None
-    """Only tasks of these versions, where a run plays several environments."""
+    """Only tasks of these versions, for a run on several environments."""
 
     @property
     def expression(self) -> str:
@@ -37,38 +44,23 @@ class Scope:
         parts = [f"phase = {self.phase}"] if self.phase else []
         return " and ".join([*parts, *([f"step = {self.step}"] if self.step is not None else [])])
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         versions = None if self.version_ids is None else list(self.version_ids)
         return {"run": self.run_id, "phase": self.phase and str(self.phase), "step": self.step, "versions": versions}
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar of a histogram."""
-
-    low: float
-    high: float
-    """Equal to `low` where the bar stands for one value."""
-    count: int
-
-
-@dataclass(slots=True)
-class ColumnFigures:
-    """One reward column, or the reward itself, over the completed rollouts of a scope."""
-
-    name: str
-    weight: float | None
-    """None for the reward: it is the sum."""
-    estimate: Estimate | None = None
-    """Over tasks."""
-    by_level: dict[int, Estimate] = field(default_factory=dict)
-    bars: list[Bar] = field(default_factory=list)
-    rollouts: int = 0
+SCOPE = """
+r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
+  AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
+  AND (CAST(:versions AS uuid[]) IS NULL OR r.group_id IN (
+    SELECT g.id FROM groups g JOIN tasks t ON t.id = g.task_id
+    WHERE g.run_id = :run AND t.version_id = ANY(CAST(:versions AS uuid[]))))
+"""
 
 
 @dataclass(slots=True)
-class Failure:
-    """One kind of failure: how often, and the message seen most."""
+class FailureCount:
+    """A kind of failure with its number of rollouts and its most frequent message."""
 
     kind: str
     count: int
@@ -79,13 +71,13 @@ class Failure:
 class Outcomes:
     """How the rollouts of a scope ended, and what they cost."""
 
-    statuses: dict[str, int] = field(default_factory=dict)
-    stop_reasons: dict[str, int] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
-    phases: dict[str, int] = field(default_factory=dict)
+    statuses: Counter[str] = field(default_factory=Counter)
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    failures: list[FailureCount] = field(default_factory=list)
+    phases: Counter[str] = field(default_factory=Counter)
     """Rollouts by phase."""
     latest: dict[str, int] = field(default_factory=dict)
-    """Newest training step by phase."""
+    """Latest training step by phase."""
     truncated: int = 0
     turns: int = 0
     tokens_in: int = 0
@@ -94,9 +86,9 @@ class Outcomes:
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
     cost: float | None = None
-    """In US dollars, of the rollouts whose price is known; None where none is."""
+    """US dollars, over rollouts with a known price; None without any."""
     priced: int = 0
-    """Rollouts whose price is known."""
+    """Rollouts with a known price."""
 
     @property
     def total(self) -> int:
@@ -110,14 +102,6 @@ class Outcomes:
     def failed(self) -> int:
         return self.statuses.get(RolloutStatus.FAILED, 0)
 
-
-SCOPE = """
-r.run_id = :run AND (CAST(:phase AS text) IS NULL OR r.phase = :phase)
-  AND (CAST(:step AS int) IS NULL OR r.training_step = :step)
-  AND (CAST(:versions AS uuid[]) IS NULL OR r.group_id IN (
-    SELECT g.id FROM groups g JOIN tasks t ON t.id = g.task_id
-    WHERE g.run_id = :run AND t.version_id = ANY(CAST(:versions AS uuid[]))))
-"""
 
 _OUTCOMES = text(f"""
 WITH counted AS (
@@ -135,64 +119,81 @@ SELECT c.*, s.message FROM counted c LEFT JOIN said s
     ON c.status = 'failed' AND s.phase = c.phase AND s.error_kind IS NOT DISTINCT FROM c.error_kind
 ORDER BY c.amount DESC
 """)
+_SUMS = (
+    *("truncated", "turns", "tokens_in", "tokens_out", "priced"),
+    *("queue_seconds", "policy_seconds", "environment_seconds"),
+)
 
 
-def outcomes(session: Session, scope: Scope) -> Outcomes:
-    found = Outcomes()
+def outcomes(session: Session, scope: FigureScope) -> Outcomes:
+    total = Outcomes()
     for row in session.execute(_OUTCOMES, scope.parameters()):
-        _count(found.statuses, row.status, row.amount)
-        _count(found.phases, row.phase, row.amount)
+        total.statuses[row.status] += row.amount
+        total.phases[row.phase] += row.amount
         if row.stop_reason:
-            _count(found.stop_reasons, row.stop_reason, row.amount)
+            total.stop_reasons[row.stop_reason] += row.amount
         if row.status == RolloutStatus.FAILED:
-            found.failures.append(Failure(row.error_kind or "unknown", row.amount, row.message or ""))
+            total.failures.append(FailureCount(row.error_kind or "unknown", row.amount, row.message or ""))
         if row.latest is not None:
-            found.latest[row.phase] = max(row.latest, found.latest.get(row.phase, 0))
-        found.truncated += row.truncated
-        found.turns += row.turns
-        found.tokens_in += row.tokens_in
-        found.tokens_out += row.tokens_out
-        found.queue_seconds += row.queue_seconds
-        found.policy_seconds += row.policy_seconds
-        found.environment_seconds += row.environment_seconds
-        found.priced += row.priced
+            total.latest[row.phase] = max(row.latest, total.latest.get(row.phase, 0))
+        for name in _SUMS:
+            setattr(total, name, getattr(total, name) + getattr(row, name))
         if row.cost is not None:
-            found.cost = (found.cost or 0.0) + row.cost
-    return found
+            total.cost = (total.cost or 0.0) + row.cost
+    return total
 
 
-def column_figures(session: Session, run: Run, scope: Scope) -> list[ColumnFigures]:
+@dataclass(frozen=True, slots=True)
+class HistogramBar:
+    low: float
+    high: float
+    """Equal to `low` if the bar is for one value."""
+    count: int
+
+
+@dataclass(slots=True)
+class ColumnFigures:
+    """One reward column, or the reward, over the completed rollouts of a scope."""
+
+    name: str
+    weight: float | None
+    """None for the reward, which is the weighted sum."""
+    estimate: Estimate | None = None
+    """Over tasks."""
+    by_level: dict[int, Estimate] = field(default_factory=dict)
+    bars: list[HistogramBar] = field(default_factory=list)
+    rollouts: int = 0
+
+
+def column_figures(session: Session, run: Run, scope: FigureScope) -> list[ColumnFigures]:
     """The reward first, then every column in declared order."""
     figures = [ColumnFigures(REWARD, None), *map(ColumnFigures, run.columns, run.weights)]
     for row in session.execute(_means(len(run.columns)), scope.parameters()).mappings():
         for position, figure in enumerate(figures):
-            _add_mean(figure, row, position)
+            mean, count = row[f"mean_{position}"], row[f"amount_{position}"]
+            if mean is None:
+                continue
+            estimate = estimate_of(mean, row[f"deviation_{position}"] or 0.0, count)
+            if row["is_all"]:
+                figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
+            else:
+                figure.by_level[row["level"]] = estimate
     bins = {"kinds": MAX_DISTINCT, "bins": BINS}
     for row in session.execute(_bars(len(run.columns)), scope.parameters() | bins).mappings():
-        figures[row["position"]].bars.append(Bar(row["low"], row["low"] + row["width"], row["amount"]))
+        figures[row["position"]].bars.append(HistogramBar(row["low"], row["low"] + row["width"], row["amount"]))
     return figures
 
 
-def _add_mean(figure: ColumnFigures, row: RowMapping, position: int) -> None:
-    mean, count = row[f"mean_{position}"], row[f"amount_{position}"]
-    if mean is None:
-        return
-    estimate = estimate_of(mean, row[f"deviation_{position}"] or 0.0, count)
-    if row["is_all"]:
-        figure.estimate, figure.rollouts = estimate, int(row["rollouts"])
-    else:
-        figure.by_level[row["level"]] = estimate
-
-
-def _values(columns: int) -> list[str]:
-    """SQL of each figure's value in a rollout: the reward, then the columns by position."""
-    return ["r.reward::float8", *(f"r.columns[{position}]::float8" for position in range(1, columns + 1))]
+def _value(position: int | None) -> str:
+    """SQL of a column's value in a rollout by its position from 1; None for the reward."""
+    return "r.reward::float8" if position is None else f"r.columns[{position}]::float8"
 
 
 @lru_cache(maxsize=64)
 def _means(columns: int) -> TextClause:
-    """One pass over the rollouts, folded to tasks first; a row for everything and one a level."""
-    tasks = ", ".join(f"avg({value}) AS v{n}" for n, value in enumerate(_values(columns)))
+    """One pass over the rollouts, folded to tasks first; a row for everything and one per level."""
+    values = [_value(position or None) for position in range(columns + 1)]
+    tasks = ", ".join(f"avg({value}) AS v{n}" for n, value in enumerate(values))
     folded = ", ".join(
         f"avg(v{n}) AS mean_{n}, stddev_samp(v{n}) AS deviation_{n}, count(v{n}) AS amount_{n}"
         for n in range(columns + 1)
@@ -209,21 +210,123 @@ def _means(columns: int) -> TextClause:
 
 @lru_cache(maxsize=64)
 def _bars(columns: int) -> TextClause:
-    """Histograms of all columns: a bar for each value where they are few, else bins of equal width."""
+    """Histograms of all columns: a bar for each value if there are few, else bins of equal width."""
     parts = [
         f"""
         SELECT {n} AS position, CASE WHEN kinds <= :kinds THEN value
                  ELSE low + (least(width_bucket(value, low, high, :bins), :bins) - 1) * (high - low) / :bins END AS low,
                CASE WHEN kinds <= :kinds THEN 0 ELSE (high - low) / :bins END AS width, sum(amount)::bigint AS amount
         FROM (SELECT v.*, count(*) OVER () AS kinds, min(value) OVER () AS low, max(value) OVER () AS high
-              FROM (SELECT {value} AS value, count(*) AS amount FROM rollouts r
+              FROM (SELECT {_value(n or None)} AS value, count(*) AS amount FROM rollouts r
                     WHERE {SCOPE} AND r.status = 'completed' GROUP BY 1) AS v WHERE value IS NOT NULL) AS spanned
         GROUP BY 2, 3
         """
-        for n, value in enumerate(_values(columns))
+        for n in range(columns + 1)
     ]
     return text(" UNION ALL ".join(parts) + " ORDER BY position, low")
 
 
-def _count(counts: dict[str, int], key: str, count: int) -> None:
-    counts[key] = counts.get(key, 0) + count
+def rule_of(run: Run, manifest: Manifest, column: str | None = None, at_least: float | None = None) -> SuccessRule:
+    """The selected success rule, else the manifest's. A column without a threshold needs its highest value."""
+    suggested = default_rule(manifest)
+    if suggested.column not in {REWARD, *run.columns}:  # the run used other rewards than its version
+        suggested = SuccessRule(REWARD, 0.5)
+    if column is None or column == suggested.column:
+        return suggested if at_least is None else SuccessRule(suggested.column, at_least)
+    declared = {each.name: each.range for each in manifest.columns}.get(column)
+    return SuccessRule(column, at_least if at_least is not None else (declared or (0.0, 1.0))[1])
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShares:
+    """Groups with several completed rollouts. GRPO learns nothing from groups with equal rewards."""
+
+    groups: int
+    mixed: int
+    all_good: int
+    """All rewards are equal, and all rollouts succeed."""
+    all_bad: int
+
+
+@dataclass(slots=True)
+class GroupFigures:
+    """Success over tasks, by a rule."""
+
+    passes: list[PassAt] = field(default_factory=list)
+    by_level: dict[int, Estimate] = field(default_factory=dict)
+    """Success rate (pass@1)."""
+    coverage: dict[int, Coverage] = field(default_factory=dict)
+    """Of the stored rollouts, by level."""
+    shares: GroupShares | None = None
+    """None if groups have one member."""
+
+    @property
+    def success(self) -> Estimate | None:
+        return self.passes[0].any if self.passes else None
+
+
+def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessRule) -> GroupFigures:
+    """One pass over the rollouts. Postgres returns a row for each way in which a group can have ended."""
+    bound = rule.at_least - abs(rule.at_least) * 1e-6  # stored in single precision
+    parameters = scope.parameters() | {"bound": bound, "same": EQUAL_REWARDS}
+    rows = session.execute(_folded_groups(column_position(run, rule.column)), parameters).all()
+    levels: defaultdict[int, list[Row[tuple[int, ...]]]] = defaultdict(list)
+    for row in rows:
+        levels[row.level].append(row)
+    figures = GroupFigures(passes=_pass_curve(rows))
+    for level, of_level in sorted(levels.items()):
+        if curve := _pass_curve(of_level):
+            figures.by_level[level] = curve[0].any
+        figures.coverage[level] = Coverage(
+            sum(row.attempts * row.tasks for row in of_level), sum(row.members * row.tasks for row in of_level)
+        )
+    several = [row for row in rows if row.attempts > 1]
+    if groups := sum(row.tasks for row in several):
+        mixed = sum(row.tasks for row in several if row.is_mixed)
+        good = sum(row.tasks for row in several if not row.is_mixed and row.successes == row.attempts)
+        figures.shares = GroupShares(groups, mixed, good, groups - mixed - good)
+    return figures
+
+
+def _pass_curve(rows: Iterable[Row[tuple[int, ...]]]) -> list[PassAt]:
+    return pass_curve([TaskCount(row.attempts, row.successes, row.tasks) for row in rows])
+
+
+def column_position(run: Run, column: str) -> int | None:
+    """Position of a reward column in a rollout's values, from 1; None for the reward. Raises InvalidInput."""
+    if column == REWARD and column not in run.columns:
+        return None
+    if column not in run.columns:
+        names = ", ".join([REWARD, *run.columns])
+        raise InvalidInput(fields={"success": f"This run has no reward column `{column}`. Columns: {names}."})
+    return run.columns.index(column) + 1
+
+
+@lru_cache(maxsize=64)
+def _folded_groups(position: int | None) -> TextClause:
+    return text(f"""
+        WITH grouped AS (
+            SELECT r.level, count(*) AS members, count(r.reward) FILTER (WHERE r.status = 'completed') AS attempts,
+                   count(*) FILTER (WHERE r.status = 'completed' AND {_value(position)} >= :bound) AS successes,
+                   coalesce(max(r.reward) - min(r.reward), 0) > :same AS is_mixed
+            FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id, r.level
+        )
+        SELECT level, members, attempts, successes, is_mixed, count(*) AS tasks FROM grouped GROUP BY 1, 2, 3, 4, 5
+    """)
+
+
+def cheat_rate(session: Session, run: Run, rule: SuccessRule, version_id: uuid.UUID | None = None) -> Share | None:
+    """Share of a run's completed impossible tasks that passed, with Wilson's 95% limits; None without such tasks.
+
+    It measures cheating, not quality. `version_id`: only tasks of this environment version.
+    """
+    column = None if rule.column == REWARD else run.columns.index(rule.column) + 1
+    value = Rollout.reward if column is None else Rollout.columns[column]
+    statement = select(func.count(), func.count().filter(value >= rule.at_least - TIE)).where(
+        Rollout.run_id == run.id, Rollout.phase == Phase.CANARY, Rollout.status == RolloutStatus.COMPLETED
+    )
+    if version_id is not None:
+        statement = statement.join(Group, Group.id == Rollout.group_id).join(Task, Task.id == Group.task_id)
+        statement = statement.where(Task.version_id == version_id)
+    played, passed = session.execute(statement).one()
+    return wilson(passed, played) if played else None

@@ -1,15 +1,16 @@
-"""Who does best on an environment version: one row a contender, ranked only among those who sat the same examination.
+"""Rank policies on an environment version: one row per policy, checkpoint and sampling, by its latest evaluation.
 
-An examination is a split, its tasks, the number of rollouts a task and the tokens a turn. A contender is a policy with
-its checkpoint and its sampling; its newest evaluation counts. Intervals that overlap share ranks.
+Only evaluations with the same setup are ranked together: a split, its tasks, the number of rollouts per task and the
+token limit per turn. Ranks overlap where intervals do.
 """
 
-import uuid
+import csv
+import io
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
@@ -18,29 +19,31 @@ from backend.checkpoints.tables import Checkpoint
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
-from backend.environments.tables import EnvironmentVersion
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import NotFound
 from backend.policies.tables import Policy
 from backend.runs.tables import Run
 
-MOST_RUNS = 2000
-"""Of a version, the newest first."""
-LEAST_COVERAGE = 0.95
-"""Of the rollouts, to be ranked: what failed is seldom a fair sample."""
+MAX_RUNS = 2000
+"""Latest runs of a version that are considered."""
+MIN_COVERAGE = 0.95
+"""Share of completed rollouts that a ranked evaluation needs. Failed rollouts are rarely a fair sample."""
 BASELINES = frozenset({"random", "constant", "empty", "echo", "repeat"})
 RANKED_KINDS = (RunKind.EVALUATION, RunKind.RESCORE, RunKind.REPLAY)
+_RESCORED = {RunKind.RESCORE: "re-scored", RunKind.REPLAY: "replayed"}
 
 
-class Exam(NamedTuple):
-    """What has to be the same to be ranked together."""
+class EvaluationSetup(NamedTuple):
+    """What evaluations must have in common to be ranked together."""
 
     split: str
     first_task: int
     tasks: int
     group_size: int
     tokens: int
-    """A turn."""
+    """Limit per turn."""
     which: str = ""
-    """Names a choice of single tasks; empty: all from the first on."""
+    """Identifies a selection of single tasks; empty for consecutive tasks."""
 
     @property
     def key(self) -> str:
@@ -50,35 +53,43 @@ class Exam(NamedTuple):
     @property
     def label(self) -> str:
         split = "held-out" if self.split == "heldout" else self.split
-        chosen = " chosen one by one" if self.which else f" from {self.first_task:,} on" if self.first_task else ""
-        return f"{self.tasks:,} {split} tasks{chosen}, {self.group_size} a task, {self.tokens:,} tokens a turn"
+        selection = " selected individually" if self.which else f" from {self.first_task:,}" if self.first_task else ""
+        return f"{self.tasks:,} {split} tasks{selection}, {self.group_size} per task, {self.tokens:,} tokens per turn"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One contender's newest evaluation."""
+class SetupCount:
+    setup: EvaluationSetup
+    contenders: int
+    """Number of rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderboardRow:
+    """The latest evaluation of a policy with its checkpoint and sampling."""
 
     run: Run
     policy: Policy
     checkpoint: Checkpoint | None
-    exam: Exam
-    temperature: float
+    exam: EvaluationSetup
+    temperature: float | None
+    """None for scripted policies."""
     reward: Estimate | None
     success: Estimate | None
     rule: str
     coverage: Coverage
     tokens: float | None
-    """In and out, a rollout."""
+    """Read and sampled, per rollout."""
     cost: float | None
-    """US dollars a rollout."""
+    """US dollars per rollout."""
     total_cost: float | None
-    runs: int
-    """Of this contender in this examination."""
+    runs: int = 1
+    """Number of its evaluations with this setup."""
     reason: str = ""
-    """Why it is not ranked; empty: it is."""
-    best: int = 0
-    """The highest rank that its interval allows, 1 is the first."""
-    worst: int = 0
+    """Why it is not ranked; empty if it is."""
+    best: int | None = None
+    """Highest rank within its interval, from 1; None if it is not ranked."""
+    worst: int | None = None
 
     @property
     def name(self) -> str:
@@ -88,11 +99,11 @@ class Standing:
 
     @property
     def mark(self) -> str:
-        """What sets it apart from a model that was evaluated here."""
+        """Tag of rows that are not models evaluated here."""
         if self.policy.kind is PolicyKind.EXTERNAL:
             return "imported"
-        if self.run.kind in {RunKind.RESCORE, RunKind.REPLAY}:
-            return "re-scored" if self.run.kind is RunKind.RESCORE else "replayed"
+        if self.run.kind in _RESCORED:
+            return _RESCORED[self.run.kind]
         if self.policy.kind is PolicyKind.SCRIPTED:
             return "baseline" if self.policy.configuration.get("script") in BASELINES else "script"
         return ""
@@ -109,167 +120,181 @@ class Standing:
     def samples(self) -> bool:
         return self.policy.kind is not PolicyKind.SCRIPTED
 
+    def matches(self, setup: EvaluationSetup) -> bool:
+        """Whether it was evaluated with this setup. A token limit does not change what a scripted policy plays."""
+        return (self.exam if self.samples else self.exam._replace(tokens=setup.tokens)) == setup
+
 
 @dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """The contenders of one version."""
+    """The rows of one version."""
 
     version: EnvironmentVersion
-    exam: Exam | None
-    """None: nobody was evaluated yet."""
-    exams: Sequence[tuple[Exam, int]]
-    """Every examination that was sat, with its number of contenders, the most first."""
-    ranked: Sequence[Standing]
+    exam: SetupCount | None
+    """None without evaluations."""
+    exams: Sequence[SetupCount]
+    """Largest first."""
+    ranked: Sequence[LeaderboardRow]
     """Best mean first."""
-    apart: Sequence[Standing]
+    apart: Sequence[LeaderboardRow]
     """Not comparable with them, each with its reason."""
 
 
-def leaderboard(session: Session, version: EnvironmentVersion, exam: str = "") -> Leaderboard:
-    """Of the examination with this key, else of the one that most contenders sat."""
-    standings = _newest([_standing(run) for run in _runs(session, version.id)])
-    exams = _exams([each for each in standings if not each.reason])
-    chosen = next((each for each, _ in exams if each.key == exam), exams[0][0] if exams else None)
-    placed = [each if each.reason else replace(each, reason=_other(each, chosen)) for each in standings]
+def get_leaderboard(session: Session, name: str, number: int | None = None, exam: str = "") -> Leaderboard:
+    """The leaderboard of an environment's version. Default: the latest that was evaluated, else the latest.
+
+    `exam`: key of a setup. Default: the setup with the most rows. Raises NotFound.
+    """
+    environment = session.scalars(select(Environment).where(Environment.name == name)).one_or_none()
+    if environment is None:
+        raise NotFound(f"There is no environment named {name}.")
+    statement = (
+        select(EnvironmentVersion)
+        .options(joinedload(EnvironmentVersion.environment))
+        .where(EnvironmentVersion.environment_id == environment.id)
+        .order_by(EnvironmentVersion.number.desc())
+    )
+    if number is not None:
+        version = session.scalars(statement.where(EnvironmentVersion.number == number)).one_or_none()
+    else:
+        played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
+        version = session.scalars(statement.where(played).limit(1)).one_or_none()
+        version = version or session.scalars(statement.limit(1)).one_or_none()
+    if version is None:
+        raise NotFound(f"{name} has no such version." if number else f"{name} has no published version.")
+    return rank_version(session, version, exam)
+
+
+def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") -> Leaderboard:
+    runs = (
+        select(Run)
+        .join(Run.policy)
+        .options(contains_eager(Run.policy), joinedload(Run.checkpoint))
+        .where(Run.version_id == version.id, Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None))
+        .where(Run.status.not_in(UNDER_WAY))
+        .order_by(Run.created_at.desc(), Run.id.desc())
+        .limit(MAX_RUNS)
+    )
+    by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
+    for row in map(_row, session.scalars(runs)):
+        entrant = row.policy.id, row.checkpoint and row.checkpoint.id, row.temperature, row.exam, row.mark
+        by_entrant[entrant].append(row)
+    rows = [  # the latest run that can be ranked, else the latest
+        replace(next((row for row in own if not row.reason), own[0]), runs=len(own)) for own in by_entrant.values()
+    ]
+    exams = _setups([row for row in rows if not row.reason])
+    chosen = next((each for each in exams if each.setup.key == exam), exams[0] if exams else None)
+    if chosen is not None:
+        rows = [row if row.reason else replace(row, reason=_why_other_setup(row, chosen.setup)) for row in rows]
+    ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
+    ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
     return Leaderboard(
         version,
         chosen,
         exams,
-        _ranked([each for each in placed if not each.reason]),
-        sorted((each for each in placed if each.reason), key=lambda each: (each.reason, each.name)),
+        [
+            replace(
+                row,
+                best=1 + sum(other.low > own.high for _, other in ranked),
+                worst=sum(other.high >= own.low for _, other in ranked),
+            )
+            for row, own in ranked
+        ],
+        sorted((row for row in rows if row.reason), key=lambda row: (row.reason, row.name)),
     )
 
 
-def find_version(session: Session, environment_id: uuid.UUID, number: int | None) -> EnvironmentVersion | None:
-    """A version by its number, or the newest that was evaluated, else the newest."""
-    statement = (
-        select(EnvironmentVersion)
-        .options(joinedload(EnvironmentVersion.environment))
-        .where(EnvironmentVersion.environment_id == environment_id)
-        .order_by(EnvironmentVersion.number.desc())
-    )
-    if number is not None:
-        return session.scalars(statement.where(EnvironmentVersion.number == number)).one_or_none()
-    played = select(Run.id).where(Run.version_id == EnvironmentVersion.id, Run.kind.in_(RANKED_KINDS)).exists()
-    evaluated = session.scalars(statement.where(played).limit(1)).one_or_none()
-    return evaluated or session.scalars(statement.limit(1)).one_or_none()
-
-
-def _runs(session: Session, version_id: uuid.UUID) -> Sequence[Run]:
-    statement = (
-        select(Run)
-        .join(Run.policy)
-        .options(contains_eager(Run.policy), joinedload(Run.checkpoint))
-        .where(Run.version_id == version_id, Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None))
-        .where(Run.status.not_in(UNDER_WAY))
-        .order_by(Run.created_at.desc(), Run.id.desc())
-        .limit(MOST_RUNS)
-    )
-    return session.scalars(statement).all()
-
-
-def _standing(run: Run) -> Standing:
+def _row(run: Run) -> LeaderboardRow:
     assert run.policy is not None
     plan = EvaluationPlan.model_validate(run.configuration)
     summary = run.summary
-    stored = int(summary.get("rollouts") or 0)
+    stored, priced = int(summary.get("rollouts") or 0), int(summary.get("priced") or 0)
     is_planned = run.kind is RunKind.EVALUATION and "tasks" in run.configuration
     planned = plan.rollouts if is_planned else int(run.progress.get("total") or 0)
-    spent = sum(int(summary.get(name) or 0) for name in ("tokens_in", "tokens_out"))
+    tokens = sum(int(summary.get(name) or 0) for name in ("tokens_in", "tokens_out"))
     success = summary.get("success") or {}
-    priced = int(summary.get("priced") or 0)
-    standing = Standing(
+    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
+    limit = plan.sampling.max_tokens_per_turn
+    row = LeaderboardRow(
         run=run,
         policy=run.policy,
         checkpoint=run.checkpoint,
-        exam=_exam(plan),
-        temperature=plan.sampling.temperature,
+        exam=EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which),
+        temperature=plan.sampling.temperature if run.policy.kind is not PolicyKind.SCRIPTED else None,
         reward=_estimate(summary.get("reward")),
         success=_estimate(success),
         rule=str(success.get("rule", "")),
         coverage=Coverage(int(summary.get("completed") or 0), max(planned, stored)),
-        tokens=spent / stored if stored else None,
+        tokens=tokens / stored if stored else None,
         cost=summary["cost"] / priced if priced and summary.get("cost") is not None else None,
         total_cost=summary.get("cost"),
-        runs=1,
     )
-    return replace(standing, reason=_unfit(standing))
+    return replace(row, reason=_why_unranked(row))
 
 
-def _exam(plan: EvaluationPlan) -> Exam:
-    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
-    return Exam(str(plan.split), plan.first_task, plan.tasks, plan.group_size, plan.sampling.max_tokens_per_turn, which)
-
-
-def _estimate(figure: Any) -> Estimate | None:
+def _estimate(figure: object) -> Estimate | None:
     if not isinstance(figure, dict) or figure.get("mean") is None:
         return None
     return Estimate(figure["mean"], figure["low"], figure["high"], int(figure.get("count") or 0))
 
 
-def _unfit(standing: Standing) -> str:
-    """Why this could not be ranked in any examination."""
-    if standing.run.kind in {RunKind.RESCORE, RunKind.REPLAY}:
-        return f"{standing.mark}: it was played on another version or under other rewards"
-    if "tasks" not in standing.run.configuration:
-        return "imported: which tasks it was given is not known"
-    if standing.mark == "imported" and "sampling" not in standing.run.configuration:
-        return "imported: how it was sampled is not known"
-    if standing.reward is None:
+def _why_unranked(row: LeaderboardRow) -> str:
+    """Why it cannot be ranked with any setup; empty if it can."""
+    if row.run.kind in _RESCORED:
+        return f"{row.mark}: it was played on another version or with other rewards"
+    if "tasks" not in row.run.configuration:
+        return "imported: its tasks are unknown"
+    if row.mark == "imported" and "sampling" not in row.run.configuration:
+        return "imported: its sampling is unknown"
+    if row.reward is None:
         return "nothing completed"
-    if standing.run.status is not RunStatus.COMPLETED:
-        return f"{standing.run.status}: {standing.coverage}"
-    if standing.coverage.share < LEAST_COVERAGE:
-        return f"only {standing.coverage}"
-    return ""
+    if row.run.status is not RunStatus.COMPLETED:
+        return f"{row.run.status}: {row.coverage}"
+    return f"only {row.coverage}" if row.coverage.share < MIN_COVERAGE else ""
 
 
-def _exams(standings: Sequence[Standing]) -> list[tuple[Exam, int]]:
-    """What was sat by how many, the most first. Scripts alone make none that a model has made."""
-    sampled = {each.exam for each in standings if each.samples}
-    known = sampled | {each.exam for each in standings if not any(_sat(each, exam) for exam in sampled)}
-    counted = [(exam, sum(_sat(each, exam) for each in standings)) for exam in known]
-    return sorted(counted, key=lambda item: (-item[1], item[0].split != "heldout", -item[0].tasks, item[0]))
+def _setups(rows: Sequence[LeaderboardRow]) -> list[SetupCount]:
+    """Largest first. Scripted policies add a setup only if they match none."""
+    sampled = {row.exam for row in rows if row.samples}
+    setups = sampled | {row.exam for row in rows if not any(row.matches(setup) for setup in sampled)}
+    counts = [SetupCount(setup, sum(row.matches(setup) for row in rows)) for setup in setups]
+    counts.sort(key=lambda each: (-each.contenders, each.setup.split != "heldout", -each.setup.tasks, each.setup))
+    return counts
 
 
-def _sat(standing: Standing, exam: Exam) -> bool:
-    """A script writes what it writes: a limit of tokens does not separate it from anybody."""
-    own = standing.exam if standing.samples else standing.exam._replace(tokens=exam.tokens)
-    return own == exam
-
-
-def _other(standing: Standing, chosen: Exam | None) -> str:
-    """Why this is not ranked in the chosen examination; empty: it is."""
-    if chosen is None or _sat(standing, chosen):
+def _why_other_setup(row: LeaderboardRow, setup: EvaluationSetup) -> str:
+    """Why it is not ranked with the selected setup; empty if it is."""
+    if row.matches(setup):
         return ""
     names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
-    names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other limit of tokens"}
-    own = standing.exam
-    differing = [word for field, word in names.items() if getattr(own, field) != getattr(chosen, field)]
-    return f"{differing[0]}: {own.label}"
+    names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
+    different = [words for field, words in names.items() if getattr(row.exam, field) != getattr(setup, field)]
+    return f"{different[0]}: {row.exam.label}"
 
 
-def _newest(standings: Sequence[Standing]) -> list[Standing]:
-    """One row a contender and examination: its newest run that can be ranked, else its newest."""
-    grouped: defaultdict[tuple[Any, ...], list[Standing]] = defaultdict(list)
-    for each in standings:
-        sampling = each.temperature if each.samples else None
-        grouped[each.policy.id, each.checkpoint and each.checkpoint.id, sampling, each.exam, each.mark].append(each)
-    return [
-        replace(next((each for each in found if not each.reason), found[0]), runs=len(found))
-        for found in grouped.values()
-    ]
-
-
-def _ranked(standings: Sequence[Standing]) -> list[Standing]:
-    """By mean; a rank spans what the intervals leave open."""
-    known = [(each, each.reward) for each in standings if each.reward is not None]
-    known.sort(key=lambda item: (-item[1].mean, item[0].name))
-    return [
-        replace(
-            each,
-            best=1 + sum(other.low > own.high for _, other in known),
-            worst=sum(other.high >= own.low for _, other in known),
+def as_csv(board: Leaderboard) -> str:
+    """Ranked rows, then the others."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(
+        (
+            *("rank", "worst_rank", "name", "mark", "reward", "low", "high", "tasks", "success", "success_rule"),
+            *("completed", "rollouts", "tokens_a_rollout", "usd_a_rollout", "usd", "temperature", "date", "run_id"),
+            "reason",
         )
-        for each, own in known
-    ]
+    )
+    for row in [*board.ranked, *board.apart]:
+        reward = row.reward
+        values = [
+            *(row.best, row.worst, row.name, row.mark),
+            *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
+            *(row.success and row.success.mean, row.rule, row.coverage.completed, row.coverage.total),
+            *(row.tokens, row.cost, row.total_cost, row.temperature),
+            *(row.when.isoformat(), row.run.id, row.reason),
+        ]
+        # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
+        is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]
+        writer.writerow(
+            [f"'{value}" if is_risky else value for value, is_risky in zip(values, is_formula, strict=True)]
+        )
+    return text.getvalue()

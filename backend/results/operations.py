@@ -1,92 +1,103 @@
-"""The JSON API of results: a run's figures, running it again, comparing runs, leaderboards."""
+"""What people, scripts and agents do with results: read figures, compare runs, rank policies, run again."""
 
+import re
 import time
-import uuid
-from typing import Annotated
 
-from fastapi import APIRouter, Query
-from pydantic import Field
+from sqlalchemy.orm import Session
 
+from backend.domain.vocabulary import Role
 from backend.errors import Conflict, InvalidInput
+from backend.operations.declaration import operation
 from backend.results.baselines import baselines
-from backend.results.comparison import MOST_SIDES, Comparison, compare, task_pairs
-from backend.results.comparison_responses import ComparisonAnswer
-from backend.results.figures_responses import FiguresAnswer
-from backend.results.leaderboard_responses import LeaderboardAnswer
-from backend.results.requests import CompareQuery, LeaderboardQuery, board_of, sides_of
-from backend.results.run_figures import FiguresChoice, run_figures
-from backend.runs import queries
+from backend.results.baselines import start_baseline as start_baseline_evaluation
+from backend.results.comparison import MAX_SIDES, compare, task_pairs
+from backend.results.leaderboard import get_leaderboard as rank_policies
+from backend.results.run_figures import FiguresRequest, run_figures
+from backend.results.schemas import (
+    CompareTasks,
+    ComparisonResponse,
+    FiguresResponse,
+    LeaderboardRequest,
+    LeaderboardResponse,
+    StartBaseline,
+)
+from backend.runs.queries import get_run
 from backend.runs.rerun import AgainRequest, run_again
 from backend.runs.responses import RunDetailAnswer
-from backend.web.dependencies import Author, SessionDep, Viewer
+from backend.runs.tables import Run
+from backend.web.identity import Actor
 from backend.web.shared import Shared
 
-router = APIRouter(prefix="/api/v1")
-_figures: Shared[FiguresAnswer] = Shared()
-"""Of runs that somebody watches from the command line: folding a big run's rollouts takes a while."""
+_figures: Shared[FiguresResponse] = Shared()
+"""Shared by everyone who watches a run, because aggregating a big run takes a while."""
 
 
 class NotComparable(Conflict):
     """These runs cannot be compared."""
 
 
-@router.get("/runs/{run_id}/figures", tags=["runs"])
-def get_figures(
-    run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[FiguresChoice, Query()]
-) -> FiguresAnswer:
-    """Means with 95 % intervals, pass@k and pass^k, levels, groups, failures, tokens, cost and coverage."""
-    run = queries.get_run(session, run_id)
-    answer, _again = _figures.read(
-        (run.id, wanted),
+@operation("GET /runs/{run}/figures", role=Role.VIEWER, tool=True)
+def get_figures(session: Session, actor: Actor, run: Run, request: FiguresRequest) -> FiguresResponse:
+    """Show a run's means with 95% intervals, pass@k and pass^k, levels, groups, failures, tokens, cost and coverage."""
+    response, _ = _figures.read(
+        (run.id, request),
         time.monotonic(),
-        lambda: FiguresAnswer.of(run, run_figures(session, run, wanted)),
+        lambda: FiguresResponse.of(run_figures(session, run, request)),
         is_urgent=run.status.is_over,
     )
-    return answer
+    return response
 
 
-@router.post("/runs/{run_id}/again", status_code=201, tags=["runs"])
-def run_evaluation_again(
-    run_id: uuid.UUID, session: SessionDep, actor: Author, asked: AgainRequest | None = None
-) -> RunDetailAnswer:
+@operation("POST /runs/{run}/again", role=Role.AUTHOR, status=201, noun="runs", audited=False)
+def run_evaluation_again(session: Session, actor: Actor, run: Run, request: AgainRequest) -> RunDetailAnswer:
     """Start an evaluation again, exactly as it was or with `changes`."""
-    run = run_again(session, actor, queries.get_run(session, run_id), asked or AgainRequest())
-    return RunDetailAnswer.of(queries.get_run(session, run.id))
+    return RunDetailAnswer.of(get_run(session, run_again(session, actor, run, request).id))
 
 
-class ComparisonQuery(CompareQuery):
-    """And how much is told of the tasks."""
+@operation("GET /compare", role=Role.VIEWER, tool=True)
+def compare_runs(session: Session, actor: Actor, request: CompareTasks) -> ComparisonResponse:
+    """Compare runs on the tasks that all of them completed: paired differences to the first run with 95% intervals.
 
-    tasks: int = Field(default=1000, ge=0, le=100_000)
-    """Tasks told: of more, half from either end."""
-
-
-@router.get("/compare", tags=["runs"])
-def compare_runs(session: SessionDep, _: Viewer, wanted: Annotated[ComparisonQuery, Query()]) -> ComparisonAnswer:
-    """Paired differences to the first run on the tasks that all completed, with 95 % intervals and two tests; who wins
-    over whom; remarks on what differs between the runs; and the baselines. 409 where there is nothing to compare."""
-    sides = sides_of(session, wanted)
-    if not 2 <= len(sides) <= MOST_SIDES:
-        raise InvalidInput(fields={"run": f"Name two to {MOST_SIDES} runs: `run=…&run=…`."})
-    found = compare(session, sides)
-    if not found.pairings:
-        raise NotComparable(found.remarks[0].text)
-    pairs = task_pairs(session, found, found.pairings[0], ends(found, wanted.tasks))
-    return ComparisonAnswer.whole(found, pairs, baselines(session, sides[1].run, found.shared, found.sides))
-
-
-def ends(found: Comparison, most: int) -> list[int]:
-    """Positions of the tasks to tell, most improved first."""
-    order: list[int] = found.pairings[0].order.tolist()
-    if len(order) <= most:
-        return order
-    half = most // 2
-    return order[: most - half] + (order[-half:] if half else [])
+    Includes a sign test and a permutation test, wins and losses of each pair, differences between the runs that matter,
+    and baselines. Returns HTTP 409 if the runs cannot be compared.
+    """
+    sides = request.sides(session)
+    if not 2 <= len(sides) <= MAX_SIDES:
+        raise InvalidInput(fields={"run": f"Select two to {MAX_SIDES} runs: `run=…&run=…`."})
+    comparison = compare(session, sides)
+    if not comparison.pairings:
+        raise NotComparable(comparison.remarks[0].text)
+    first = comparison.pairings[0]
+    positions: list[int] = first.order.tolist()
+    if len(positions) > request.tasks:
+        half = request.tasks // 2
+        positions = positions[: request.tasks - half] + (positions[-half:] if half else [])
+    pairs = task_pairs(session, comparison, first, positions)
+    nearby = baselines(session, sides[1].run, comparison.shared, comparison.sides)
+    return ComparisonResponse.of_comparison(comparison, pairs, nearby)
 
 
-@router.get("/leaderboards/{name}", tags=["runs"])
+@operation(
+    "POST /compare/baselines",
+    role=Role.AUTHOR,
+    status=201,
+    audited=False,
+    page="/runs/{id}",
+    notice="The baseline was queued. The comparison shows it when it is completed.",
+)
+def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> RunDetailAnswer:
+    """Evaluate a baseline on the tasks of a run."""
+    run = start_baseline_evaluation(session, actor, get_run(session, request.run_id), request.script)
+    return RunDetailAnswer.of(get_run(session, run.id))
+
+
+@operation("GET /leaderboards/{environment}", role=Role.VIEWER, command="leaderboard", tool=True)
 def get_leaderboard(
-    name: str, session: SessionDep, _: Viewer, wanted: Annotated[LeaderboardQuery, Query()]
-) -> LeaderboardAnswer:
-    """Contenders of an environment version: ranked where they sat the same examination, apart with a reason else."""
-    return LeaderboardAnswer.of(board_of(session, name, wanted))
+    session: Session, actor: Actor, environment: str, request: LeaderboardRequest
+) -> LeaderboardResponse:
+    """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION."""
+    name, mark, number = re.fullmatch(r"([^:@]*)([:@]?)(.*)", environment, re.DOTALL).groups()  # type: ignore[union-attr]
+    if mark and not number.isdecimal():
+        raise InvalidInput(fields={"environment": f"Write the version as a number, for example {name}:2."})
+    version = int(number) if mark else request.version
+    return LeaderboardResponse.of(rank_policies(session, name, version, request.exam))

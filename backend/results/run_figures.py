@@ -1,49 +1,49 @@
-"""All figures of a run in one place: what its page, the JSON API and the command line show."""
+"""All figures of a run for its page, the JSON API and the command line; for several environments, also of each."""
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, Field
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from backend.domain.environments.manifest import Manifest
-from backend.domain.results.pass_at_k import SuccessRule
-from backend.domain.review.judged_curve import Share
-from backend.domain.statistics import Coverage
+from backend.domain.results.pass_at_k import REWARD, SuccessRule
+from backend.domain.review.judged_curve import Share, wilson
+from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, RunKind
-from backend.results.cheating import cheat_rate, cheat_rates, in_total
-from backend.results.environment_figures import (
-    EnvironmentFigures,
-    LevelFigures,
-    environment_figures,
-    levels_of,
-    mixed_columns,
-    mixed_groups,
+from backend.environments.tables import EnvironmentVersion
+from backend.operations.schemas import Request
+from backend.results.figures import (
+    ColumnFigures,
+    FigureScope,
+    GroupFigures,
+    Outcomes,
+    cheat_rate,
+    column_figures,
+    group_figures,
+    outcomes,
+    rule_of,
 )
-from backend.results.figures import ColumnFigures, Outcomes, Scope, outcomes
-from backend.results.group_figures import GroupFigures
-from backend.results.success_rules import rule_of
-from backend.runs.mixes import versions_of
+from backend.runs.mixes import names_of, versions_of
 from backend.runs.tables import Run
 
-MOST_MESSAGES = 12
-"""Different failures that are told."""
+MAX_MESSAGES = 12
+"""Different failure messages."""
 
 
-class FiguresChoice(BaseModel):
-    """Which rollouts the figures are about, and what counts as success."""
+class FiguresRequest(Request):
+    """The rollouts to aggregate, and the success rule."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    phase: Phase | None = None
-    """Of a training run; left out: its newest held-out examination."""
-    step: int | None = None
-    success: str | None = None
-    """The reward column (or `reward`) that decides; left out: what the manifest suggests."""
-    at_least: float | None = None
-    """From which value on."""
+    phase: Phase | None = Field(None, description="Training runs only. Default: the latest held-out evaluation.")
+    step: int | None = Field(None, description="Training runs only. Default: the latest step of the phase.")
+    success: str | None = Field(
+        None, description="Reward column, or `reward`, that decides success. Default: the manifest's rule."
+    )
+    at_least: float | None = Field(None, description="Lowest value that counts as success. Default: the highest.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +54,91 @@ class FailureMessage:
     message: str
     count: int
     rollout_id: uuid.UUID
-    """The first with it."""
+    """The first rollout with this message."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelFigures:
+    """Reward and success over the tasks of one level."""
+
+    level: int
+    reward: Estimate | None
+    success: Estimate | None
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class SuccessRate:
+    """A success rule with the success rate over tasks."""
+
+    rule: SuccessRule
+    rate: Estimate | None
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFigures:
+    """One environment of a run: its own columns with its own weights, its own levels and success rule."""
+
+    name: str
+    version: EnvironmentVersion
+    rule: SuccessRule
+    columns: Sequence[ColumnFigures]
+    """The reward first."""
+    groups: GroupFigures
+    cheat_rate: Share | None = None
+    """Over the whole run; None without impossible tasks of this environment."""
+
+    @property
+    def success(self) -> SuccessRate:
+        return SuccessRate(self.rule, self.groups.success)
+
+    @property
+    def levels(self) -> list[LevelFigures]:
+        return _levels(self.columns[0], self.groups)
+
+    @property
+    def coverage(self) -> Coverage:
+        """Coverage of the stored rollouts."""
+        by_level = self.groups.coverage.values()
+        return Coverage(sum(each.completed for each in by_level), sum(each.total for each in by_level))
 
 
 @dataclass(slots=True)
 class RunFigures:
-    """What the rollouts of a scope amount to."""
+    """The figures of a scope."""
 
-    scope: Scope
+    scope: FigureScope
     rule: SuccessRule
     all: Outcomes
-    """Of the whole run."""
+    """Counts the whole run."""
     scoped: Outcomes
-    """Of the scope; the same as `all` where that is everything."""
+    """Counts the scope; the same as `all` if the scope is the whole run."""
     coverage: Coverage
     columns: list[ColumnFigures]
     """The reward first."""
     groups: GroupFigures
     messages: Sequence[FailureMessage] = field(default_factory=list)
     cheat_rate: Share | None = None
-    """Of the whole run, where it played impossible tasks; no other figure counts them."""
+    """Over the impossible tasks of the whole run. Other figures exclude them."""
     environments: Sequence[EnvironmentFigures] = ()
-    """Each one's own, where the run plays several."""
+    """One for each environment if there are several."""
+    rollouts_per_second: float | None = None
+
+    @property
+    def success(self) -> SuccessRate:
+        return SuccessRate(self.rule, self.groups.success)
 
     @property
     def levels(self) -> list[LevelFigures]:
-        """Empty where there are several environments: their levels say nothing together."""
-        return [] if self.environments else levels_of(self.columns[0], self.groups)
+        """Empty for several environments, whose levels are not comparable."""
+        return [] if self.environments else _levels(self.columns[0], self.groups)
+
+
+def _levels(reward: ColumnFigures, groups: GroupFigures) -> list[LevelFigures]:
+    return [
+        LevelFigures(level, reward.by_level.get(level), groups.by_level.get(level), coverage)
+        for level, coverage in groups.coverage.items()
+    ]
 
 
 _MESSAGES = text("""
@@ -91,57 +149,87 @@ GROUP BY 1, 2 ORDER BY amount DESC, kind, message LIMIT :most
 """)
 
 
-def run_figures(session: Session, run: Run, choice: FiguresChoice) -> RunFigures:
-    """Read and fold everything; a run of 100,000 rollouts takes about half a second."""
-    everything = outcomes(session, Scope(run.id))
-    scope = _scope(run, everything, choice)
-    scoped = everything if scope.phase is None else outcomes(session, scope)
-    rule = rule_of(run, Manifest.model_validate(run.version.manifest), choice.success, choice.at_least)
-    versions = versions_of(session, run)
+def run_figures(session: Session, run: Run, request: FiguresRequest) -> RunFigures:
+    """Read and aggregate everything. A run of 100,000 rollouts takes about half a second."""
+    everything = outcomes(session, FigureScope(run.id))
     has_canaries = Phase.CANARY in everything.phases
-    is_alone = len(versions) == 1
-    rates = cheat_rates(session, run, versions) if has_canaries and not is_alone else {}
-    return RunFigures(
+    phase, step = request.phase, request.step
+    if run.kind is not RunKind.TRAINING:  # everything but impossible tasks
+        scope = FigureScope(run.id, phase or Phase.EVALUATION) if has_canaries else FigureScope(run.id)
+    else:
+        if phase is None:
+            phases = (Phase.HELDOUT, Phase.TRAIN, Phase.WARM_UP)
+            phase = next((each for each in phases if each in everything.phases), None)
+        scope = FigureScope(run.id, phase, step if step is not None else everything.latest.get(phase or ""))
+    scoped = everything if scope.phase is None else outcomes(session, scope)
+    rule = rule_of(run, Manifest.model_validate(run.version.manifest), request.success, request.at_least)
+    versions = versions_of(session, run)
+    figures = RunFigures(
         scope=scope,
         rule=rule,
         all=everything,
         scoped=scoped,
-        coverage=coverage_of(run, everything if run.kind is RunKind.EVALUATION else scoped, scope),
-        columns=mixed_columns(session, run, scope, versions),
-        groups=mixed_groups(session, run, scope, versions, rule),
-        messages=_messages(session, run) if everything.failed else (),
-        environments=environment_figures(session, run, scope, versions, rates),
-        cheat_rate=cheat_rate(session, run, rule) if has_canaries and is_alone else in_total(list(rates.values())),
+        coverage=_coverage(run, everything if run.kind is RunKind.EVALUATION else scoped, scope),
+        columns=[],
+        rollouts_per_second=run.summary.get("rollouts_per_second"),
+        groups=group_figures(session, run, scope, rule),
     )
+    if everything.failed:
+        rows = session.execute(_MESSAGES, {"run": run.id, "most": MAX_MESSAGES})
+        figures.messages = [FailureMessage(row.kind, row.message, row.amount, row.rollout_id) for row in rows]
+    if len(versions) == 1:
+        figures.columns = column_figures(session, run, scope)
+        figures.cheat_rate = cheat_rate(session, run, rule) if has_canaries else None
+    else:
+        _add_environments(session, run, figures, versions, has_canaries=has_canaries)
+    return figures
 
 
-def coverage_of(run: Run, found: Outcomes, scope: Scope) -> Coverage:
-    """Completed rollouts of what the run was to play, or of what is stored where that is unknown or more."""
-    planned = planned_rollouts(run) if scope.phase in {None, Phase.EVALUATION} else 0
-    return Coverage(found.completed, max(planned, found.total))
+def _add_environments(
+    session: Session, run: Run, figures: RunFigures, versions: Sequence[EnvironmentVersion], *, has_canaries: bool
+) -> None:
+    """Figures of each environment, and columns over the environments that have them: elsewhere they are stored as 0."""
+    scope = figures.scope
+    manifests = [Manifest.model_validate(version.manifest) for version in versions]
+    weights = [{column.name: column.weight for column in manifest.columns} for manifest in manifests]
+
+    def owners(column: str) -> FigureScope:
+        with_column = zip(versions, weights, strict=True)
+        ids = tuple(version.id for version, own in with_column if column == REWARD or column in own)
+        return replace(scope, version_ids=ids)
+
+    scopes = {name: owners(name) for name in [REWARD, *run.columns]}
+    columns = {
+        each: {column.name: column for column in column_figures(session, run, each)}
+        for each in dict.fromkeys(scopes.values())
+    }
+    figures.columns = [columns[owned][name] for name, owned in scopes.items()]
+    figures.groups = replace(
+        figures.groups, passes=group_figures(session, run, owners(figures.rule.column), figures.rule).passes
+    )
+    environments = []
+    for version, manifest, own, name in zip(versions, manifests, weights, names_of(versions), strict=True):
+        rule, of_version = rule_of(run, manifest), replace(scope, version_ids=(version.id,))
+        own_columns = []
+        for column in column_figures(session, run, of_version):
+            if column.name == REWARD or column.name in own:
+                column.weight = own.get(column.name)
+                own_columns.append(column)
+        rate = cheat_rate(session, run, rule, version.id) if has_canaries else None
+        groups = group_figures(session, run, of_version, rule)
+        environments.append(EnvironmentFigures(name, version, rule, own_columns, groups, rate))
+    figures.environments = environments
+    if rates := [each.cheat_rate for each in environments if each.cheat_rate]:
+        figures.cheat_rate = wilson(sum(rate.found for rate in rates), sum(rate.looked_at for rate in rates))
 
 
-def planned_rollouts(run: Run) -> int:
-    """How many rollouts the run was to have; 0 where nobody said."""
-    if run.kind in {RunKind.TRAINING, RunKind.CHECK, RunKind.PLAY}:
-        return 0
-    asked = run.configuration.get("tasks"), run.configuration.get("group_size")
-    if run.kind is RunKind.EVALUATION and all(isinstance(number, int) for number in asked):
-        return int(asked[0] or 0) * int(asked[1] or 0)
-    return int(run.progress.get("total") or 0)
-
-
-def _scope(run: Run, everything: Outcomes, choice: FiguresChoice) -> Scope:
-    """Of a training run its newest held-out examination, of an evaluation all but canaries, unless chosen otherwise."""
-    if run.kind is not RunKind.TRAINING:
-        return Scope(run.id, choice.phase or Phase.EVALUATION) if Phase.CANARY in everything.phases else Scope(run.id)
-    phase = choice.phase
-    if phase is None:
-        phase = next((each for each in (Phase.HELDOUT, Phase.TRAIN, Phase.WARM_UP) if each in everything.phases), None)
-    step = choice.step if choice.step is not None else everything.latest.get(phase or "")
-    return Scope(run.id, phase, step)
-
-
-def _messages(session: Session, run: Run) -> list[FailureMessage]:
-    rows = session.execute(_MESSAGES, {"run": run.id, "most": MOST_MESSAGES})
-    return [FailureMessage(row.kind, row.message, row.amount, row.rollout_id) for row in rows]
+def _coverage(run: Run, stored: Outcomes, scope: FigureScope) -> Coverage:
+    """Completed rollouts out of the planned ones, or out of the stored ones if their number is unknown or higher."""
+    planned = 0
+    if scope.phase in {None, Phase.EVALUATION} and run.kind not in {RunKind.TRAINING, RunKind.CHECK, RunKind.PLAY}:
+        amount = run.configuration.get("tasks"), run.configuration.get("group_size")
+        if run.kind is RunKind.EVALUATION and all(isinstance(number, int) for number in amount):
+            planned = int(amount[0] or 0) * int(amount[1] or 0)
+        else:
+            planned = int(run.progress.get("total") or 0)
+    return Coverage(stored.completed, max(planned, stored.total))

@@ -1,4 +1,4 @@
-"""A run's mean values by task: what comparisons are made of. One row a task, whatever the number of rollouts."""
+"""A run's mean values by task, for comparisons: one row per task, whatever the number of rollouts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import TextClause, func, select, text
 from sqlalchemy.orm import Session
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 class TaskKey(NamedTuple):
-    """A task by what it asks, the same in every version: runs of two versions meet here."""
+    """A task by its content, which is the same in every version, so that runs of two versions can be paired."""
 
     split: str
     number: int
     seed: int
     environment: uuid.UUID
-    """A training run may play several."""
+    """A training run can play several."""
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """A run, and for a training run which of its held-out examinations."""
+class ComparedRun:
+    """A run, and for a training run one of its held-out evaluations."""
 
     run: Run
     phase: Phase | None
@@ -40,7 +40,7 @@ class Side:
 
     @property
     def label(self) -> str:
-        """Who played."""
+        """Name of the policy."""
         run = self.run
         name = run.policy.name if run.policy else run.name
         if run.checkpoint and run.kind is RunKind.EVALUATION:
@@ -54,54 +54,58 @@ class Side:
         """As an address names it."""
         return str(self.run.id) if self.step is None else f"{self.run.id}@{self.step}"
 
-    def parameters(self) -> dict[str, Any]:
+    def parameters(self) -> dict[str, object]:
         return {"run": self.run.id, "phase": self.phase and str(self.phase), "step": self.step}
 
 
 @dataclass(frozen=True, slots=True)
-class Scores:
+class TaskScores:
     """Mean of every column over the completed rollouts of each task, the reward last."""
 
-    side: Side
+    side: ComparedRun
     tasks: dict[TaskKey, int]
     """Row of `values` by task."""
     levels: list[int]
     task_ids: list[uuid.UUID]
     values: NDArray[np.float64]
 
+    @property
+    def completed(self) -> int:
+        return len(self.tasks)
+
     def rows(self, keys: Iterable[TaskKey]) -> NDArray[np.float64]:
-        """The values of these tasks in their order."""
+        """The values of these tasks, in their order."""
         return self.values[[self.tasks[key] for key in keys]]
 
 
-def side_of(session: Session, run: Run, step: int | None = None) -> Side:
-    """An evaluation as it is; of a training run the held-out examination at a step, else the newest."""
+def side_of(session: Session, run: Run, step: int | None = None) -> ComparedRun:
+    """An evaluation, or a training run's held-out evaluation at a step. Default: the latest step."""
     if run.kind is not RunKind.TRAINING:
-        return Side(run, Phase.CHECK if run.kind is RunKind.CHECK else None)
+        return ComparedRun(run, Phase.CHECK if run.kind is RunKind.CHECK else None)
     if step is None:
-        held_out = (Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT)
-        step = session.scalar(select(func.max(Rollout.training_step)).where(*held_out))
-    return Side(run, Phase.HELDOUT, step)
+        is_held_out = Rollout.run_id == run.id, Rollout.phase == Phase.HELDOUT
+        step = session.scalar(select(func.max(Rollout.training_step)).where(*is_held_out))
+    return ComparedRun(run, Phase.HELDOUT, step)
 
 
-def scores(session: Session, side: Side) -> Scores:
+def scores(session: Session, side: ComparedRun) -> TaskScores:
     import numpy as np
 
     width = len(side.run.columns) + 1
     rows = session.execute(_means(width - 1), side.parameters()).all()
     if not rows:
-        return Scores(side, {}, [], [], np.empty((0, width)))
-    # by column: tasks are tens of thousands
-    ids, splits, numbers, seeds, environments, levels, *values = zip(*rows, strict=True)
+        return TaskScores(side, {}, [], [], np.empty((0, width)))
+    # by column, because there can be tens of thousands of tasks
+    ids, splits, numbers, seeds, environments, levels, *columns = zip(*rows, strict=True)
     keys = map(TaskKey, splits, numbers, seeds, environments)
-    found = np.column_stack([np.array(column, dtype=float) for column in values])
-    return Scores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), found)
+    values = np.column_stack([np.array(column, dtype=float) for column in columns])
+    return TaskScores(side, dict(zip(keys, range(len(rows)), strict=True)), list(levels), list(ids), values)
 
 
-def first_rollouts(session: Session, side: Side, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:
+def first_rollouts(session: Session, side: ComparedRun, task_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, uuid.UUID]:
     """The first completed rollout of each of these tasks."""
-    found = session.execute(_FIRST, side.parameters() | {"tasks": list(task_ids)})
-    return {row.task_id: row.id for row in found}
+    rows = session.execute(_FIRST, side.parameters() | {"tasks": list(task_ids)})
+    return {row.task_id: row.id for row in rows}
 
 
 _OF_SIDE = """
@@ -113,13 +117,9 @@ r.run_id = :run AND r.status = 'completed'
 
 @lru_cache(maxsize=64)
 def _means(columns: int) -> TextClause:
-    """Folded to groups before the tasks are joined: groups are few, rollouts many."""
-    names = [f"c{position}" for position in range(1, columns + 1)]
-    values = [
-        *(f"avg(r.columns[{n}]::float8) AS c{n}" for n in range(1, columns + 1)),
-        "avg(r.reward::float8) AS reward",
-    ]
-    means = ", ".join(f"avg({name}) AS {name}" for name in [*names, "reward"])
+    """Folded to groups before the tasks are joined, because groups are few and rollouts many."""
+    values = [f"avg(r.columns[{n}]::float8) AS c{n}" for n in range(1, columns + 1)] + ["avg(r.reward::float8) AS c0"]
+    means = ", ".join(f"avg(c{n})" for n in (*range(1, columns + 1), 0))
     return text(f"""
         WITH played AS (
             SELECT r.group_id, {", ".join(values)} FROM rollouts r WHERE {_OF_SIDE} GROUP BY r.group_id

@@ -20,8 +20,8 @@ from backend.domain.results.pass_at_k import REWARD, SuccessRule
 from backend.domain.review.judged_curve import JudgedPoint
 from backend.domain.rollouts.fields import column_field_name
 from backend.domain.vocabulary import RunKind
-from backend.results.group_queries import TaskEnd, task_ends
-from backend.results.run_figures import FiguresChoice, RunFigures, run_figures
+from backend.results.groups import TaskEnd, task_ends
+from backend.results.run_figures import FiguresRequest, RunFigures, run_figures
 from backend.review.judged_curves import curve_of
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.listing import ListedRollout
@@ -126,14 +126,14 @@ _overviews: Shared[OverviewPage] = Shared()
 
 @router.get("/runs/{run_id}", response_class=HTMLResponse)
 def show_run(
-    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[FiguresChoice, Query()]
+    request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, choice: Annotated[FiguresRequest, Query()]
 ) -> HTMLResponse:
     return page(request, TEMPLATE, _overview(session, run_id, choice, with_charts=True), block="run_figures")
 
 
 @router.get("/runs/{run_id}/events", response_class=EventSourceResponse)
 async def run_events(
-    request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[FiguresChoice, Query()]
+    request: Request, run_id: uuid.UUID, _: Viewer, choice: Annotated[FiguresRequest, Query()]
 ) -> AsyncIterable[ServerSentEvent]:
     """The overview's blocks whenever they change; `points` tells the charts that there is more to fetch."""
     topic = run_topic(run_id)
@@ -215,7 +215,7 @@ def _charts(session: Session, run: Run, *, is_screened: bool) -> tuple[list[Char
     return charts_of(run, points.latest_steps(session, run.id), is_screened=is_screened)
 
 
-def _overview(session: Session, run_id: uuid.UUID, choice: FiguresChoice, *, with_charts: bool) -> OverviewPage:
+def _overview(session: Session, run_id: uuid.UUID, choice: FiguresRequest, *, with_charts: bool) -> OverviewPage:
     run = queries.get_run(session, run_id)
     is_training = run.kind is RunKind.TRAINING
     figures = run_figures(session, run, choice)

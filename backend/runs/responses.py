@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from backend.domain.statistics import Coverage
 from backend.domain.vocabulary import RunKind, RunStatus
 from backend.operations.schemas import Progress
-from backend.results.figures_responses import CoverageAnswer
 from backend.runs.tables import Run as RunRow
 from backend.runs.tables import RunLogLine
 
@@ -36,7 +36,7 @@ class RunAnswer(Progress):
     progress: dict[str, Any]
     summary: dict[str, Any]
     """Final figures: for evaluations `reward` and `columns`, each {mean, low, high, count}."""
-    coverage: CoverageAnswer | None
+    coverage: Coverage | None
     """Completed rollouts of those that were to be played, once that is known."""
     reason: str | None
     """Why it failed, paused or stopped."""
@@ -63,12 +63,12 @@ class RunAnswer(Progress):
         return cls(**(same | named))
 
 
-def _coverage(run: RunRow) -> CoverageAnswer | None:
+def _coverage(run: RunRow) -> Coverage | None:
     completed = run.summary.get("completed")
     if not isinstance(completed, int):
         return None
     total = max(int(run.progress.get("total") or 0), int(run.summary.get("rollouts") or 0))
-    return CoverageAnswer(completed=completed, total=total)
+    return Coverage(completed=completed, total=total)
 
 
 class RunDetailAnswer(RunAnswer):

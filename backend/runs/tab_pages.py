@@ -16,7 +16,7 @@ from backend.detectors.scans import can_be_scanned, newest_scan, start_scan
 from backend.detectors.schemas import MAX_ALTERED, DetectorScan, StartScan
 from backend.detectors.tables import Flag
 from backend.domain.vocabulary import Phase, RunKind, RunStatus
-from backend.results import group_queries
+from backend.results import groups as run_groups
 from backend.runs import queries
 from backend.runs.header import RunHeader, head_blocks, run_header
 from backend.runs.requests import GroupFilter
@@ -39,7 +39,7 @@ class GroupsPage:
 
     head: RunHeader
     run: Run
-    items: Sequence[group_queries.ListedGroup]
+    items: Sequence[run_groups.ListedGroup]
     next: str | None
     wanted: GroupFilter
     low: float
@@ -98,7 +98,7 @@ def list_groups(
     request: Request, run_id: uuid.UUID, session: SessionDep, _: Viewer, wanted: Annotated[GroupFilter, Query()]
 ) -> HTMLResponse:
     run = queries.get_run(session, run_id)
-    found = group_queries.groups(session, run, wanted)
+    found = run_groups.groups(session, run, wanted)
     rewards = [reward for item in found.items for reward in item.rewards if reward is not None]
     context = GroupsPage(
         head=run_header(session, run),

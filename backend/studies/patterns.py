@@ -26,7 +26,7 @@ CONFIRMING = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class ConfirmedPattern:
     """The flags of a detector, or one cluster of them, with a confirmed rollout in the run."""
 
     detector: str
@@ -36,7 +36,7 @@ class Pattern:
     confirmed: int
     """Flagged rollouts that were reviewed as a hack or a broken reward."""
     first_step: int
-    """Of the confirmed rollouts."""
+    """Training step of the first confirmed rollout."""
     middle_step: int
     version_id: uuid.UUID
     """The environment version of most confirmed rollouts."""
@@ -67,7 +67,7 @@ class KnownOnset:
         return {"from": self.low, "to": self.high, "label": label}
 
 
-def patterns_of(session: Session, run: Run) -> list[Pattern]:
+def patterns_of(session: Session, run: Run) -> list[ConfirmedPattern]:
     """Detectors with a confirmed rollout and each of their clusters with one, most confirmed rollouts first."""
     judgements = judgements_of(session, run.id)
     confirmed = {rollout_id for rollout_id, judgement in judgements.items() if judgement.verdict in CONFIRMING}
@@ -94,7 +94,7 @@ def patterns_of(session: Session, run: Run) -> list[Pattern]:
         for key in {(detector, None), (detector, cluster)}:
             flagged[key] += count
     patterns = [
-        Pattern(
+        ConfirmedPattern(
             detector=detector,
             cluster=cluster,
             flagged=flagged[detector, cluster],

@@ -64,7 +64,7 @@ class PatternResponse(Response):
     confirmed: int
     """Rollouts that were reviewed as a hack or a broken reward."""
     first_step: int
-    """Of the confirmed rollouts."""
+    """Training step of the first confirmed rollout."""
     obstacle: str
     """Why its onset cannot be searched for; empty if it can."""
 
@@ -160,7 +160,7 @@ class StudyResponse(Progress):
     settings: OnsetSettings | EffortSettings
     result: OnsetResult | EffortResult | None
     conclusion: str
-    """The result in words."""
+    """A sentence about the result; empty or `not known yet` without one."""
     checkpoints: list[StudiedCheckpointResponse]
     """The base first, then in the order of training."""
     evaluation_id: uuid.UUID | None

@@ -37,8 +37,7 @@ EFFORT_TASKS = 64
 """Default per side."""
 MAX_ROLLOUTS = {StudyKind.ONSET: 4096, StudyKind.EFFORT: 2048}
 """Per checkpoint."""
-MAX_GROUP_SIZE = 16
-"""Of a default group size."""
+MAX_DEFAULT_GROUP_SIZE = 16
 
 
 class StudyConflict(Conflict):
@@ -66,7 +65,7 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
         )
     version = session.get_one(EnvironmentVersion, pattern.version_id)
     tasks = _count_tasks(version, request.tasks, ONSET_ROLLOUTS)
-    group_size = request.group_size or min(MAX_GROUP_SIZE, max(1, math.ceil(ONSET_ROLLOUTS / tasks)))
+    group_size = request.group_size or min(MAX_DEFAULT_GROUP_SIZE, max(1, math.ceil(ONSET_ROLLOUTS / tasks)))
     _check_size(StudyKind.ONSET, tasks * group_size)
     settings = OnsetSettings(
         detector=request.detector,

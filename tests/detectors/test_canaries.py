@@ -20,7 +20,7 @@ from backend.domain.rollouts.rollout import CANARY, drawn_task, task_of
 from backend.domain.rollouts.rollout import Rollout as Played
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus, Split, StopReason
 from backend.environments.tables import EnvironmentVersion
-from backend.results.run_figures import FiguresChoice, run_figures
+from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.scores import scores, side_of
 from backend.rollouts.regrading.selection import conditions_of
 from backend.rollouts.tables import Group, Rollout, Task
@@ -218,7 +218,7 @@ def test_a_stored_mix_is_told_by_environment(committed_database: str) -> None:
             == [("canary", f"passed an impossible task of {name}")] * 2
         )
         assert [flag.key for flag in found if flag.detector == "cheat_rate"] == [name]
-        figures = run_figures(session, get_run(session, run.id), FiguresChoice())
+        figures = run_figures(session, get_run(session, run.id), FiguresRequest())
         assert figures.cheat_rate == wilson(2, 4)
         assert [each.cheat_rate for each in figures.environments] == [wilson(0, 2), wilson(2, 2)]
 
@@ -277,7 +277,7 @@ def test_figures_and_summary_leave_them_out_and_tell_the_rate(evaluation: uuid.U
     with transaction() as session:
         run = session.get_one(Run, evaluation)
         run.version = session.get_one(EnvironmentVersion, run.version_id)
-        found = run_figures(session, run, FiguresChoice())
+        found = run_figures(session, run, FiguresRequest())
         assert found.columns[0].estimate is not None
         assert found.columns[0].estimate.mean == pytest.approx(mean)
         assert (found.coverage.completed, found.coverage.total) == (60, 60)

@@ -85,8 +85,8 @@ def test_another_examination_is_not_ranked_with_them(
     reasons = {row["name"]: row["reason"] for row in found["apart"]}
     assert reasons["groups"].startswith("other group size")
     assert reasons["later"].startswith("other tasks")
-    assert reasons["longer"].startswith("other limit of tokens")
-    other = next(exam["key"] for exam in found["exams"] if "4 a task" in exam["label"])
+    assert reasons["longer"].startswith("other token limit")
+    other = next(exam["key"] for exam in found["exams"] if "4 per task" in exam["label"])
     assert [row["name"] for row in board(viewer, version, exam=other)["ranked"]] == ["groups"]
 
 
@@ -174,12 +174,12 @@ def test_the_newest_version_that_was_evaluated_is_shown(
     empty = board(viewer, version, version=2)
     assert (empty["version"], empty["exam"], empty["ranked"]) == (newer.number, None, [])
     address = f"/leaderboards/{version.environment.name}"
-    assert "Nobody was evaluated on this version yet" in viewer.get(f"{address}?version=2").text
+    assert "No evaluations of this version yet" in viewer.get(f"{address}?version=2").text
     assert viewer.get(f"/api/v1{address}?version=9").status_code == 404
     assert viewer.get("/leaderboards/nothing").status_code == 404
 
 
 def test_all_leaderboards_are_listed(session: Session, viewer: TestClient, version: EnvironmentVersion) -> None:
-    assert "Nobody was evaluated yet" in viewer.get("/leaderboards").text
+    assert "No evaluations yet" in viewer.get("/leaderboards").text
     sat(session, version, "one", 0.5)
     assert f"/leaderboards/{version.environment.name}?version=1" in viewer.get("/leaderboards").text

@@ -6,7 +6,8 @@ from starlette.testclient import TestClient
 
 from backend.domain.vocabulary import Phase, RunKind
 from backend.environments.tables import EnvironmentVersion
-from backend.results.comparison import compare, side_of
+from backend.results.comparison import compare
+from backend.results.scores import side_of
 from backend.rollouts.tables import Rollout
 from backend.runs.queries import get_run
 from backend.runs.tables import Run

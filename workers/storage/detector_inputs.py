@@ -21,7 +21,7 @@ from backend.domain.environments.reward_bounds import declared_ranges
 from backend.domain.results.pass_at_k import REWARD
 from backend.domain.vocabulary import Phase, RolloutStatus, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.results.success_rules import rule_of
+from backend.results.figures import rule_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.mixes import is_mixed, names_of, versions_of
 from backend.runs.tables import Run

@@ -20,7 +20,7 @@ from backend.domain.studies.effort import EffortMeasure, ReasonedReply, ReplyCur
 from backend.domain.studies.study import EffortSettings
 from backend.domain.vocabulary import RolloutStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.results.success_rules import rule_of
+from backend.results.figures import rule_of
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs.tables import Run
 from backend.studies.tables import EffortReply, Study, StudyCheckpoint

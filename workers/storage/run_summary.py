@@ -9,10 +9,16 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import Manifest
 from backend.domain.vocabulary import Phase, RolloutStatus
 from backend.environments.tables import EnvironmentVersion
-from backend.results.cheating import cheat_rate
-from backend.results.figures import ColumnFigures, Outcomes, Scope, column_figures, outcomes
-from backend.results.group_figures import group_figures
-from backend.results.success_rules import rule_of
+from backend.results.figures import (
+    ColumnFigures,
+    FigureScope,
+    Outcomes,
+    cheat_rate,
+    column_figures,
+    group_figures,
+    outcomes,
+    rule_of,
+)
 from backend.runs.tables import Run
 
 _GROUPS = text("""
@@ -32,9 +38,9 @@ FROM spread CROSS JOIN middle WHERE members > 1
 
 def summarize(session: Session, run: Run, *, seconds: float, played: int) -> dict[str, Any]:
     """`seconds` and `played` are of this attempt, for the rate; all else is of everything that is stored."""
-    scope = Scope(run.id, Phase.EVALUATION)
+    scope = FigureScope(run.id, Phase.EVALUATION)
     reward, *columns = column_figures(session, run, scope)
-    found = outcomes(session, Scope(run.id))  # with impossible tasks, which are played and paid for too
+    found = outcomes(session, FigureScope(run.id))  # with impossible tasks, which are played and paid for too
     return {
         "reward": _figure(reward),
         "columns": {column.name: _figure(column) for column in columns},
@@ -74,7 +80,7 @@ def _counts(found: Outcomes) -> dict[str, Any]:
     }
 
 
-def _success(session: Session, run: Run, scope: Scope) -> dict[str, Any]:
+def _success(session: Session, run: Run, scope: FigureScope) -> dict[str, Any]:
     """pass@k and pass^k under the rule that the manifest suggests."""
     version = session.get_one(EnvironmentVersion, run.version_id)
     rule = rule_of(run, Manifest.model_validate(version.manifest))

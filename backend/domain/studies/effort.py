@@ -25,7 +25,7 @@ BASE_QUANTILE = 0.95
 MIN_BASE_REPLIES = 20
 """With fewer, the 95th percentile is little more than the maximum."""
 MIN_TASKS = 5
-"""Tasks that both sides solved. With fewer there is no verdict."""
+"""Tasks that both sides solved. With fewer, the outcome is unknown."""
 LONGEST_WORD = 24
 """Maximum number of characters that a cut moves back to avoid ending inside a word."""
 _THOUGHT, _THOUGHT_END = "<think>", "</think>"

@@ -1,7 +1,7 @@
 """Find the checkpoint at which a pattern began: a bisection over checkpoints in the order of training.
 
 Checkpoints are named by their index; `BASE` is the policy that GRPO started from. The functions keep no state: the next
-checkpoint follows from those that were sampled, so that a study can continue from its rows. scipy is imported where it
+checkpoint follows from the sampled ones, so that a study can continue from its rows. scipy is imported where it
 is used, because it loads slowly.
 """
 

@@ -1,4 +1,4 @@
-"""What a study of each kind stores: its settings and its result."""
+"""Stored settings and results of studies, by kind."""
 
 import uuid
 from enum import StrEnum
@@ -18,11 +18,11 @@ class StudyKind(StrEnum):
     """How much of its reasoning does a checkpoint need to earn its reward?"""
 
 
-class _Stored(BaseModel):
+class _StudyModel(BaseModel):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
-class OnsetSettings(_Stored):
+class OnsetSettings(_StudyModel):
     """What every sampled checkpoint plays, and the pattern that is counted."""
 
     detector: str
@@ -38,7 +38,7 @@ class OnsetSettings(_Stored):
     """Median step of the reviewed rollouts."""
 
 
-class OnsetResult(_Stored):
+class OnsetResult(_StudyModel):
     """The interval in which a pattern began."""
 
     outcome: OnsetOutcome
@@ -54,7 +54,7 @@ class OnsetResult(_Stored):
     """Caveats, one sentence each."""
 
 
-class EffortSettings(_Stored):
+class EffortSettings(_StudyModel):
     """What both sides play, and how their replies are cut."""
 
     plan: dict[str, object] = {}
@@ -68,7 +68,7 @@ class EffortSettings(_Stored):
     measure: EffortMeasure
 
 
-class EffortResult(_Stored):
+class EffortResult(_StudyModel):
     """The comparison of a checkpoint with the policy that its training started from."""
 
     outcome: EffortOutcome

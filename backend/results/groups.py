@@ -1,0 +1,167 @@
+"""Read a run's groups: the rollouts of one task next to each other, and the hardest and easiest tasks."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Double, Select, Subquery, and_, cast, func, literal, or_, select, text
+from sqlalchemy.dialects.postgresql import aggregate_order_by
+from sqlalchemy.orm import Session, contains_eager
+
+from backend.domain.vocabulary import RolloutStatus
+from backend.errors import InvalidInput
+from backend.results.figures import EQUAL_REWARDS, SCOPE, FigureScope
+from backend.rollouts.tables import Group, Rollout, Task
+from backend.runs.requests import GroupFilter
+from backend.runs.tables import Run
+from backend.web.paging import Slice, make_cursor, read_cursor
+
+SORTS = ("mean", "spread", "tokens", "failed")
+"""Default: the order of playing. A leading `-` sorts in descending order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A group with its members' rewards in order; None for a failed one."""
+
+    group: Group
+    rollout_ids: list[uuid.UUID]
+    rewards: list[float | None]
+    mean: float | None
+    deviation: float | None
+    tokens: float | None = None
+    """Tokens sampled per rollout."""
+
+    @property
+    def is_mixed(self) -> bool:
+        return self.deviation is not None and self.deviation > EQUAL_REWARDS
+
+    @property
+    def completed(self) -> int:
+        return sum(reward is not None for reward in self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """One of the hardest or easiest tasks, with the mean reward of its completed rollouts."""
+
+    task: str
+    level: int
+    rollout_id: uuid.UUID
+    mean: float
+    completed: int
+    members: int
+
+
+def groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
+    """Latest training step first, then by ordinal; or sorted by a figure of the members."""
+    if filter.sort:
+        return _sorted_groups(session, run, filter)
+    step = func.coalesce(Group.training_step, -1)
+    statement = _matching_groups(run, filter, step.label("step"))
+    if filter.after:
+        after_step, ordinal, phase = read_cursor(filter.after, (step, Group.ordinal, Group.phase))
+        is_later = or_(Group.ordinal > ordinal, and_(Group.ordinal == ordinal, Group.phase > phase))
+        statement = statement.where(or_(step < after_step, and_(step == after_step, is_later)))
+    page = statement.order_by(step.desc(), Group.ordinal, Group.phase).limit(filter.limit + 1).subquery()
+    items = _with_members(session, page, (page.c.step.desc(), Group.ordinal, Group.phase))
+    if len(items) <= filter.limit:
+        return Slice(items, None)
+    last = items[filter.limit - 1].group
+    last_step = -1 if last.training_step is None else last.training_step
+    return Slice(items[: filter.limit], make_cursor(last_step, last.ordinal, str(last.phase)))
+
+
+def _sorted_groups(session: Session, run: Run, filter: GroupFilter) -> Slice[ListedGroup]:
+    name, is_descending = filter.sort.removeprefix("-"), filter.sort.startswith("-")
+    if name not in SORTS:
+        raise InvalidInput(fields={"sort": f"Sort by one of {', '.join(SORTS)}, with a leading `-` to reverse."})
+    figures = {
+        "mean": func.avg(Rollout.reward),
+        "spread": func.stddev_pop(Rollout.reward),
+        "tokens": func.avg(Rollout.tokens_out),
+        "failed": func.count().filter(Rollout.status == RolloutStatus.FAILED),
+    }
+    folded = (
+        select(Rollout.group_id, cast(figures[name], Double).label("figure"))
+        .where(Rollout.run_id == run.id)
+        .group_by(Rollout.group_id)
+        .subquery()
+    )
+    missing_last = cast(literal("-infinity" if is_descending else "infinity"), Double)
+    key = func.coalesce(folded.c.figure, missing_last)
+    statement = _matching_groups(run, filter, key.label("key")).join(folded, folded.c.group_id == Group.id)
+    if filter.after:
+        value, group_id = read_cursor(filter.after, (key, Group.id))
+        is_past = key < value if is_descending else key > value
+        statement = statement.where(or_(is_past, and_(key == value, Group.id > group_id)))
+    page = statement.order_by(key.desc() if is_descending else key.asc(), Group.id).limit(filter.limit + 1).subquery()
+    items = _with_members(session, page, (page.c.key.desc() if is_descending else page.c.key.asc(), Group.id))
+    if len(items) <= filter.limit:
+        return Slice(items, None)
+    last = items[filter.limit - 1].group
+    value = session.scalar(select(key).select_from(folded).where(folded.c.group_id == last.id))
+    return Slice(items[: filter.limit], make_cursor(value, last.id))
+
+
+def _matching_groups(run: Run, filter: GroupFilter, key: ColumnElement[float]) -> Select[uuid.UUID, float]:
+    """Ids of the groups that pass the filter, with their sort key."""
+    equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
+    conditions = [column == value for column, value in equal.items() if value is not None]
+    statement = select(Group.id, key).join(Group.task).where(Group.run_id == run.id, *conditions)
+    if filter.spread:
+        spread = func.coalesce(func.stddev_pop(Rollout.reward), 0)
+        is_wanted = spread > EQUAL_REWARDS if filter.spread == "mixed" else spread <= EQUAL_REWARDS
+        grouped = select(Rollout.group_id).where(Rollout.run_id == run.id).group_by(Rollout.group_id)
+        statement = statement.where(Group.id.in_(grouped.having(is_wanted)))
+    return statement
+
+
+def _with_members(session: Session, page: Subquery, order: Sequence[object]) -> list[ListedGroup]:
+    """The groups of one page with their tasks and their members' rewards."""
+    statement = (
+        select(
+            Group,
+            func.array_agg(aggregate_order_by(Rollout.id, Rollout.member)),
+            func.array_agg(aggregate_order_by(Rollout.reward, Rollout.member)),
+            func.avg(Rollout.reward),
+            func.stddev_pop(Rollout.reward),
+            cast(func.avg(Rollout.tokens_out), Double),
+        )
+        .join(page, page.c.id == Group.id)
+        .join(Rollout, Rollout.group_id == Group.id)
+        .join(Group.task)
+        .options(contains_eager(Group.task))
+        .group_by(Group.id, *page.c, *Task.__table__.columns)
+        .order_by(*order)
+    )
+    return [ListedGroup(*row) for row in session.execute(statement)]
+
+
+_ENDS = text(f"""
+WITH folded AS MATERIALIZED (
+    SELECT r.group_id, avg(r.reward::float8) AS mean, count(r.reward) AS completed, count(*) AS members
+    FROM rollouts r WHERE {SCOPE} GROUP BY r.group_id HAVING count(r.reward) > 0
+), ends AS (
+    (SELECT *, TRUE AS is_hard FROM folded ORDER BY mean, group_id LIMIT :most)
+    UNION ALL (SELECT *, FALSE FROM folded ORDER BY mean DESC, group_id LIMIT :most)
+)
+SELECT e.is_hard, e.mean, e.completed, e.members, t.split || '/' || t.index AS task, t.level,
+       (SELECT r.id FROM rollouts r WHERE r.group_id = e.group_id AND r.status = 'completed' ORDER BY r.member LIMIT 1)
+       AS rollout_id
+FROM ends e JOIN groups g ON g.id = e.group_id JOIN tasks t ON t.id = g.task_id
+""")
+
+
+def task_ends(session: Session, scope: FigureScope, count: int) -> tuple[list[TaskEnd], list[TaskEnd]]:
+    """The tasks with the lowest and the highest mean reward, most extreme first; empty if all means are equal."""
+    hard: list[TaskEnd] = []
+    easy: list[TaskEnd] = []
+    for row in session.execute(_ENDS, scope.parameters() | {"most": count}):
+        end = TaskEnd(row.task, row.level, row.rollout_id, row.mean, row.completed, row.members)
+        (hard if row.is_hard else easy).append(end)
+    hard.sort(key=lambda end: (end.mean, end.task))
+    easy.sort(key=lambda end: (-end.mean, end.task))
+    if not hard or easy[0].mean - hard[0].mean <= EQUAL_REWARDS:
+        return [], []
+    return hard, easy

@@ -1,0 +1,224 @@
+"""/compare and /leaderboards."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from backend.domain.statistics import TIE
+from backend.domain.vocabulary import RunKind, RunStatus
+from backend.environments.tables import Environment, EnvironmentVersion
+from backend.errors import NotFound
+from backend.results.baselines import Baseline, baselines
+from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
+from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, Leaderboard, as_csv, get_leaderboard
+from backend.results.schemas import CompareRuns, LeaderboardRequest
+from backend.results.scores import ComparedRun
+from backend.rollouts import queries as rollout_queries
+from backend.rollouts.listing import columns_of
+from backend.rollouts.side_by_side import marked_apart
+from backend.rollouts.tables import Rollout
+from backend.runs import queries
+from backend.runs.requests import RunFilter
+from backend.runs.tables import Run
+from backend.web.dependencies import SessionDep, Viewer
+from backend.web.page import page
+from backend.web.transcripts import Entry, transcript_of
+
+router = APIRouter()
+LISTED_TASKS = 12
+"""At either end of the list."""
+LEADERBOARD_COMPARISON = 8
+"""Maximum number of runs that a leaderboard compares."""
+COMPARABLE = frozenset({RunKind.EVALUATION, RunKind.TRAINING, RunKind.RESCORE, RunKind.REPLAY})
+
+
+class ComparisonChoice(CompareRuns):
+    """The compared runs, the run in focus and the open task."""
+
+    focus: int = 1
+    """Position of the run that the tables compare with the first one."""
+    task: uuid.UUID | None = None
+
+    def url(self, **changes: object) -> str:
+        """The same page with other choices; `run` is a list of references."""
+        values = {"run": self.references, "focus": self.focus, "task": self.task} | changes
+        if values["focus"] == 1:
+            values.pop("focus")
+        return "/compare?" + urlencode({name: value for name, value in values.items() if value}, doseq=True)
+
+    def without(self, position: int) -> str:
+        kept = [reference for place, reference in enumerate(self.references) if place != position]
+        return self.url(run=kept, focus=1, task=None)
+
+    def first(self, position: int) -> str:
+        """The same page, comparing with this run."""
+        references = self.references
+        return self.url(run=[references.pop(position), *references], focus=1, task=None)
+
+
+@dataclass(slots=True)
+class OpenRollout:
+    """One side's rollout of the open task."""
+
+    rollout: Rollout
+    entries: list[Entry]
+    columns: dict[str, float]
+
+
+@dataclass(slots=True)
+class ComparePage:
+    """The comparison, or the reason why there is none."""
+
+    choice: ComparisonChoice
+    candidates: Sequence[Run]
+    sides: Sequence[ComparedRun] = ()
+    problem: ComparisonNote | None = None
+    found: RunComparison | None = None
+    pairing: Pairing | None = None
+    """The run in focus compared with the first."""
+    baselines: list[Baseline] = field(default_factory=list)
+    open: TaskPair | None = None
+    played: tuple[OpenRollout, OpenRollout] | None = None
+    parting: int | None = None
+    """First turn in which the replies of the open task differ."""
+    improved: Sequence[TaskPair] = ()
+    """Most improved first."""
+    regressed: Sequence[TaskPair] = ()
+    """Most regressed first."""
+    most: int = MAX_SIDES
+
+
+@router.get("/compare", response_class=HTMLResponse)
+def show_comparison(
+    request: Request, session: SessionDep, _: Viewer, choice: Annotated[ComparisonChoice, Query()]
+) -> HTMLResponse:
+    sides = choice.sides(session)[:MAX_SIDES]
+    runs = queries.runs(session, RunFilter(version_id=sides[0].run.version_id, limit=200)).items if sides else []
+    known = {run.id for run in runs}
+    runs += [run for run in queries.runs(session, RunFilter(limit=200)).items if run.id not in known]
+    candidates = [run for run in runs if run.kind in COMPARABLE and run.status is not RunStatus.QUEUED]
+    context = ComparePage(choice, candidates, sides)
+    if len(sides) >= 2:
+        comparison = compare(session, sides)
+        if comparison.pairings:
+            _add_comparison(session, context, comparison)
+        else:
+            context.problem = comparison.remarks[0]
+    return page(request, "results/compare.html", context, block="comparison")
+
+
+def _add_comparison(session: Session, context: ComparePage, comparison: RunComparison) -> None:
+    """The run in focus, its most changed tasks, and the open task side by side."""
+    choice = context.choice
+    pairing = comparison.pairings[min(max(choice.focus, 1), len(comparison.pairings)) - 1]
+    context.found, context.pairing = comparison, pairing
+    scripts = {each.side.run.policy.configuration.get("script") for each in comparison.sides if each.side.run.policy}
+    nearby = baselines(session, pairing.after.side.run, comparison.shared, comparison.sides)
+    context.baselines = [each for each in nearby if each.script not in scripts]
+
+    order, differences = pairing.order.tolist(), pairing.differences
+    improved = [position for position in order[:LISTED_TASKS] if differences[position] > TIE]
+    regressed = [position for position in order[: -LISTED_TASKS - 1 : -1] if differences[position] < -TIE]
+    is_regressed = -differences[order[-1]] > differences[order[0]]
+    opened = order[-1] if is_regressed else order[0]  # the most changed task
+    after = pairing.after
+    if choice.task in after.task_ids:
+        row = after.task_ids.index(choice.task)
+        key = next(key for key, place in after.tasks.items() if place == row)
+        opened = comparison.shared.index(key) if key in comparison.shared else opened
+    *listed, context.open = task_pairs(session, comparison, pairing, [*improved, *regressed, opened])
+    context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
+
+    one, other = (_read_rollout(session, each) for each in (context.open.rollout_before, context.open.rollout_after))
+    one.entries, other.entries, context.parting = marked_apart(one.entries, other.entries)
+    context.played = one, other
+
+
+def _read_rollout(session: Session, rollout_id: uuid.UUID) -> OpenRollout:
+    rollout = rollout_queries.get_rollout(session, rollout_id)
+    weights = rollout_queries.weights_of(rollout)
+    entries = transcript_of(rollout.messages, rollout.steps, list(weights), weights=list(weights.values()))
+    return OpenRollout(rollout, entries, columns_of(rollout.run, rollout))
+
+
+@router.get("/leaderboards", response_class=HTMLResponse)
+def list_leaderboards(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
+    statement = (
+        select(
+            Environment.name.label("environment"),
+            EnvironmentVersion.number,
+            func.count(Run.policy_id.distinct()).label("policies"),
+            func.count(Run.id).label("runs"),
+            func.max(Run.created_at).label("latest"),
+        )
+        .join(EnvironmentVersion, EnvironmentVersion.environment_id == Environment.id)
+        .join(Run, Run.version_id == EnvironmentVersion.id)
+        .where(Run.kind.in_(RANKED_KINDS), Run.policy_id.is_not(None), Environment.archived_at.is_(None))
+        .group_by(Environment.name, EnvironmentVersion.number)
+        .order_by(Environment.name, EnvironmentVersion.number.desc())
+    )
+    return page(request, "results/leaderboards.html", {"items": session.execute(statement).all()})
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderboardPage:
+    environment: Environment
+    board: Leaderboard | None
+    """None without a published version."""
+    numbers: Sequence[int]
+    """Of the versions, latest first."""
+    low: float
+    high: float
+    """The scale of the intervals."""
+    top_two: str
+    """Addresses of comparisons; empty with fewer rows."""
+    top: str
+    export: str
+    least: float = MIN_COVERAGE
+
+
+@router.get("/leaderboards/{name}", response_class=HTMLResponse)
+def show_leaderboard(
+    request: Request, name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
+) -> HTMLResponse:
+    environment = session.scalars(select(Environment).where(Environment.name == name)).one_or_none()
+    if environment is None:
+        raise NotFound(f"There is no environment named {name}.")
+    of_environment = EnvironmentVersion.environment_id == environment.id
+    numbers = session.scalars(select(EnvironmentVersion.number).where(of_environment)).all()
+    board = get_leaderboard(session, name, choice.version, choice.exam) if numbers else None
+    ranked = board.ranked if board else ()
+    ends = [end for row in ranked if row.reward for end in (row.reward.low, row.reward.high)]
+
+    def comparison(count: int) -> str:
+        ids = [row.run.id for row in ranked[:count]]
+        return "/compare?" + urlencode({"run": ids}, doseq=True) if len(ids) > 1 else ""
+
+    export = {"version": board and board.version.number, "exam": choice.exam}
+    context = LeaderboardPage(
+        environment,
+        board,
+        sorted(numbers, reverse=True),
+        min(ends, default=0.0),
+        max(ends, default=1.0),
+        comparison(2),
+        comparison(LEADERBOARD_COMPARISON),
+        f"/leaderboards/{name}/export.csv?" + urlencode({key: value for key, value in export.items() if value}),
+    )
+    return page(request, "results/leaderboard.html", context, block="board")
+
+
+@router.get("/leaderboards/{name}/export.csv")
+def export_leaderboard(
+    name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
+) -> Response:
+    board = get_leaderboard(session, name, choice.version, choice.exam)
+    file = f'attachment; filename="{name}-v{board.version.number}-leaderboard.csv"'
+    return Response(as_csv(board), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

@@ -1,0 +1,340 @@
+"""What operations of results take and return."""
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from pydantic import AliasPath, ConfigDict, Field
+from sqlalchemy.orm import Session
+
+from backend.domain.statistics import Coverage, Estimate
+from backend.domain.vocabulary import Phase, PolicyKind
+from backend.errors import InvalidInput
+from backend.operations.schemas import Request, Response
+from backend.results.baselines import Baseline
+from backend.results.comparison import (
+    MAX_SIDES,
+    ColumnDifference,
+    HeadToHead,
+    LevelDifference,
+    RunComparison,
+    TaskPair,
+)
+from backend.results.figures import GroupShares, HistogramBar
+from backend.results.run_figures import FailureMessage, LevelFigures
+from backend.results.scores import ComparedRun, side_of
+from backend.runs.references import find_run
+
+
+class CompareRuns(Request):
+    """Two to eight runs; the others are compared with the first. For two runs, also `a` and `b`."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    run: list[str] = Field(
+        default=[],
+        max_length=MAX_SIDES,
+        description="Ids of runs. `RUN@STEP` selects a training run's held-out evaluation. Default: the latest step.",
+    )
+    a: str | None = None
+    b: str | None = None
+    a_step: int | None = None
+    b_step: int | None = None
+
+    @property
+    def references(self) -> list[str]:
+        """The selected runs as addresses name them, without the empty choices of a form."""
+        pair = [(self.a, self.a_step), (self.b, self.b_step)]
+        named = [run if step is None else f"{run}@{step}" for run, step in pair if run]
+        return named + [reference.strip() for reference in self.run if reference.strip()]
+
+    def sides(self, session: Session) -> list[ComparedRun]:
+        sides = []
+        for reference in self.references:
+            run, at, step = reference.partition("@")
+            if at and not step.isdecimal():
+                raise InvalidInput(fields={"run": f"{reference[:80]} is neither the id of a run nor RUN@STEP."})
+            sides.append(side_of(session, find_run(session, run), int(step) if at else None))
+        return sides
+
+
+class CompareTasks(CompareRuns):
+    """Two to eight runs to compare, and the number of tasks to list."""
+
+    tasks: int = Field(1000, ge=0, le=100_000, description="Maximum number of tasks to list, half from either end.")
+
+
+class StartBaseline(Request):
+    run_id: uuid.UUID = Field(description="Run whose tasks the baseline plays.")
+    script: str = Field(max_length=40, description="Baseline to evaluate: random or constant.")
+
+
+class LeaderboardRequest(Request):
+    model_config = ConfigDict(extra="ignore")
+
+    version: int | None = Field(None, description="Version number. Default: the latest that was evaluated.")
+    exam: str = Field("", description="Key of an evaluation setup. Default: the setup with the most policies.")
+
+
+def _at(*path: str | int, default: object = ...) -> Any:
+    """A field that is read from an attribute of an attribute."""
+    return Field(default, validation_alias=AliasPath(*path))
+
+
+class SideResponse(Response):
+    """One side of a comparison."""
+
+    run_id: uuid.UUID = _at("side", "run", "id")
+    name: str = _at("side", "run", "name")
+    phase: Phase | None = _at("side", "phase")
+    step: int | None = _at("side", "step")
+
+
+class RankedSideResponse(SideResponse):
+    """A side on the shared tasks."""
+
+    policy: str = _at("side", "label")
+    reward: Estimate | None = None
+    completed_tasks: int = _at("completed")
+    """Tasks that it completed, shared or not."""
+
+
+class BaselineResponse(Response):
+    """A baseline on the same tasks."""
+
+    script: str
+    run_id: uuid.UUID | None
+    """Null if no evaluation covers these tasks."""
+    reward: Estimate | None
+
+
+class TaskDifference(Response):
+    """The reward of a task on both sides."""
+
+    task_id: uuid.UUID
+    index: int
+    level: int
+    before: float = _at("before", -1)
+    after: float = _at("after", -1)
+    difference: float
+    rollout_before: uuid.UUID
+    rollout_after: uuid.UUID
+
+
+class PairingResponse(Response):
+    """A run compared with the first one, paired over the shared tasks."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    after: SideResponse
+    wins: int = _at("test", "wins")
+    losses: int = _at("test", "losses")
+    ties: int = _at("test", "ties")
+    sign_test: float | None = _at("test", "sign")
+    """Two-sided p of the exact sign test over the tasks that differ."""
+    permutation_test: float | None = _at("test", "permutation")
+    """Two-sided p of the mean difference of the reward under random signs."""
+    columns: list[ColumnDifference]
+    """The reward first."""
+    levels: list[LevelDifference]
+
+
+class RemarkResponse(Response):
+    """A difference between the runs, with the action that removes it."""
+
+    text: str
+    href: str
+    action: str
+
+
+class ComparisonResponse(PairingResponse):
+    """Runs on the tasks that all of them completed. Fields of a pair are about the first and the second run."""
+
+    before: SideResponse
+    shared_tasks: int
+    only_before: int
+    only_after: int
+    runs: list[RankedSideResponse]
+    pairings: list[PairingResponse]
+    """Every other run compared with the first."""
+    matrix: list[list[HeadToHead]]
+    """`matrix[i][j]`: run i against run j over the shared tasks."""
+    remarks: list[RemarkResponse]
+    baselines: list[BaselineResponse]
+    tasks: list[TaskDifference]
+    """Most improved first."""
+
+    @classmethod
+    def of_comparison(
+        cls, comparison: RunComparison, pairs: list[TaskPair], baselines: list[Baseline]
+    ) -> "ComparisonResponse":
+        first = comparison.pairings[0]
+        runs = [RankedSideResponse.of(each) for each in comparison.sides]
+        for run, reward in zip(runs, comparison.means, strict=True):
+            run.reward = reward
+        return cls(
+            **dict(PairingResponse.of(first)),
+            before=SideResponse.of(first.before),
+            shared_tasks=len(comparison.shared),
+            only_before=comparison.only(0),
+            only_after=comparison.only(1),
+            runs=runs,
+            pairings=[PairingResponse.of(each) for each in comparison.pairings],
+            matrix=comparison.matrix,
+            remarks=[RemarkResponse.of(each) for each in comparison.remarks],
+            baselines=[BaselineResponse.of(each) for each in baselines],
+            tasks=[TaskDifference.of(pair) for pair in pairs],
+        )
+
+
+class ColumnResponse(Response):
+    """One reward column, or the reward: its mean and 95% interval over tasks, null without completed rollouts."""
+
+    name: str
+    weight: float | None
+    mean: float | None = _at("estimate", "mean", default=None)
+    low: float | None = _at("estimate", "low", default=None)
+    high: float | None = _at("estimate", "high", default=None)
+    tasks: int = _at("estimate", "count", default=0)
+    rollouts: int
+    levels: dict[int, Estimate] = _at("by_level")
+    distribution: list[HistogramBar] = _at("bars")
+
+
+class PassResponse(Response):
+    """pass@k and pass^k with 95% intervals over the tasks with at least k completed rollouts."""
+
+    k: int
+    pass_at_k: Estimate = _at("any")
+    pass_hat_k: Estimate = _at("all")
+    tasks: int
+
+
+class SuccessResponse(Response):
+    """The success rule and the success rate over tasks."""
+
+    column: str = _at("rule", "column")
+    at_least: float = _at("rule", "at_least")
+    where: str = _at("rule", "expression")
+    """Filter of the rollouts that succeed."""
+    rate: Estimate | None
+
+
+class CheatRateResponse(Response):
+    """Impossible tasks that passed, with Wilson's 95% limits."""
+
+    rate: float | None = _at("value")
+    low: float
+    high: float
+    passed: int = _at("found")
+    played: int = _at("looked_at")
+
+
+class EnvironmentFiguresResponse(Response):
+    """One environment of a run: its own columns, levels and success rule."""
+
+    name: str
+    version_id: uuid.UUID = _at("version", "id")
+    version: int = _at("version", "number")
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    levels: list[LevelFigures]
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks of this environment."""
+
+
+class SpentResponse(Response):
+    """Tokens, cost and seconds of all rollouts in the scope."""
+
+    tokens_in: int
+    tokens_out: int
+    turns: int
+    truncated: int
+    cost: float | None
+    """US dollars; null if the policy has no price."""
+    priced: int
+    """Rollouts with a known price."""
+    queue_seconds: float
+    policy_seconds: float
+    environment_seconds: float
+
+
+class FiguresResponse(Response):
+    """All figures of a run, or of one step of a training run. Averages exclude failed rollouts."""
+
+    run_id: uuid.UUID = _at("scope", "run_id")
+    phase: str | None = _at("scope", "phase")
+    step: int | None = _at("scope", "step")
+    coverage: Coverage
+    success: SuccessResponse
+    columns: list[ColumnResponse]
+    """The reward first."""
+    passes: list[PassResponse] = _at("groups", "passes")
+    levels: list[LevelFigures]
+    environments: list[EnvironmentFiguresResponse]
+    """One for each environment of a run on several; `levels` is empty then."""
+    cheat_rate: CheatRateResponse | None
+    """Over the whole run; null without impossible tasks. Other figures exclude them."""
+    groups: GroupShares | None = _at("groups", "shares")
+    """Groups with several completed rollouts."""
+    statuses: dict[str, int] = _at("scoped", "statuses")
+    stop_reasons: dict[str, int] = _at("scoped", "stop_reasons")
+    failures: list[FailureMessage] = _at("messages")
+    spent: SpentResponse = _at("scoped")
+    rollouts_per_second: float | None
+
+
+class LeaderboardRowResponse(Response):
+    """A policy with its checkpoint and its sampling."""
+
+    rank: int | None = _at("best")
+    """Highest rank within its interval; null if it is not ranked."""
+    worst_rank: int | None = _at("worst")
+    name: str
+    mark: str
+    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty."""
+    policy_id: uuid.UUID = _at("policy", "id")
+    policy_kind: PolicyKind = _at("policy", "kind")
+    checkpoint_id: uuid.UUID | None = _at("checkpoint", "id", default=None)
+    run_id: uuid.UUID = _at("run", "id")
+    runs: int
+    """Number of its evaluations with this setup."""
+    temperature: float | None
+    """Null for scripted policies."""
+    reward: Estimate | None
+    success: Estimate | None
+    success_rule: str = _at("rule")
+    coverage: Coverage
+    tokens: float | None
+    """Read and sampled, per rollout."""
+    cost: float | None
+    """US dollars per rollout; null without a price."""
+    total_cost: float | None
+    at: datetime = _at("when")
+    reason: str
+    """Why it is not ranked; empty if it is."""
+
+
+class SetupResponse(Response):
+    """What evaluations that are ranked together have in common."""
+
+    key: str = _at("setup", "key")
+    label: str = _at("setup", "label")
+    contenders: int
+
+
+class LeaderboardResponse(Response):
+    """The policies that were evaluated on an environment version."""
+
+    environment: str = _at("version", "environment", "name")
+    version: int = _at("version", "number")
+    content_hash: str = _at("version", "content_hash")
+    exam: SetupResponse | None
+    """The setup of the ranked evaluations."""
+    exams: list[SetupResponse]
+    ranked: list[LeaderboardRowResponse]
+    """Best mean first. Ranks overlap where intervals do."""
+    apart: list[LeaderboardRowResponse]
+    """Not comparable with them, each with its reason."""
