@@ -266,10 +266,17 @@ class GroupFigures:
 
 
 def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessRule) -> GroupFigures:
-    """One pass over the rollouts. Postgres returns a row for each way in which a group can have ended."""
+    """One pass over the rollouts. Postgres returns a row for each way in which a group can have ended.
+
+    Raises InvalidInput if the run does not have the rule's column.
+    """
+    if rule.column not in {REWARD, *run.columns}:
+        names = ", ".join([REWARD, *run.columns])
+        raise InvalidInput(fields={"success": f"This run has no reward column `{rule.column}`. Columns: {names}."})
+    position = run.columns.index(rule.column) + 1 if rule.column in run.columns else None
     bound = rule.at_least - abs(rule.at_least) * 1e-6  # stored in single precision
     parameters = scope.parameters() | {"bound": bound, "same": EQUAL_REWARDS}
-    rows = session.execute(_folded_groups(column_position(run, rule.column)), parameters).all()
+    rows = session.execute(_folded_groups(position), parameters).all()
     levels: defaultdict[int, list[Row[tuple[int, ...]]]] = defaultdict(list)
     for row in rows:
         levels[row.level].append(row)
@@ -290,16 +297,6 @@ def group_figures(session: Session, run: Run, scope: FigureScope, rule: SuccessR
 
 def _pass_curve(rows: Iterable[Row[tuple[int, ...]]]) -> list[PassAt]:
     return pass_curve([TaskCount(row.attempts, row.successes, row.tasks) for row in rows])
-
-
-def column_position(run: Run, column: str) -> int | None:
-    """Position of a reward column in a rollout's values, from 1; None for the reward. Raises InvalidInput."""
-    if column == REWARD and column not in run.columns:
-        return None
-    if column not in run.columns:
-        names = ", ".join([REWARD, *run.columns])
-        raise InvalidInput(fields={"success": f"This run has no reward column `{column}`. Columns: {names}."})
-    return run.columns.index(column) + 1
 
 
 @lru_cache(maxsize=64)

@@ -182,10 +182,19 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     rows = [  # the latest run that can be ranked, else the latest
         replace(next((row for row in own if not row.reason), own[0]), runs=len(own)) for own in by_entrant.values()
     ]
-    exams = _setups([row for row in rows if not row.reason])
+    fit = [row for row in rows if not row.reason]
+    sampled = {row.exam for row in fit if row.samples}  # a scripted policy adds a setup only if it matches none of them
+    setups = sampled | {row.exam for row in fit if not any(row.matches(setup) for setup in sampled)}
+    exams = [SetupCount(setup, sum(row.matches(setup) for row in fit)) for setup in setups]
+    exams.sort(key=lambda each: (-each.contenders, each.setup.split != "heldout", -each.setup.tasks, each.setup))
     chosen = next((each for each in exams if each.setup.key == exam), exams[0] if exams else None)
-    if chosen is not None:
-        rows = [row if row.reason else replace(row, reason=_why_other_setup(row, chosen.setup)) for row in rows]
+    names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
+    names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
+    for place, row in enumerate(rows):
+        if chosen is not None and not row.reason and not row.matches(chosen.setup):
+            own, other = row.exam, chosen.setup
+            different = next(words for field, words in names.items() if getattr(own, field) != getattr(other, field))
+            rows[place] = replace(row, reason=f"{different}: {own.label}")
     ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
     ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
     return Leaderboard(
@@ -251,25 +260,6 @@ def _why_unranked(row: LeaderboardRow) -> str:
     if row.run.status is not RunStatus.COMPLETED:
         return f"{row.run.status}: {row.coverage}"
     return f"only {row.coverage}" if row.coverage.share < MIN_COVERAGE else ""
-
-
-def _setups(rows: Sequence[LeaderboardRow]) -> list[SetupCount]:
-    """Largest first. Scripted policies add a setup only if they match none."""
-    sampled = {row.exam for row in rows if row.samples}
-    setups = sampled | {row.exam for row in rows if not any(row.matches(setup) for setup in sampled)}
-    counts = [SetupCount(setup, sum(row.matches(setup) for row in rows)) for setup in setups]
-    counts.sort(key=lambda each: (-each.contenders, each.setup.split != "heldout", -each.setup.tasks, each.setup))
-    return counts
-
-
-def _why_other_setup(row: LeaderboardRow, setup: EvaluationSetup) -> str:
-    """Why it is not ranked with the selected setup; empty if it is."""
-    if row.matches(setup):
-        return ""
-    names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
-    names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
-    different = [words for field, words in names.items() if getattr(row.exam, field) != getattr(setup, field)]
-    return f"{different[0]}: {row.exam.label}"
 
 
 def as_csv(board: Leaderboard) -> str:

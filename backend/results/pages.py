@@ -17,7 +17,7 @@ from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
 from backend.results.baselines import Baseline, baselines
 from backend.results.comparison import MAX_SIDES, ComparisonNote, Pairing, RunComparison, TaskPair, compare, task_pairs
-from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, Leaderboard, as_csv, get_leaderboard
+from backend.results.leaderboard import MIN_COVERAGE, RANKED_KINDS, as_csv, get_leaderboard
 from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
@@ -167,23 +167,6 @@ def list_leaderboards(request: Request, session: SessionDep, _: Viewer) -> HTMLR
     return page(request, "results/leaderboards.html", {"items": session.execute(statement).all()})
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderboardPage:
-    environment: Environment
-    board: Leaderboard | None
-    """None without a published version."""
-    numbers: Sequence[int]
-    """Of the versions, latest first."""
-    low: float
-    high: float
-    """The scale of the intervals."""
-    top_two: str
-    """Addresses of comparisons; empty with fewer rows."""
-    top: str
-    export: str
-    least: float = MIN_COVERAGE
-
-
 @router.get("/leaderboards/{name}", response_class=HTMLResponse)
 def show_leaderboard(
     request: Request, name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
@@ -202,16 +185,18 @@ def show_leaderboard(
         return "/compare?" + urlencode({"run": ids}, doseq=True) if len(ids) > 1 else ""
 
     export = {"version": board and board.version.number, "exam": choice.exam}
-    context = LeaderboardPage(
-        environment,
-        board,
-        sorted(numbers, reverse=True),
-        min(ends, default=0.0),
-        max(ends, default=1.0),
-        comparison(2),
-        comparison(LEADERBOARD_COMPARISON),
-        f"/leaderboards/{name}/export.csv?" + urlencode({key: value for key, value in export.items() if value}),
-    )
+    context = {
+        "environment": environment,
+        "board": board,  # None without a published version
+        "numbers": sorted(numbers, reverse=True),
+        "low": min(ends, default=0.0),
+        "high": max(ends, default=1.0),
+        "top_two": comparison(2),
+        "top": comparison(LEADERBOARD_COMPARISON),
+        "export": f"/leaderboards/{name}/export.csv?"
+        + urlencode({key: value for key, value in export.items() if value}),
+        "least": MIN_COVERAGE,
+    }
     return page(request, "results/leaderboard.html", context, block="board")
 
 

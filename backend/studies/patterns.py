@@ -45,9 +45,7 @@ class ConfirmedPattern:
 
     @property
     def title(self) -> str:
-        spec = SPECS.get(self.detector)
-        name = spec.title if spec else self.detector
-        return f"{name}: {self.cluster}" if self.cluster else name
+        return pattern_name(self.detector, self.cluster)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,7 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
             "No GRPO checkpoint of this run, or not the policy that GRPO started from, has its weights."
         )
     version = session.get_one(EnvironmentVersion, pattern.version_id)
-    tasks = _count_tasks(version, request.tasks, ONSET_ROLLOUTS)
-    group_size = request.group_size or min(MAX_DEFAULT_GROUP_SIZE, max(1, math.ceil(ONSET_ROLLOUTS / tasks)))
-    _check_size(StudyKind.ONSET, tasks * group_size)
+    tasks, group_size = _amount(StudyKind.ONSET, version, request, ONSET_ROLLOUTS)
     settings = OnsetSettings(
         detector=request.detector,
         cluster=request.cluster,
@@ -100,9 +98,7 @@ def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort)
     if study := _find_in_progress(session, run, StudyKind.EFFORT, is_same):
         return study
     if is_training:
-        tasks = _count_tasks(run.version, request.tasks, EFFORT_TASKS)
-        group_size = request.group_size or 1
-        _check_size(StudyKind.EFFORT, tasks * group_size)
+        tasks, group_size = _amount(StudyKind.EFFORT, run.version, request, EFFORT_TASKS)
         plan: dict[str, object] = {
             "split": Split.HELDOUT.value,
             "tasks": tasks,
@@ -188,18 +184,20 @@ def _find_in_progress(session: Session, run: Run, kind: StudyKind, *is_same: Col
     return session.scalars(statement.limit(1)).first()
 
 
-def _count_tasks(version: EnvironmentVersion, requested: int | None, default: int) -> int:
-    """The requested number of held-out tasks, else the default or all of them. Raises InvalidInput."""
+def _amount(
+    kind: StudyKind, version: EnvironmentVersion, request: StartOnset | StartEffort, default: int
+) -> tuple[int, int]:
+    """Number of held-out tasks (default: `default`, or all of them) and rollouts per task. Raises InvalidInput."""
     available = Manifest.model_validate(version.manifest).proctor.tasks.heldout
-    tasks = requested or min(default, available)
+    tasks = request.tasks or min(default, available)
     if tasks > available:
         raise InvalidInput(fields={"tasks": f"The environment has {available:,} held-out tasks."})
-    return tasks
-
-
-def _check_size(kind: StudyKind, rollouts: int) -> None:
-    if rollouts > MAX_ROLLOUTS[kind]:
+    group_size = request.group_size or 1
+    if kind is StudyKind.ONSET and request.group_size is None:
+        group_size = min(MAX_DEFAULT_GROUP_SIZE, max(1, math.ceil(default / tasks)))
+    if tasks * group_size > MAX_ROLLOUTS[kind]:
         raise InvalidInput(fields={"tasks": f"A checkpoint can play at most {MAX_ROLLOUTS[kind]:,} rollouts."})
+    return tasks, group_size
 
 
 def _choose_checkpoint(session: Session, run: Run, request: StartEffort) -> Checkpoint:
