@@ -104,8 +104,8 @@ def effort(
         study = _steer(client, client.get(path, kind="effort")["studies"], is_stop=stop)
         _end_with(client, study, no_wait=no_wait or stop, as_json=as_json)
     elif start:
-        request = {"step": step, "tasks": tasks, "group_size": group_size}
-        request |= {"cuts": cuts, "samples": samples, "replies": replies, "measure": measure}
+        amount = {"tasks": tasks, "group_size": group_size, "cuts": cuts, "samples": samples, "replies": replies}
+        request = {**amount, "step": step, "measure": measure}
         _end_with(client, client.post(f"{path}/effort", request), no_wait=no_wait, as_json=as_json)
     else:
         _show_list(client.get(path, kind="effort"), as_json)
@@ -176,6 +176,8 @@ def show_study(study: Json) -> None:
     for text in (study["reason"], study["conclusion"] if is_effort else "", *result.get("remarks", ())):
         if text:
             say(text, "yellow")
+    rows: list[tuple[object, ...]]
+    columns: tuple[str, ...]
     if is_effort:
         rows = [
             (
@@ -188,14 +190,7 @@ def show_study(study: Json) -> None:
             )
             for side in study["checkpoints"]
         ]
-        columns = (
-            "policy",
-            "succeeded",
-            "with reasoning",
-            "cut",
-            "area [95%]",
-            "curve from 0 to 100% of the reasoning",
-        )
+        columns = ("policy", "succeeded", "with reasoning", "cut", "area [95%]", "curve by share of the reasoning")
     else:
         rows = [
             (

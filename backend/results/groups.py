@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Double, Select, Subquery, and_, cast, func, literal, or_, select, text
 from sqlalchemy.dialects.postgresql import aggregate_order_by
@@ -104,7 +105,7 @@ def _sorted_groups(session: Session, run: Run, filter: GroupFilter) -> Slice[Lis
     return Slice(items[: filter.limit], make_cursor(value, last.id))
 
 
-def _matching_groups(run: Run, filter: GroupFilter, key: ColumnElement[float]) -> Select[uuid.UUID, float]:
+def _matching_groups(run: Run, filter: GroupFilter, key: ColumnElement[Any]) -> Select[uuid.UUID, Any]:
     """Ids of the groups that pass the filter, with their sort key."""
     equal = {Group.phase: filter.phase, Group.training_step: filter.step, Task.level: filter.level}
     conditions = [column == value for column, value in equal.items() if value is not None]
@@ -117,7 +118,7 @@ def _matching_groups(run: Run, filter: GroupFilter, key: ColumnElement[float]) -
     return statement
 
 
-def _with_members(session: Session, page: Subquery, order: Sequence[object]) -> list[ListedGroup]:
+def _with_members(session: Session, page: Subquery, order: Sequence[Any]) -> list[ListedGroup]:
     """The groups of one page with their tasks and their members' rewards."""
     statement = (
         select(

@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import Phase, PolicyKind
-from backend.errors import InvalidInput
+from backend.errors import InvalidInput, NotFound
+from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
 from backend.results.baselines import Baseline
 from backend.results.comparison import (
@@ -52,9 +53,13 @@ class CompareRuns(Request):
         sides = []
         for reference in self.references:
             run, at, step = reference.partition("@")
-            if at and not step.isdecimal():
-                raise InvalidInput(fields={"run": f"{reference[:80]} is neither the id of a run nor RUN@STEP."})
-            sides.append(side_of(session, find_run(session, run), int(step) if at else None))
+            try:
+                sides.append(side_of(session, find_run(session, run), int(step) if at else None))
+            except (NotFound, ValueError) as error:
+                if isinstance(error, NotFound) and parse_id(run):
+                    raise
+                message = f"{reference[:80]} is neither the id of a run nor RUN@STEP."
+                raise InvalidInput(fields={"run": message}) from error
         return sides
 
 
@@ -76,9 +81,9 @@ class LeaderboardRequest(Request):
     exam: str = Field("", description="Key of an evaluation setup. Default: the setup with the most policies.")
 
 
-def _at(*path: str | int, default: object = ...) -> Any:
+def _at(first: str, *path: str | int, default: object = ...) -> Any:
     """A field that is read from an attribute of an attribute."""
-    return Field(default, validation_alias=AliasPath(*path))
+    return Field(default, validation_alias=AliasPath(first, *path))
 
 
 class SideResponse(Response):

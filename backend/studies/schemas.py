@@ -195,7 +195,8 @@ class RunStudies(Response):
     studies: list[StudyResponse]
     """Newest first."""
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def is_finished(self) -> bool:
         """Whether no study is in progress."""
         return all(study.is_finished for study in self.studies)

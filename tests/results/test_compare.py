@@ -141,7 +141,7 @@ def test_it_says_why_not(session: Session, viewer: TestClient, version: Environm
     for other, why in (
         (other_version, "different versions"),
         (other_environment, "different environments"),
-        (run, "same run twice"),
+        (run, "same run was selected twice"),
         (empty, "No task was completed on both sides"),
     ):
         assert why in text_of(viewer.get(f"/compare?a={run.id}&b={other.id}").text)
@@ -181,9 +181,9 @@ def test_several_runs_are_held_against_the_first(
         [stats.binomtest(int(sign.sum()), len(sign)).pvalue for sign in signs]
     )
     page = text_of(viewer.get(f"/compare?{query}").text)
-    assert "Who wins over whom" in page
-    assert "beta against alpha" in page
-    assert "gamma against alpha" in text_of(viewer.get(f"/compare?{query}&focus=2").text)
+    assert "Wins and losses" in page
+    assert "beta compared with alpha" in page
+    assert "gamma compared with alpha" in text_of(viewer.get(f"/compare?{query}&focus=2").text)
 
 
 def test_it_says_what_is_missing_and_where_to_get_it(
@@ -192,8 +192,8 @@ def test_it_says_what_is_missing_and_where_to_get_it(
     few = evaluated(session, version, random_rows(4, 1), policy=make_policy(session, "few"))
     many = evaluated(session, version, random_rows(12, 2), policy=make_policy(session, "many"))
     answer = author.get(f"/api/v1/compare?run={few.id}&run={many.id}").json()
-    lacks = next(remark for remark in answer["remarks"] if remark["text"].startswith("few lacks 8 tasks"))
-    assert lacks["action"] == "Evaluate it on 8 more"
+    lacks = next(remark for remark in answer["remarks"] if remark["text"].startswith("few is missing 8 tasks"))
+    assert lacks["action"] == "Evaluate 8 more tasks"
     assert f"again={few.id}" in lacks["href"]
     assert "tasks=12" in lacks["href"]
     assert re.search(r'name="tasks"[^>]* value="12"', author.get(lacks["href"]).text)
@@ -207,9 +207,9 @@ def test_other_weights_and_conditions_are_told(
     told = " ".join(
         remark["text"] for remark in viewer.get(f"/api/v1/compare?run={before.id}&run={after.id}").json()["remarks"]
     )
-    assert "win weighted differently" in told
+    assert "weights of win differ" in told
     page = text_of(viewer.get(f"/compare?run={before.id}&run={after.id}").text)
-    assert "verdict none another sum of the columns" in page
+    assert "verdict none the rewards are different sums" in page
 
 
 def test_a_rescored_run_meets_its_source_in_another_version(
@@ -227,4 +227,4 @@ def test_one_run_is_not_a_comparison(session: Session, viewer: TestClient, versi
     run = evaluated(session, version, [[1, 1, 0]])
     assert viewer.get(f"/api/v1/compare?run={run.id}").status_code == 422
     assert viewer.get("/api/v1/compare?run=nonsense&run=x").status_code == 422
-    assert "And one more on the same version" in viewer.get(f"/compare?b={run.id}").text
+    assert "Runs on the same version are listed first" in viewer.get(f"/compare?b={run.id}").text

@@ -93,19 +93,20 @@ def advance_onset(session: Session, study: Study, is_resumed: bool) -> PlayedChe
         sampled = {each.checkpoint_id: each for each in samples if each.checkpoint_id and not each.is_base}
         checkpoints = checkpoints_until(session, training.id, settings.last_step, sampled=sampled.keys())
         counts: dict[int, tuple[PatternCount, bool]] = {}
-        index: int | None = BASE
+        index = BASE
         if base is not None:
             base_count = PatternCount(base.flagged or 0, base.rollouts or 0)
-            for place, checkpoint in enumerate(checkpoints):
-                if tested := sampled.get(checkpoint.id):
+            for place, each in enumerate(checkpoints):
+                if tested := sampled.get(each.id):
                     count = PatternCount(tested.flagged or 0, tested.rollouts or 0)
                     tested.chance, tested.is_above = p_value(base_count, count), exceeds_base_rate(base_count, count)
                     counts[place] = count, tested.is_above
             hint = nearest([each.step for each in checkpoints], settings.hint_step or 0)
-            index = next_checkpoint(len(checkpoints), {place: above for place, (_, above) in counts.items()}, hint)
-            if index is None:
+            above = {place: is_above for place, (_, is_above) in counts.items()}
+            if (following := next_checkpoint(len(checkpoints), above, hint)) is None:
                 _finish_onset(session, study, training, base_count, checkpoints, counts)
                 return None
+            index = following
         checkpoint = start_of(session, training) if index == BASE else checkpoints[index]
         if checkpoint is None:
             raise StudyFailed("The weights that GRPO started from were deleted, so there is no base rate.")

@@ -77,7 +77,8 @@ def pass_curve(counts: Iterable[TaskCount]) -> list[PassAt]:
             estimate = estimate_of(mean, math.sqrt(squares / (total - 1)) if total > 1 else 0.0, total)
             low, high = max(0.0, estimate.low), min(1.0, estimate.high)
             estimates.append(Estimate(estimate.mean, low, high, estimate.count))
-        curve.append(PassAt(k, *estimates, sum(count.tasks for count in enough)))
+        at_least_one, every = estimates
+        curve.append(PassAt(k, at_least_one, every, sum(count.tasks for count in enough)))
     return curve
 
 
