@@ -18,7 +18,7 @@ from backend.domain.training.steering import LEARNING_RATE, PARTS, WARM_UP_RATE
 from backend.domain.vocabulary import AlarmAction, AlarmAnswer, PreflightStatus, RunStatus
 from backend.errors import InvalidInput
 from backend.operations.schemas import ListRequest, Progress, Request, Response
-from backend.training.choices import is_choice, nest, read
+from backend.training.setting_texts import nest, read
 from backend.web.form_data import field_messages, validate
 
 NO_VERSION = uuid.UUID(int=0)
@@ -67,7 +67,9 @@ def request_of_fields(sent: Mapping[str, Any]) -> TrainingRequest:
     """The last value of each name counts: a checked box follows its hidden unchecked value."""
     form = {name: value for name, value in sent.items() if isinstance(value, str)}
     plain = {name: form[name] for name in TrainingRequest.model_fields if form.get(name, "").strip()}
-    choices = nest({name: text for name, text in form.items() if is_choice(name)})
+    choices = nest(
+        {name: text for name, text in form.items() if name.partition(".")[0] in TrainingConfiguration.model_fields}
+    )
     return validate(TrainingRequest, {"version_id": NO_VERSION, **plain, "configuration": choices})
 
 

@@ -15,7 +15,7 @@ from backend.environments.library import load_package
 from backend.environments.service import import_package
 from backend.runs.tables import Run
 from backend.settings import get_settings
-from backend.training.choices import flatten
+from backend.training.setting_texts import flatten
 from tests.factories import make_flag, make_rollouts, make_run
 from tests.ops.commands import Command, proctor, server
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from backend.domain.environments.manifest import read_manifest
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.presets import PRESETS
-from backend.training.choices import block_of, holds_many
+from backend.training.setting_texts import block_of, holds_list
 from tests.training.conftest import built_in
 
 
@@ -95,7 +95,7 @@ TELLS_WHEN = re.compile(
 def leaves_of(block: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Every choice by its dotted name, with its help on one line."""
     for name, info in block.model_fields.items():
-        if (inner := block_of(info)) and not holds_many(info.annotation):
+        if (inner := block_of(info)) and not holds_list(info.annotation):
             yield from leaves_of(inner, f"{prefix}{name}.")
         else:
             yield prefix + name, " ".join((info.description or "").split())
