@@ -31,7 +31,7 @@ def test_a_wrong_line_is_told_at_the_field_and_a_right_file_is_shown(page: Page,
     page.get_by_label("File").set_input_files(written(tmp_path, *(game(number) for number in range(5))))
     page.get_by_role("button", name="Upload").click()
     expect(page.get_by_role("heading", name="games.jsonl")).to_be_visible()
-    expect(page.locator("#notices")).to_contain_text("5 conversations are here")
+    expect(page.locator("#notices")).to_contain_text("Uploaded 5 conversations")
     expect(page.locator(".transcript").first).to_contain_text("Board 0?")
     page.get_by_role("button", name="Delete").click()
     expect(page.locator(".empty-title, table")).not_to_contain_text("games.jsonl")
