@@ -32,7 +32,7 @@ def test_stored_rollouts_must_be_there(trainer: TestClient, session: Session, ve
     make_rollouts(session, run, [[1.0, 1.0, 0.0]])  # on a held-out task
     answer = start(trainer, version, source="rollouts", runs=[str(run.id)])
     assert answer.status_code == 422
-    assert "held-out ones never come in" in answer.json()["fields"]["sft.runs"]
+    assert "held-out tasks are never used" in answer.json()["fields"]["sft.runs"]
     make_rollout(session, run, make_group(session, run, phase=Phase.TRAIN, step=0), [1.0, 1.0, 0.0])
     started = start(trainer, version, source="rollouts", runs=[str(run.id)], where="win = 1")
     assert started.status_code == 201, started.text
