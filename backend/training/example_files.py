@@ -192,7 +192,7 @@ def _is_deleted() -> ColumnElement[bool]:
 
 
 def _remove_deleted(session: Session) -> None:
-    """Remove files whose time to be restored is over."""
+    """Remove files that can no longer be restored."""
     long_ago = (datetime.now(UTC) - KEPT_AFTER_DELETING).isoformat()
     old = select(ExampleFile).where(ExampleFile.statistics[_DELETED].astext < long_ago)
     for row in session.scalars(old).all():

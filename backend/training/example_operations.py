@@ -1,4 +1,4 @@
-"""Operations on training examples: uploaded conversations, and a preview of what a warm-up would learn from."""
+"""Operations on training examples: uploaded conversations, and a preview of the examples of a warm-up."""
 
 from collections.abc import Iterator
 

@@ -11,8 +11,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core import artifacts
 from backend.domain.environments.manifest import Manifest
 from backend.domain.training.configuration import ModelChoice
-from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount
-from backend.domain.training.sft_data import about_tokens
+from backend.domain.training.examples import EXAMPLES, Conversation, ExampleStatistics, TokenCount, estimate_tokens
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput, NotFound
 from backend.runs.tables import Run
@@ -201,21 +200,21 @@ def _read(
 def token_measure(session: Session, choice: ModelChoice) -> TokenMeasure:
     """Count tokens with the tokenizer of the checkpoint if it is readable, else estimate them."""
     if choice.source == "scratch":
-        return TokenMeasure(about_tokens, context=choice.context)
+        return TokenMeasure(estimate_tokens, context=choice.context)
     row = session.get(Checkpoint, choice.checkpoint) if choice.source == "checkpoint" and choice.checkpoint else None
     if row is None or row.pruned_at is not None or find_spec("tokenizers") is None:
-        return TokenMeasure(about_tokens)
+        return TokenMeasure(estimate_tokens)
     from tokenizers import Tokenizer
 
     try:
         with artifacts.open_file(f"{row.artifact}/tokenizer.json") as file:
             text = file.read(_MAX_TOKENIZER_BYTES).decode()
     except (OSError, ValueError):
-        return TokenMeasure(about_tokens)
+        return TokenMeasure(estimate_tokens)
     try:
         tokenizer = Tokenizer.from_str(text)
     except Exception:  # the library raises nothing narrower
-        return TokenMeasure(about_tokens)
+        return TokenMeasure(estimate_tokens)
 
     def count(messages: Sequence[Mapping[str, object]]) -> int:
         texts = [str(message["content"]) for message in messages]

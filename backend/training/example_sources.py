@@ -31,7 +31,7 @@ MAX_ROLLOUTS = 200_000
 """Number of passing rollouts that are considered."""
 _BATCH = 500
 _PLAYED = (RunKind.EVALUATION, RunKind.TRAINING, RunKind.PLAY)
-"""Kinds of runs that are searched by default. Regraded and replayed runs have no new conversations."""
+"""Kinds of runs that are searched by default. Runs that regrade or replay rollouts have no new conversations."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class LaunchSection:
 
 @dataclass(frozen=True, slots=True)
 class FormContext:
-    """Inputs of the form besides the configuration."""
+    """Inputs of the form in addition to the configuration."""
 
     given: Mapping[str, str] = field(default_factory=dict)
     """Text that a refused form sent, by dotted name."""

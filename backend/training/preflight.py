@@ -1,4 +1,4 @@
-"""Checks before a training run starts: those that need no worker run at once, the others are queued."""
+"""Checks before a training run starts. Some run at once; the others need a worker and are queued."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What operations on training runs and training examples take and return."""
+"""Requests and responses of operations on training runs and training examples."""
 
 import uuid
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ async def read_training_form(request: HttpRequest) -> TrainingRequest:
 
 
 def read_training_query(request: HttpRequest) -> TrainingRequest:
-    """Read settings from a query string, which has only those that differ from the preset."""
+    """Read settings from a query string, which has only settings that differ from the preset."""
     return request_of_fields(request.query_params)
 
 
@@ -180,19 +180,19 @@ class AlarmResponse(Response):
     title: str
     step: int
     sentence: str
-    """What was observed."""
+    """The observation."""
     cause: str
     """The most common cause."""
     advice: str
     evidence: dict[str, object]
     action: AlarmAction
-    """What the run did automatically."""
+    """The automatic reaction of the run."""
     answer: AlarmAnswer | None
     """The answer of a team member."""
     answered_by: uuid.UUID | None
     answered_at: datetime | None
     is_open: bool
-    """The condition still holds and nobody has answered."""
+    """The condition still holds and the alarm is unanswered."""
     created_at: datetime
     answers: list[AlarmAnswerOption]
     """Possible answers; empty if it is already answered."""
@@ -254,7 +254,7 @@ class ChangeSettings(Request):
 
 
 class InterventionResponse(Response):
-    """What a detector did at one training step."""
+    """An action of a detector at one training step."""
 
     id: uuid.UUID
     step: int

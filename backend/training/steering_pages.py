@@ -119,7 +119,7 @@ class BranchPage:
     good: Checkpoint | None
     """Roll back only: the last good checkpoint before the problem began."""
     budget: Mapping[str, JsonValue]
-    """Limits of the source run, which apply to the branch anew."""
+    """Limits of the source run, which apply to the branch separately."""
 
 
 def _alarms_page(session: Session, run_id: uuid.UUID) -> AlarmsPage:

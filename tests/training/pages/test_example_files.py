@@ -134,7 +134,7 @@ def test_the_pages_show_upload_and_undo(trainer: TestClient) -> None:
 def test_a_refused_upload_says_why_at_the_field(trainer: TestClient) -> None:
     answer = trainer.post("/training/examples", files=sent("{"))
     assert answer.status_code == 422
-    assert "Line 1: is no JSON" in answer.text
+    assert "Line 1: is not JSON" in answer.text
 
 
 def test_uploading_needs_a_trainer(author: TestClient, viewer: TestClient) -> None:

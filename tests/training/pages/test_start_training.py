@@ -88,8 +88,7 @@ def test_it_refuses_a_version_that_failed_its_checks(session: Session, actor: Ac
     certify(session, version, CheckStatus.FAILED)
     assert "failed its checks" in refusal(session, actor, version, without_certificate="because")["without_certificate"]
     assert (
-        "at least 10 characters"
-        in refusal(session, actor, version, without_certificate="a try")["without_certificate"]
+        "at least 10 characters" in refusal(session, actor, version, without_certificate="a try")["without_certificate"]
     )
 
 

@@ -82,7 +82,9 @@ def test_the_tab_tells_what_was_seen_what_it_means_and_what_helps(session: Sessi
     for shown in ("Format falls", "Only 80 % of the turns", "The rate is too high", "Roll back to the best checkpoint"):
         assert shown in page
     assert 'name="alarms.format_drop" value="0.05"' in page
-    assert "Lower the learning rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, "open alarms are on the overview"
+    assert "Lower the learning rate" in client_for(Role.TRAINER).get(f"/runs/{run.id}").text, (
+        "open alarms are on the overview"
+    )
     seen = client_for(Role.VIEWER).get(f"/runs/{run.id}/alarms").text
     assert "Only 80 % of the turns" in seen
     assert "Lower the learning rate" not in seen
