@@ -200,7 +200,7 @@ def test_the_page_shows_numbers_and_transcripts_or_what_is_missing(
     assert "Board 0?" in page.text or "Board 1?" in page.text
     assert "Stored rollouts" in trainer.post("/training/examples/preview", data=fields).text
     fields.pop("sft.runs")
-    assert "say which rollouts" in trainer.get("/training/examples/preview", params=fields).text
+    assert "select rollouts" in trainer.get("/training/examples/preview", params=fields).text
 
 
 def test_a_choice_elsewhere_that_is_wrong_does_not_hide_the_lessons(

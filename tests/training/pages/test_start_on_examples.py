@@ -68,6 +68,6 @@ def test_marked_episodes_must_be_there(trainer: TestClient, version: Environment
 
 def test_shares_that_do_not_fit_are_refused(trainer: TestClient, version: EnvironmentVersion) -> None:
     assert "more than 1" in start(trainer, version, demonstrations=0.7, also_rollouts=0.5, where="win = 1").text
-    assert "main one already" in start(trainer, version, also_script=0.5).text
-    assert "say which rollouts" in start(trainer, version, source="rollouts").text
-    assert "choose the uploaded file" in start(trainer, version, source="file").text
+    assert "is the main source" in start(trainer, version, also_script=0.5).text
+    assert "select rollouts" in start(trainer, version, source="rollouts").text
+    assert "select the uploaded file" in start(trainer, version, source="file").text

@@ -402,7 +402,7 @@ def test_parts_that_do_not_divide_are_refused_in_words(session: Session, client_
     run = training(session, grpo=SIXTEEN, hardware={"processes": 2})
     client = client_for(Role.TRAINER)
     for parts, told in (
-        (3, "16 episodes a step do not divide into 3 parts"),
+        (3, "16 episodes per step cannot be divided into 3 micro-batches"),
         (16, "Each of 2 processes learns from 8"),
     ):
         answer = ask(client, f"/runs/{run.id}/settings", {"changes": {"grpo.micro_batches": parts}})
@@ -412,7 +412,7 @@ def test_parts_that_do_not_divide_are_refused_in_words(session: Session, client_
         client, f"/runs/{run.id}/settings", **{"grpo.micro_batches": "4", "hardware.gradient_checkpointing": "true"}
     )
     assert made.status_code == 303
-    assert "from its next resume on" in client.get(made.headers["location"]).text
+    assert "from the next resume" in client.get(made.headers["location"]).text
 
 
 def test_a_branch_saves_memory_as_its_source_does_by_now(session: Session, client_for: ClientFor) -> None:
