@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from backend.app import create_app
 from backend.domain.vocabulary import Role
+from backend.domain.detectors.registry import SPECS
 from backend.settings import Settings
 from backend.web import docs_site
 from backend.web.routing import guarded_routes
@@ -28,6 +29,9 @@ def test_the_references_list_every_setting_operation_and_command(site: Path) -> 
     assert [
         path for path in paths - {"/openapi.json"} if f" {path}<" not in re.sub("</?span[^>]*>", "", operations)
     ] == []
+
+    detectors = (site / "detector-list.html").read_text()
+    assert all(name in detectors for name in SPECS)
 
     commands = (site / "cli.html").read_text()
     listed = subprocess.run([sys.executable, "-m", "backend.cli", "--help"], capture_output=True, text=True, check=True)
