@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from backend.app import create_app
-from backend.domain.vocabulary import Role
 from backend.domain.detectors.registry import SPECS
+from backend.domain.vocabulary import Role
 from backend.settings import Settings
 from backend.web import docs_site
 from backend.web.routing import guarded_routes
