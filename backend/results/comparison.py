@@ -31,30 +31,24 @@ class ComparisonNote:
     """A difference between the compared runs, with the action that removes it."""
 
     text: str
-    is_blocking: bool = False
-    """The runs cannot be compared."""
     href: str = ""
     action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPair:
-    """A task that both sides played, with the mean of each column over its rollouts, the reward last."""
+    """A task that both sides played, with its mean reward over the rollouts of each side."""
 
     task_id: uuid.UUID
     """In the version of the second side."""
     index: int
     level: int
-    before: list[float]
-    after: list[float]
+    before: float
+    after: float
+    difference: float
     rollout_before: uuid.UUID
     """The first completed member of its group."""
     rollout_after: uuid.UUID
-
-    @property
-    def difference(self) -> float:
-        """Difference of the reward."""
-        return self.after[-1] - self.before[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +140,7 @@ def compare(session: Session, sides: Sequence[ComparedRun]) -> RunComparison:
     shared = sorted(set(all_scores[0].tasks).intersection(*(each.tasks for each in all_scores[1:])))
     if not shared:
         counts = ", ".join(f"{each.side.label} {len(each.tasks):,}" for each in all_scores)
-        note = ComparisonNote(f"No task was completed on both sides ({counts}).", is_blocking=True)
+        note = ComparisonNote(f"No task was completed on both sides ({counts}).")
         return RunComparison(all_scores, [], [], remarks=[note])
     rewards = [each.rows(shared)[:, -1] for each in all_scores]
     matrix = []
@@ -202,30 +196,25 @@ def task_pairs(
     rows = [(key, before.tasks[key], after.tasks[key]) for key in keys]
     examples_before = first_rollouts(session, before.side, [before.task_ids[row] for _, row, _ in rows])
     examples_after = first_rollouts(session, after.side, [after.task_ids[row] for _, _, row in rows])
-    return [
-        TaskPair(
-            after.task_ids[row_after],
-            key.number,
-            after.levels[row_after],
-            before.values[row_before].tolist(),
-            after.values[row_after].tolist(),
-            examples_before[before.task_ids[row_before]],
-            examples_after[after.task_ids[row_after]],
-        )
-        for key, row_before, row_after in rows
-    ]
+    pairs = []
+    for key, row_before, row_after in rows:
+        one, other = float(before.values[row_before, -1]), float(after.values[row_after, -1])
+        task_id, level = after.task_ids[row_after], after.levels[row_after]
+        examples = examples_before[before.task_ids[row_before]], examples_after[task_id]
+        pairs.append(TaskPair(task_id, key.number, level, one, other, other - one, *examples))
+    return pairs
 
 
 def why_not_comparable(sides: Sequence[ComparedRun]) -> ComparisonNote | None:
     """Why runs cannot be compared whatever they played; None if they can."""
     if len({side.reference for side in sides}) < len(sides):
-        return ComparisonNote("The same run was selected twice. Choose another one.", is_blocking=True)
+        return ComparisonNote("The same run was selected twice. Choose another one.")
     first = sides[0]
     for other in sides[1:]:
         one, two = first.run.version, other.run.version
         if one.environment_id != two.environment_id:
             names = f"{one.environment.name} and {two.environment.name}"
-            return ComparisonNote(f"These runs played different environments: {names}.", is_blocking=True)
+            return ComparisonNote(f"These runs played different environments: {names}.")
         if one.id != two.id and not DERIVED & {first.run.kind, other.run.kind}:
             newer, older = (first, other) if one.number > two.number else (other, first)
             again = {
@@ -236,7 +225,6 @@ def why_not_comparable(sides: Sequence[ComparedRun]) -> ComparisonNote | None:
             return ComparisonNote(
                 f"These runs played different versions of {one.environment.name}, v{one.number} and v{two.number}, "
                 "whose tasks and rewards can differ. Evaluate both policies on one version.",
-                is_blocking=True,
                 href="/evaluations/new?" + urlencode({name: value for name, value in again.items() if value}),
                 action=f"Evaluate {older.label} on v{newer.run.version.number}",
             )

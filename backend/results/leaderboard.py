@@ -6,22 +6,21 @@ token limit per turn. Ranks overlap where intervals do.
 
 import csv
 import io
+import uuid
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
+from pydantic import PrivateAttr
 from sqlalchemy import select
 from sqlalchemy.orm import Session, contains_eager, joinedload
 
-from backend.checkpoints.tables import Checkpoint
 from backend.domain.runs.plans import EvaluationPlan
 from backend.domain.statistics import Coverage, Estimate
 from backend.domain.vocabulary import UNDER_WAY, PolicyKind, RunKind, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import NotFound
-from backend.policies.tables import Policy
+from backend.operations.schemas import Response
 from backend.runs.tables import Run
 
 MAX_RUNS = 2000
@@ -57,87 +56,76 @@ class EvaluationSetup(NamedTuple):
         return f"{self.tasks:,} {split} tasks{selection}, {self.group_size} per task, {self.tokens:,} tokens per turn"
 
 
-@dataclass(frozen=True, slots=True)
-class SetupCount:
-    setup: EvaluationSetup
+class SetupCount(Response):
+    """A setup with its number of rows."""
+
+    key: str
+    label: str
     contenders: int
-    """Number of rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderboardRow:
+class LeaderboardRow(Response):
     """The latest evaluation of a policy with its checkpoint and sampling."""
 
-    run: Run
-    policy: Policy
-    checkpoint: Checkpoint | None
-    exam: EvaluationSetup
+    rank: int | None = None
+    """Highest rank within its interval; null if it is not ranked."""
+    worst_rank: int | None = None
+    name: str
+    mark: str
+    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty for a model that was evaluated here."""
+    policy_id: uuid.UUID
+    policy_kind: PolicyKind
+    checkpoint_id: uuid.UUID | None
+    run_id: uuid.UUID
+    runs: int = 1
+    """Number of its evaluations with this setup."""
     temperature: float | None
-    """None for scripted policies."""
+    """Null for scripted policies."""
     reward: Estimate | None
     success: Estimate | None
-    rule: str
+    success_rule: str
     coverage: Coverage
     tokens: float | None
     """Read and sampled, per rollout."""
     cost: float | None
-    """US dollars per rollout."""
+    """US dollars per rollout; null without a price."""
     total_cost: float | None
-    runs: int = 1
-    """Number of its evaluations with this setup."""
+    at: datetime
     reason: str = ""
     """Why it is not ranked; empty if it is."""
-    best: int | None = None
-    """Highest rank within its interval, from 1; None if it is not ranked."""
-    worst: int | None = None
-
-    @property
-    def name(self) -> str:
-        if self.checkpoint is None:
-            return self.policy.name
-        return f"{self.policy.name} {self.checkpoint.stage} {self.checkpoint.step}".strip()
-
-    @property
-    def mark(self) -> str:
-        """Tag of rows that are not models evaluated here."""
-        if self.policy.kind is PolicyKind.EXTERNAL:
-            return "imported"
-        if self.run.kind in _RESCORED:
-            return _RESCORED[self.run.kind]
-        if self.policy.kind is PolicyKind.SCRIPTED:
-            return "baseline" if self.policy.configuration.get("script") in BASELINES else "script"
-        return ""
-
-    @property
-    def when(self) -> datetime:
-        return self.run.ended_at or self.run.created_at
-
-    @property
-    def rank(self) -> str:
-        return str(self.best) if self.best == self.worst else f"{self.best}–{self.worst}"
-
-    @property
-    def samples(self) -> bool:
-        return self.policy.kind is not PolicyKind.SCRIPTED
+    _setup: EvaluationSetup = PrivateAttr()
 
     def matches(self, setup: EvaluationSetup) -> bool:
         """Whether it was evaluated with this setup. A token limit does not change what a scripted policy plays."""
-        return (self.exam if self.samples else self.exam._replace(tokens=setup.tokens)) == setup
+        is_scripted = self.policy_kind is PolicyKind.SCRIPTED
+        return (self._setup._replace(tokens=setup.tokens) if is_scripted else self._setup) == setup
 
 
-@dataclass(frozen=True, slots=True)
-class Leaderboard:
-    """The rows of one version."""
+class Leaderboard(Response):
+    """The policies that were evaluated on an environment version."""
 
-    version: EnvironmentVersion
+    environment: str
+    version: int
+    content_hash: str
     exam: SetupCount | None
-    """None without evaluations."""
-    exams: Sequence[SetupCount]
-    """Largest first."""
-    ranked: Sequence[LeaderboardRow]
-    """Best mean first."""
-    apart: Sequence[LeaderboardRow]
+    """The setup of the ranked evaluations; null without evaluations."""
+    exams: list[SetupCount]
+    """Setups, most rows first."""
+    ranked: list[LeaderboardRow]
+    """Best mean first. Ranks overlap where intervals do."""
+    apart: list[LeaderboardRow]
     """Not comparable with them, each with its reason."""
+    _evaluated: EnvironmentVersion = PrivateAttr()
+    _setup: EvaluationSetup | None = PrivateAttr(None)
+
+    @property
+    def evaluated(self) -> EnvironmentVersion:
+        return self._evaluated
+
+    @property
+    def setup(self) -> EvaluationSetup | None:
+        """The setup of the ranked evaluations."""
+        return self._setup
 
 
 def get_leaderboard(session: Session, name: str, number: int | None = None, exam: str = "") -> Leaderboard:
@@ -177,89 +165,103 @@ def rank_version(session: Session, version: EnvironmentVersion, exam: str = "") 
     )
     by_entrant: defaultdict[tuple[object, ...], list[LeaderboardRow]] = defaultdict(list)
     for row in map(_row, session.scalars(runs)):
-        entrant = row.policy.id, row.checkpoint and row.checkpoint.id, row.temperature, row.exam, row.mark
-        by_entrant[entrant].append(row)
-    rows = [  # the latest run that can be ranked, else the latest
-        replace(next((row for row in own if not row.reason), own[0]), runs=len(own)) for own in by_entrant.values()
-    ]
+        by_entrant[row.policy_id, row.checkpoint_id, row.temperature, row._setup, row.mark].append(row)
+    rows = []
+    for own in by_entrant.values():  # the latest run that can be ranked, else the latest
+        rows.append(next((row for row in own if not row.reason), own[0]))
+        rows[-1].runs = len(own)
     fit = [row for row in rows if not row.reason]
-    sampled = {row.exam for row in fit if row.samples}  # a scripted policy adds a setup only if it matches none of them
-    setups = sampled | {row.exam for row in fit if not any(row.matches(setup) for setup in sampled)}
-    exams = [SetupCount(setup, sum(row.matches(setup) for row in fit)) for setup in setups]
-    exams.sort(key=lambda each: (-each.contenders, each.setup.split != "heldout", -each.setup.tasks, each.setup))
-    chosen = next((each for each in exams if each.setup.key == exam), exams[0] if exams else None)
+    sampled = {row._setup for row in fit if row.policy_kind is not PolicyKind.SCRIPTED}
+    # a scripted policy adds a setup only if it matches none of them
+    setups = sampled | {row._setup for row in fit if not any(row.matches(setup) for setup in sampled)}
+    counts = [(setup, sum(row.matches(setup) for row in fit)) for setup in setups]
+    counts.sort(key=lambda item: (-item[1], item[0].split != "heldout", -item[0].tasks, item[0]))
+    exams = [SetupCount(key=setup.key, label=setup.label, contenders=count) for setup, count in counts]
+    place = next((place for place, each in enumerate(exams) if each.key == exam), 0)
     names = {"split": "other split", "first_task": "other tasks", "tasks": "other number of tasks"}
     names |= {"which": "other tasks", "group_size": "other group size", "tokens": "other token limit"}
-    for place, row in enumerate(rows):
-        if chosen is not None and not row.reason and not row.matches(chosen.setup):
-            own, other = row.exam, chosen.setup
-            different = next(words for field, words in names.items() if getattr(own, field) != getattr(other, field))
-            rows[place] = replace(row, reason=f"{different}: {own.label}")
+    for row in fit:
+        setup, own_setup = counts[place][0], row._setup
+        if not row.matches(setup):
+            words = next(words for field, words in names.items() if getattr(own_setup, field) != getattr(setup, field))
+            row.reason = f"{words}: {own_setup.label}"
     ranked = [(row, row.reward) for row in rows if not row.reason and row.reward is not None]
     ranked.sort(key=lambda item: (-item[1].mean, item[0].name))
-    return Leaderboard(
-        version,
-        chosen,
-        exams,
-        [
-            replace(
-                row,
-                best=1 + sum(other.low > own.high for _, other in ranked),
-                worst=sum(other.high >= own.low for _, other in ranked),
-            )
-            for row, own in ranked
-        ],
-        sorted((row for row in rows if row.reason), key=lambda row: (row.reason, row.name)),
+    for row, own_reward in ranked:
+        row.rank = 1 + sum(other.low > own_reward.high for _, other in ranked)
+        row.worst_rank = sum(other.high >= own_reward.low for _, other in ranked)
+    board = Leaderboard(
+        environment=version.environment.name,
+        version=version.number,
+        content_hash=version.content_hash,
+        exam=exams[place] if exams else None,
+        exams=exams,
+        ranked=[row for row, _ in ranked],
+        apart=sorted((row for row in rows if row.reason), key=lambda row: (row.reason, row.name)),
     )
+    board._evaluated, board._setup = version, counts[place][0] if counts else None
+    return board
 
 
 def _row(run: Run) -> LeaderboardRow:
     assert run.policy is not None
+    policy, checkpoint, summary = run.policy, run.checkpoint, run.summary
     plan = EvaluationPlan.model_validate(run.configuration)
-    summary = run.summary
+    mark = ""
+    if policy.kind is PolicyKind.EXTERNAL:
+        mark = "imported"
+    elif run.kind in _RESCORED:
+        mark = _RESCORED[run.kind]
+    elif policy.kind is PolicyKind.SCRIPTED:
+        mark = "baseline" if policy.configuration.get("script") in BASELINES else "script"
     stored, priced = int(summary.get("rollouts") or 0), int(summary.get("priced") or 0)
     is_planned = run.kind is RunKind.EVALUATION and "tasks" in run.configuration
     planned = plan.rollouts if is_planned else int(run.progress.get("total") or 0)
+    coverage = Coverage(int(summary.get("completed") or 0), max(planned, stored))
     tokens = sum(int(summary.get(name) or 0) for name in ("tokens_in", "tokens_out"))
     success = summary.get("success") or {}
-    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
-    limit = plan.sampling.max_tokens_per_turn
+    reward = _estimate(summary.get("reward"))
+    reason = ""
+    if run.kind in _RESCORED:
+        reason = f"{mark}: it was played on another version or with other rewards"
+    elif "tasks" not in run.configuration:
+        reason = "imported: its tasks are unknown"
+    elif mark == "imported" and "sampling" not in run.configuration:
+        reason = "imported: its sampling is unknown"
+    elif reward is None:
+        reason = "nothing completed"
+    elif run.status is not RunStatus.COMPLETED:
+        reason = f"{run.status}: {coverage}"
+    elif coverage.share < MIN_COVERAGE:
+        reason = f"only {coverage}"
     row = LeaderboardRow(
-        run=run,
-        policy=run.policy,
-        checkpoint=run.checkpoint,
-        exam=EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which),
-        temperature=plan.sampling.temperature if run.policy.kind is not PolicyKind.SCRIPTED else None,
-        reward=_estimate(summary.get("reward")),
+        name=f"{policy.name} {checkpoint.stage} {checkpoint.step}".strip() if checkpoint else policy.name,
+        mark=mark,
+        policy_id=policy.id,
+        policy_kind=policy.kind,
+        checkpoint_id=checkpoint.id if checkpoint else None,
+        run_id=run.id,
+        temperature=plan.sampling.temperature if policy.kind is not PolicyKind.SCRIPTED else None,
+        reward=reward,
         success=_estimate(success),
-        rule=str(success.get("rule", "")),
-        coverage=Coverage(int(summary.get("completed") or 0), max(planned, stored)),
+        success_rule=str(success.get("rule", "")),
+        coverage=coverage,
         tokens=tokens / stored if stored else None,
         cost=summary["cost"] / priced if priced and summary.get("cost") is not None else None,
         total_cost=summary.get("cost"),
+        at=run.ended_at or run.created_at,
+        reason=reason,
     )
-    return replace(row, reason=_why_unranked(row))
+    which = "" if not plan.task_indexes_given else format(abs(hash(plan.task_indexes_given)), "x")
+    limit = plan.sampling.max_tokens_per_turn
+    row._setup = EvaluationSetup(str(plan.split), plan.first_task, plan.tasks, plan.group_size, limit, which)
+    return row
 
 
 def _estimate(figure: object) -> Estimate | None:
     if not isinstance(figure, dict) or figure.get("mean") is None:
         return None
     return Estimate(figure["mean"], figure["low"], figure["high"], int(figure.get("count") or 0))
-
-
-def _why_unranked(row: LeaderboardRow) -> str:
-    """Why it cannot be ranked with any setup; empty if it can."""
-    if row.run.kind in _RESCORED:
-        return f"{row.mark}: it was played on another version or with other rewards"
-    if "tasks" not in row.run.configuration:
-        return "imported: its tasks are unknown"
-    if row.mark == "imported" and "sampling" not in row.run.configuration:
-        return "imported: its sampling is unknown"
-    if row.reward is None:
-        return "nothing completed"
-    if row.run.status is not RunStatus.COMPLETED:
-        return f"{row.run.status}: {row.coverage}"
-    return f"only {row.coverage}" if row.coverage.share < MIN_COVERAGE else ""
 
 
 def as_csv(board: Leaderboard) -> str:
@@ -276,11 +278,11 @@ def as_csv(board: Leaderboard) -> str:
     for row in [*board.ranked, *board.apart]:
         reward = row.reward
         values = [
-            *(row.best, row.worst, row.name, row.mark),
+            *(row.rank, row.worst_rank, row.name, row.mark),
             *((reward.mean, reward.low, reward.high, reward.count) if reward else (None,) * 4),
-            *(row.success and row.success.mean, row.rule, row.coverage.completed, row.coverage.total),
+            *(row.success and row.success.mean, row.success_rule, row.coverage.completed, row.coverage.total),
             *(row.tokens, row.cost, row.total_cost, row.temperature),
-            *(row.when.isoformat(), row.run.id, row.reason),
+            *(row.at.isoformat(), row.run_id, row.reason),
         ]
         # names are other people's text: a spreadsheet reads a cell that starts like this as a formula
         is_formula = [isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) for value in values]

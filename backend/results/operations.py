@@ -11,6 +11,7 @@ from backend.operations.declaration import operation
 from backend.results.baselines import baselines
 from backend.results.baselines import start_baseline as start_baseline_evaluation
 from backend.results.comparison import MAX_SIDES, compare, task_pairs
+from backend.results.leaderboard import Leaderboard
 from backend.results.leaderboard import get_leaderboard as rank_policies
 from backend.results.run_figures import FiguresRequest, run_figures
 from backend.results.schemas import (
@@ -18,7 +19,6 @@ from backend.results.schemas import (
     ComparisonResponse,
     FiguresResponse,
     LeaderboardRequest,
-    LeaderboardResponse,
     StartBaseline,
 )
 from backend.runs.queries import get_run
@@ -92,12 +92,10 @@ def start_baseline(session: Session, actor: Actor, request: StartBaseline) -> Ru
 
 
 @operation("GET /leaderboards/{environment}", role=Role.VIEWER, command="leaderboard", tool=True)
-def get_leaderboard(
-    session: Session, actor: Actor, environment: str, request: LeaderboardRequest
-) -> LeaderboardResponse:
+def get_leaderboard(session: Session, actor: Actor, environment: str, request: LeaderboardRequest) -> Leaderboard:
     """Rank the policies that were evaluated with the same setup on an environment, NAME or NAME:VERSION."""
     name, mark, number = re.fullmatch(r"([^:@]*)([:@]?)(.*)", environment, re.DOTALL).groups()  # type: ignore[union-attr]
     if mark and not number.isdecimal():
         raise InvalidInput(fields={"environment": f"Write the version as a number, for example {name}:2."})
     version = int(number) if mark else request.version
-    return LeaderboardResponse.of(rank_policies(session, name, version, request.exam))
+    return rank_policies(session, name, version, request.exam)

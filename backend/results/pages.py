@@ -181,10 +181,10 @@ def show_leaderboard(
     ends = [end for row in ranked if row.reward for end in (row.reward.low, row.reward.high)]
 
     def comparison(count: int) -> str:
-        ids = [row.run.id for row in ranked[:count]]
+        ids = [row.run_id for row in ranked[:count]]
         return "/compare?" + urlencode({"run": ids}, doseq=True) if len(ids) > 1 else ""
 
-    export = {"version": board and board.version.number, "exam": choice.exam}
+    export = {"version": board and board.version, "exam": choice.exam}
     context = {
         "environment": environment,
         "board": board,  # None without a published version
@@ -205,5 +205,5 @@ def export_leaderboard(
     name: str, session: SessionDep, _: Viewer, choice: Annotated[LeaderboardRequest, Query()]
 ) -> Response:
     board = get_leaderboard(session, name, choice.version, choice.exam)
-    file = f'attachment; filename="{name}-v{board.version.number}-leaderboard.csv"'
+    file = f'attachment; filename="{name}-v{board.version}-leaderboard.csv"'
     return Response(as_csv(board), media_type="text/csv; charset=utf-8", headers={"Content-Disposition": file})

@@ -1,14 +1,13 @@
 """What operations of results take and return."""
 
 import uuid
-from datetime import datetime
 from typing import Any
 
 from pydantic import AliasPath, ConfigDict, Field
 from sqlalchemy.orm import Session
 
 from backend.domain.statistics import Coverage, Estimate
-from backend.domain.vocabulary import Phase, PolicyKind
+from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput, NotFound
 from backend.operations.ids import parse_id
 from backend.operations.schemas import Request, Response
@@ -16,6 +15,7 @@ from backend.results.baselines import Baseline
 from backend.results.comparison import (
     MAX_SIDES,
     ColumnDifference,
+    ComparisonNote,
     HeadToHead,
     LevelDifference,
     RunComparison,
@@ -113,19 +113,6 @@ class BaselineResponse(Response):
     reward: Estimate | None
 
 
-class TaskDifference(Response):
-    """The reward of a task on both sides."""
-
-    task_id: uuid.UUID
-    index: int
-    level: int
-    before: float = _at("before", -1)
-    after: float = _at("after", -1)
-    difference: float
-    rollout_before: uuid.UUID
-    rollout_after: uuid.UUID
-
-
 class PairingResponse(Response):
     """A run compared with the first one, paired over the shared tasks."""
 
@@ -144,14 +131,6 @@ class PairingResponse(Response):
     levels: list[LevelDifference]
 
 
-class RemarkResponse(Response):
-    """A difference between the runs, with the action that removes it."""
-
-    text: str
-    href: str
-    action: str
-
-
 class ComparisonResponse(PairingResponse):
     """Runs on the tasks that all of them completed. Fields of a pair are about the first and the second run."""
 
@@ -164,9 +143,9 @@ class ComparisonResponse(PairingResponse):
     """Every other run compared with the first."""
     matrix: list[list[HeadToHead]]
     """`matrix[i][j]`: run i against run j over the shared tasks."""
-    remarks: list[RemarkResponse]
+    remarks: list[ComparisonNote]
     baselines: list[BaselineResponse]
-    tasks: list[TaskDifference]
+    tasks: list[TaskPair]
     """Most improved first."""
 
     @classmethod
@@ -186,9 +165,9 @@ class ComparisonResponse(PairingResponse):
             runs=runs,
             pairings=[PairingResponse.of(each) for each in comparison.pairings],
             matrix=comparison.matrix,
-            remarks=[RemarkResponse.of(each) for each in comparison.remarks],
+            remarks=comparison.remarks,
             baselines=[BaselineResponse.of(each) for each in baselines],
-            tasks=[TaskDifference.of(pair) for pair in pairs],
+            tasks=pairs,
         )
 
 
@@ -289,57 +268,3 @@ class FiguresResponse(Response):
     failures: list[FailureMessage] = _at("messages")
     spent: SpentResponse = _at("scoped")
     rollouts_per_second: float | None
-
-
-class LeaderboardRowResponse(Response):
-    """A policy with its checkpoint and its sampling."""
-
-    rank: int | None = _at("best")
-    """Highest rank within its interval; null if it is not ranked."""
-    worst_rank: int | None = _at("worst")
-    name: str
-    mark: str
-    """`baseline`, `script`, `imported`, `re-scored`, `replayed` or empty."""
-    policy_id: uuid.UUID = _at("policy", "id")
-    policy_kind: PolicyKind = _at("policy", "kind")
-    checkpoint_id: uuid.UUID | None = _at("checkpoint", "id", default=None)
-    run_id: uuid.UUID = _at("run", "id")
-    runs: int
-    """Number of its evaluations with this setup."""
-    temperature: float | None
-    """Null for scripted policies."""
-    reward: Estimate | None
-    success: Estimate | None
-    success_rule: str = _at("rule")
-    coverage: Coverage
-    tokens: float | None
-    """Read and sampled, per rollout."""
-    cost: float | None
-    """US dollars per rollout; null without a price."""
-    total_cost: float | None
-    at: datetime = _at("when")
-    reason: str
-    """Why it is not ranked; empty if it is."""
-
-
-class SetupResponse(Response):
-    """What evaluations that are ranked together have in common."""
-
-    key: str = _at("setup", "key")
-    label: str = _at("setup", "label")
-    contenders: int
-
-
-class LeaderboardResponse(Response):
-    """The policies that were evaluated on an environment version."""
-
-    environment: str = _at("version", "environment", "name")
-    version: int = _at("version", "number")
-    content_hash: str = _at("version", "content_hash")
-    exam: SetupResponse | None
-    """The setup of the ranked evaluations."""
-    exams: list[SetupResponse]
-    ranked: list[LeaderboardRowResponse]
-    """Best mean first. Ranks overlap where intervals do."""
-    apart: list[LeaderboardRowResponse]
-    """Not comparable with them, each with its reason."""

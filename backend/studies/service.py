@@ -75,16 +75,7 @@ def start_onset(session: Session, actor: Actor, run: Run, request: StartOnset) -
         last_step=checkpoints[-1].step,
         hint_step=pattern.middle_step,
     )
-    study = Study(
-        kind=StudyKind.ONSET,
-        run_id=run.id,
-        version_id=pattern.version_id,
-        settings=settings.model_dump(mode="json"),
-        created_by=actor.person_id,
-    )
-    session.add(study)
-    _changed(session, study)
-    return study
+    return _create(session, actor, run, pattern.version_id, settings)
 
 
 def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort) -> Study:
@@ -123,15 +114,7 @@ def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort)
     settings = EffortSettings(
         plan=plan, cuts=request.cuts, samples=request.samples, replies=request.replies, measure=request.measure
     )
-    study = Study(
-        kind=StudyKind.EFFORT,
-        run_id=run.id,
-        version_id=run.version_id,
-        settings=settings.model_dump(mode="json"),
-        created_by=actor.person_id,
-    )
-    session.add(study)
-    session.flush()
+    study = _create(session, actor, run, run.version_id, settings)
     sides = [(own, None if is_training else run.id)]
     if base := queries.base_of(session, run, own):
         sides.append((base, None))
@@ -145,6 +128,21 @@ def start_effort(session: Session, actor: Actor, run: Run, request: StartEffort)
             step=checkpoint.step,
         )
         session.add(side)
+    session.flush()
+    return study
+
+
+def _create(
+    session: Session, actor: Actor, run: Run, version_id: uuid.UUID, settings: OnsetSettings | EffortSettings
+) -> Study:
+    study = Study(
+        kind=StudyKind.ONSET if isinstance(settings, OnsetSettings) else StudyKind.EFFORT,
+        run_id=run.id,
+        version_id=version_id,
+        settings=settings.model_dump(mode="json"),
+        created_by=actor.person_id,
+    )
+    session.add(study)
     _changed(session, study)
     return study
 

@@ -1,6 +1,7 @@
 """Load the rollouts of one side of an effort study that can be cut, and store their curves."""
 
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,16 +29,6 @@ from backend.studies.tables import EffortReply, Study, StudyCheckpoint
 TOLERANCE = 1e-6
 """Rewards are stored in single precision."""
 BATCH_ROWS = 200
-
-
-@dataclass(frozen=True, slots=True)
-class CuttableRollout:
-    """A successful rollout whose last reply reasons before it answers."""
-
-    id: uuid.UUID
-    task: str
-    index: int
-    member: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +97,12 @@ def load_side_work(side_id: uuid.UUID) -> SideWork:
         other = session.scalars(
             select(Run).join(StudyCheckpoint, StudyCheckpoint.run_id == Run.id).where(*is_other)
         ).first()
-        common = {each.task for each in _cuttable_rollouts(session, other, manifest, rule)[1]} if other else set()
-        ranks: dict[str, int] = {}
+        common = {task for _, _, task, _ in _cuttable_rollouts(session, other, manifest, rule)[1]} if other else set()
+        ranks: Counter[str] = Counter()
         ranked = []
-        for each in sorted(candidates, key=lambda each: (each.index, each.member)):
-            ranks[each.task] = ranks.get(each.task, -1) + 1
-            ranked.append((each.task not in common, ranks[each.task], each.index, each.id))
+        for index, _, task, rollout_id in sorted(candidates):
+            ranks[task] += 1
+            ranked.append((task not in common, ranks[task], index, rollout_id))
         chosen = [rollout_id for *_, rollout_id in sorted(ranked, key=lambda row: row[:3])[: settings.replies]]
         side.chosen = len(chosen)
         done = set(session.scalars(select(EffortReply.rollout_id).where(EffortReply.study_checkpoint_id == side.id)))
@@ -135,8 +126,8 @@ def load_side_work(side_id: uuid.UUID) -> SideWork:
 
 def _cuttable_rollouts(
     session: Session, played: Run, manifest: Manifest, rule: SuccessRule
-) -> tuple[int, list[CuttableRollout]]:
-    """The number of successful rollouts, and those whose last reply reasons."""
+) -> tuple[int, list[tuple[int, int, str, uuid.UUID]]]:
+    """The number of successful rollouts; and (task index, member, task, id) of those whose last reply reasons."""
     lowest = rule.at_least - TOLERANCE
     if rule.column == REWARD:
         is_successful = Rollout.reward >= lowest
@@ -144,12 +135,12 @@ def _cuttable_rollouts(
         is_successful = Rollout.columns[played.columns.index(rule.column) + 1] >= lowest
     statement = _episodes().where(Rollout.run_id == played.id, Rollout.status == RolloutStatus.COMPLETED, is_successful)
     succeeded = 0
-    cuttable: list[CuttableRollout] = []
+    cuttable: list[tuple[int, int, str, uuid.UUID]] = []
     for row in session.execute(statement.execution_options(yield_per=BATCH_ROWS)):
         succeeded += 1
         if _last_reply(manifest, row.messages, row.steps) is not None:
             task = f"{row.Task.split}/{row.Task.index}"
-            cuttable.append(CuttableRollout(row.id, task, row.Task.index, row.member))
+            cuttable.append((row.Task.index, row.member, task, row.id))
     return succeeded, cuttable
 
 
