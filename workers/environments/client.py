@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any
 
 import aiohttp
 import orjson
@@ -18,9 +17,8 @@ import orjson
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import pack
 from backend.domain.errors import SandboxError
-from workers.environments.leases import START_SECONDS, HostRefused, Lease, LeaseIsOver
-from workers.environments.sessions import EnvServer, EnvSession
-from workers.environments.wire import Observation
+from workers.environments.sessions import START_SECONDS, EnvServer, EnvSession, HostRefused, LeaseIsOver, ServerLease
+from workers.environments.wire import JsonObject, Observation
 
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
 
@@ -31,7 +29,7 @@ ANSWER_SECONDS = 15.0
 class EnvHost:
     """Talks to the env host process at `unix:/path` or `http://host:port`.
 
-    `is_granted` reports, in a thread, whether an administrator granted network access to a content; default: none.
+    `is_granted` reports, in a thread, whether an administrator granted network access to a package. Default: none.
     """
 
     def __init__(self, address: str, token: str = "", *, is_granted: Callable[[str], bool] = lambda _: False) -> None:
@@ -53,8 +51,8 @@ class EnvHost:
             await self._http.close()
             self._http = None
 
-    async def status(self) -> dict[str, Any]:
-        """The launcher in force, what the probe found, the servers and the capacity."""
+    async def status(self) -> JsonObject:
+        """The launcher, the result of its probe, the servers and the capacity."""
         return await self.ask("GET", "/status")
 
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
@@ -88,39 +86,34 @@ class EnvHost:
         order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
         if resources.needs_grant:
             order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
-        lease = Lease(self, order)
-        worn: list[str] = []
+        lease = ServerLease(self, order)
+        failed: list[str] = []
         try:
             async with EnvServer(lease, await lease.acquire()) as server:
                 try:
                     yield server
                 finally:
-                    worn = server.worn
+                    failed = server.failed
         finally:
-            await lease.release(worn)
+            await lease.release(failed)
 
-    async def hold(self, path: str) -> None:
-        """Returns when the env host ended the connection that holds a lease."""
-        await self.ask("GET", f"{path}/hold", seconds=None)
-
-    def reach(self, server: dict[str, Any]) -> tuple[aiohttp.ClientSession, str]:
+    def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]:
         """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""
         if self._socket_path:
             return aiohttp.ClientSession(connector=aiohttp.UnixConnector(server["socket"], limit=0)), "ws://server/ws"
-        connector = aiohttp.TCPConnector(limit=0)
-        url = f"{self._base}/servers/{server['id']}/ws"
-        return aiohttp.ClientSession(connector=connector, headers=self._headers), url
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=self._headers)
+        return http, f"{self._base}/servers/{server['id']}/ws"
 
     async def ask(
         self,
         method: str,
         path: str,
         *,
-        json: Any = None,
+        json: JsonObject | None = None,
         body: bytes | None = None,
         seconds: float | None = ANSWER_SECONDS,
-    ) -> dict[str, Any]:
-        """One question to the env host. Raises HostRefused for its refusals, SandboxError when it cannot be reached."""
+    ) -> JsonObject:
+        """One request to the env host. Raises HostRefused if it refuses, SandboxError if it cannot be reached."""
         if self._http is None:
             raise SandboxError("the env host's client is not open: use `async with EnvHost(...)`")
         data = orjson.dumps(json) if json is not None else body
@@ -128,7 +121,6 @@ class EnvHost:
         try:
             async with self._http.request(method, self._base + path, data=data, timeout=timeout) as response:
                 answer = orjson.loads(await response.read())
-                status = response.status
         except TimeoutError as error:
             raise SandboxError(f"the env host did not answer {method} {path} within {seconds} s") from error
         except (aiohttp.ClientError, OSError) as error:
@@ -137,8 +129,8 @@ class EnvHost:
             raise SandboxError(f"the env host did not answer {method} {path} with JSON") from error
         if not isinstance(answer, dict):
             raise SandboxError(f"the env host did not answer {method} {path} with a JSON object")
-        if status == 410:
+        if response.status == 410:
             raise LeaseIsOver(str(answer.get("error", answer)))
-        if status >= 400:
+        if response.status >= 400:
             raise HostRefused(str(answer.get("error", answer)))
         return answer

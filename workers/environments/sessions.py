@@ -1,23 +1,27 @@
-"""The sessions of a leased server: opened when they are needed, used again after an episode that ended well.
+"""A lease of env servers as its client holds it, and the sessions of the leased servers.
 
-A process that died or in which a call timed out gets no new sessions: the env host starts another one in its place,
-and the old one ends with its last session.
+The env host ends a lease when the connection that holds it closes and no new one comes within the lease's time to live.
+So a client that computes for minutes keeps its servers, and one that died returns them at once.
+
+Sessions are opened on demand and reused after an episode that ended well. A process that died or in which a call timed
+out gets no new sessions: the env host starts another one in its place, and the old one ends with its last session.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 
 from backend.domain.errors import ActionRefused, EnvError, LimitExceeded, RolloutError, SandboxError
-from workers.environments.leases import HostRefused, Lease, LeaseIsOver
 from workers.environments.wire import (
     MAX_FRAME_BYTES,
     DeadlinePassed,
+    JsonObject,
     Observation,
     ServerIsFull,
     ServerIsGone,
@@ -26,88 +30,112 @@ from workers.environments.wire import (
 )
 
 CONNECT_SECONDS = 10.0
+POLL_SECONDS = 20.0
+"""How long one request for a place in the queue stays open."""
+START_SECONDS = 900.0
+"""A package's own virtual environment may have to be built."""
+RETURN_SECONDS = 60.0
+"""How long a lost env host may take to come back."""
 
 
-class EnvSession:
-    """One episode at a time on a server. Refuses what the server would take but no episode has."""
+class HostRefused(SandboxError):
+    """The env host answered that it cannot do this, and why."""
 
-    __slots__ = ("_is_running", "_process", "_wire", "failure")
 
-    def __init__(self, process: "_Process", wire: Wire) -> None:
-        self._process, self._wire = process, wire
-        self._is_running = False
-        self.failure: RolloutError | None = None
+class LeaseIsOver(HostRefused):
+    """The env host does not know this lease: it was restarted, or the lease expired."""
 
-    async def reset(self, arguments: Mapping[str, Any], *, timeout: float) -> Observation:
-        """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
-        self._is_running = False
-        try:
-            observation = await self._reset(arguments, time.monotonic() + timeout)
-        except RolloutError as error:
-            raise await self._note(error) from error
-        self._is_running = not observation.done
-        return observation
 
-    async def _note(self, error: RolloutError) -> RolloutError:
-        """Keep a failure for the end of the session; say why the server is gone, where the host knows."""
-        was_late, self.failure = isinstance(self.failure, DeadlinePassed), error
-        if was_late:  # that is why this session is over: the server may live
-            return error
-        if isinstance(error, ServerIsGone) and (why := await self._process.fate()):
-            return ServerIsGone(f"{error}; {why}")
-        return error
+class LeasingHost(Protocol):
+    """The parts of the env host's client that a lease needs."""
 
-    async def _reset(self, arguments: Mapping[str, Any], deadline: float) -> Observation:
-        pause = 0.05
+    async def ask(
+        self, method: str, path: str, *, json: JsonObject | None = None, seconds: float | None = ...
+    ) -> JsonObject: ...
+
+    def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]: ...
+
+
+class ServerLease:
+    """One or more servers of a package, for ourselves."""
+
+    def __init__(self, host: LeasingHost, order: JsonObject) -> None:
+        self.host, self._order = host, order
+        self._path = ""
+        self._heartbeat: asyncio.Task[None] | None = None
+
+    async def acquire(self) -> list[JsonObject]:
+        """The servers; waits in the queue while the host is full."""
+        lease = await self.host.ask("POST", "/servers", json=self._order)
+        self._path = f"/leases/{lease['id']}"
+        self._heartbeat = asyncio.create_task(self._hold(self._path))
+        while lease["state"] == "queued":
+            path = f"{self._path}?wait={POLL_SECONDS:g}"
+            lease = await self.host.ask("GET", path, seconds=POLL_SECONDS + 15)
+        return list(lease["servers"])
+
+    async def acquire_again(self) -> list[JsonObject]:
+        """After the host lost the lease; waits for a host that is being restarted."""
+        await self._stop_heartbeat()
+        deadline = time.monotonic() + RETURN_SECONDS
         while True:
             try:
-                return await self._wire.reset(arguments, max(0.001, deadline - time.monotonic()))
-            except ServerIsFull as error:
-                if time.monotonic() + pause > deadline:
-                    raise LimitExceeded(f"reset: no free session within the deadline: {error}") from error
-            await self._wire.close()
-            await asyncio.sleep(pause)
-            pause = min(1.0, pause * 2)
-            self._wire = await self._process.connect()
+                return await self.acquire()
+            except HostRefused:
+                raise
+            except SandboxError:
+                if time.monotonic() > deadline:
+                    raise
+            await self._stop_heartbeat()
+            await asyncio.sleep(0.5)
 
-    async def step(self, action: Mapping[str, Any], *, timeout: float) -> Observation:
-        if not self._is_running:
-            raise EnvError("step: the episode has not begun or has ended; reset first")
-        try:
-            observation = await self._wire.step(action, timeout)
-        except ActionRefused:  # the policy's mistake; the episode goes on
-            raise
-        except RolloutError as error:
-            raise await self._note(error) from error
-        if observation.done:
-            self._is_running = False
-        return observation
+    async def _hold(self, path: str) -> None:
+        """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
+        while True:
+            try:
+                await self.host.ask("GET", f"{path}/hold", seconds=None)
+            except LeaseIsOver:
+                return
+            except SandboxError:
+                pass  # the host may come back
+            await asyncio.sleep(0.5)
 
-    async def state(self, *, timeout: float) -> dict[str, Any]:
-        """The environment's whole state, which may hold the answer: never for a policy."""
-        try:
-            return await self._wire.state(timeout)
-        except RolloutError as error:
-            raise await self._note(error) from error
+    async def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
+            self._heartbeat = None
 
-    @property
-    def wire(self) -> Wire:
-        return self._wire
+    async def replace(self, server: str) -> JsonObject:
+        """A fresh server in place of a dead or failed one; the old one may finish its sessions."""
+        return await self.host.ask("POST", f"{self._path}/servers/{server}/replace", seconds=START_SECONDS)
+
+    async def retire(self, server: str) -> None:
+        """A replaced server has no sessions left."""
+        with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
+            await self.host.ask("DELETE", f"{self._path}/servers/{server}")
+
+    async def release(self, failed: list[str]) -> None:
+        """Return the servers to the pool, except the failed ones."""
+        if self._path:
+            with contextlib.suppress(SandboxError):  # it expires anyway
+                await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={','.join(failed)}"))
+        await self._stop_heartbeat()
 
 
-class _Process:
+class _LeasedProcess:
     """One server process of a lease, and its idle sockets."""
 
-    def __init__(self, described: dict[str, Any], lease: Lease) -> None:
+    def __init__(self, described: JsonObject, lease: ServerLease) -> None:
         self.id: str = described["id"]
         self.sessions: int = described["sessions"]
         self.active = 0
-        self.is_worn = False
+        self.has_failed = False
         """Dead, or a call in it timed out and may still be running."""
         self._idle: list[Wire] = []
         self._lease = lease
         self._columns_from: str | None = described.get("columns_from")
-        self._http, self._url = lease.reach(described)
+        self._http, self._url = lease.host.reach(described)
 
     async def connect(self) -> Wire:
         try:
@@ -121,23 +149,34 @@ class _Process:
             raise ServerIsGone(f"the environment's server cannot be reached: {str(error)[:500]}") from error
         return Wire(socket, self._columns_from)
 
-    async def take(self) -> Wire:
-        while self._idle:
-            wire = self._idle.pop()
-            if wire.is_open:
-                return wire
-        return await self.connect()
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator["EnvSession"]:
+        """A session on an idle socket, or on a new one. The socket is kept if everything ended well."""
+        self._idle = [wire for wire in self._idle if wire.is_open]
+        try:
+            session = EnvSession(self, self._idle.pop() if self._idle else await self.connect())
+        except SandboxError:
+            self.has_failed = True
+            raise
+        ended_well = False
+        try:
+            yield session
+            ended_well = True
+        finally:
+            if isinstance(session.failure, ServerIsGone | DeadlinePassed):
+                self.has_failed = True
+            if ended_well and session.failure is None and session.wire.is_open:
+                self._idle.append(session.wire)
+            else:
+                await session.wire.close()
 
-    async def give(self, session: EnvSession, *, ended_well: bool) -> None:
-        if isinstance(session.failure, ServerIsGone | DeadlinePassed):
-            self.is_worn = True
-        if ended_well and session.failure is None and session.wire.is_open:
-            self._idle.append(session.wire)
-        else:
-            await session.wire.close()
-
-    async def fate(self) -> str:
-        return await self._lease.fate(self.id)
+    async def exit_reason(self) -> str:
+        """How the server ended, with the end of its log; empty while it lives or if unknown."""
+        try:
+            answer = await self._lease.host.ask("GET", f"/servers/{self.id}")
+        except SandboxError:
+            return ""
+        return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
 
     async def close(self) -> None:
         await asyncio.gather(*(wire.close() for wire in self._idle))
@@ -145,26 +184,81 @@ class _Process:
         await self._http.close()
 
 
+class EnvSession:
+    """One episode at a time on a server. Refuses steps outside of an episode, which the server would accept."""
+
+    __slots__ = ("_is_running", "_process", "failure", "wire")
+
+    def __init__(self, process: _LeasedProcess, wire: Wire) -> None:
+        self._process, self.wire = process, wire
+        self._is_running = False
+        self.failure: RolloutError | None = None
+
+    async def reset(self, arguments: Mapping[str, Any], *, timeout: float) -> Observation:
+        """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
+        self._is_running = False
+        deadline, pause = time.monotonic() + timeout, 0.05
+        try:
+            while True:
+                try:
+                    observation = await self.wire.reset(arguments, max(0.001, deadline - time.monotonic()))
+                    break
+                except ServerIsFull as error:
+                    if time.monotonic() + pause > deadline:
+                        raise LimitExceeded(f"reset: no free session within the deadline: {error}") from error
+                await self.wire.close()
+                await asyncio.sleep(pause)
+                pause = min(1.0, pause * 2)
+                self.wire = await self._process.connect()
+        except RolloutError as error:
+            raise await self._record(error) from error
+        self._is_running = not observation.done
+        return observation
+
+    async def step(self, action: Mapping[str, Any], *, timeout: float) -> Observation:
+        if not self._is_running:
+            raise EnvError("step: the episode has not begun or has ended; reset first")
+        try:
+            observation = await self.wire.step(action, timeout)
+        except ActionRefused:  # the policy's mistake; the episode continues
+            raise
+        except RolloutError as error:
+            raise await self._record(error) from error
+        if observation.done:
+            self._is_running = False
+        return observation
+
+    async def state(self, *, timeout: float) -> JsonObject:
+        """The environment's whole state, which may hold the answer: never for a policy."""
+        try:
+            return await self.wire.state(timeout)
+        except RolloutError as error:
+            raise await self._record(error) from error
+
+    async def _record(self, error: RolloutError) -> RolloutError:
+        """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
+        had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
+        if had_timed_out:  # that is why this session is over: the server may live
+            return error
+        if isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
+            return ServerIsGone(f"{error}; {reason}")
+        return error
+
+
 class EnvServer:
     """A leased server: one process or several that act as one."""
 
-    def __init__(self, lease: Lease, servers: list[dict[str, Any]]) -> None:
+    def __init__(self, lease: ServerLease, servers: list[JsonObject]) -> None:
         self._lease = lease
-        self._processes = [_Process(described, lease) for described in servers]
-        first = servers[0]
-        self.action_schema = read_schema(first["action_schema"])
-        self.observation_schema = read_schema(first["observation_schema"])
+        self._processes = [_LeasedProcess(described, lease) for described in servers]
+        self.action_schema = read_schema(servers[0]["action_schema"])
+        self.observation_schema = read_schema(servers[0]["observation_schema"])
         self.sessions: int = sum(process.sessions for process in self._processes)
         """Maximum number of concurrent sessions."""
         self._free = asyncio.Semaphore(self.sessions)
         self._replacing = asyncio.Lock()
-        self._left = asyncio.Event()
+        self._group_ended = asyncio.Event()
         """Set when sessions of a group end, so that waiting groups check for room again."""
-
-    @property
-    def worn(self) -> list[str]:
-        """Processes that must not be leased again."""
-        return [process.id for process in self._processes if process.is_worn]
 
     async def __aenter__(self) -> "EnvServer":
         return self
@@ -174,33 +268,23 @@ class EnvServer:
     ) -> None:
         await asyncio.gather(*(process.close() for process in self._processes))
 
+    @property
+    def failed(self) -> list[str]:
+        """Processes that must not be leased again."""
+        return [process.id for process in self._processes if process.has_failed]
+
     @asynccontextmanager
     async def session(self) -> AsyncIterator[EnvSession]:
-        """A session for an episode, or for several one after the other. Waits for a free one."""
+        """A session for one episode, or for several in sequence. Waits for a free one."""
         async with self._free:
             process = await self._least_busy()
             process.active += 1
             try:
-                async with self._session_on(process) as session:
+                async with process.session() as session:
                     yield session
             finally:
                 process.active -= 1
                 await self._retire_if_unused(process)
-
-    @asynccontextmanager
-    async def _session_on(self, process: _Process) -> AsyncIterator[EnvSession]:
-        try:
-            wire = await process.take()
-        except SandboxError:
-            process.is_worn = True
-            raise
-        session = EnvSession(process, wire)
-        ended_well = False
-        try:
-            yield session
-            ended_well = True
-        finally:
-            await process.give(session, ended_well=ended_well)
 
     @asynccontextmanager
     async def sessions_together(self, count: int) -> AsyncIterator[list[EnvSession]]:
@@ -208,17 +292,6 @@ class EnvServer:
 
         When one of them fails all are ended, so that nothing waits for it on the server either.
         """
-        process = await self._with_room(count)
-        process.active += count
-        try:
-            async with AsyncExitStack() as stack:
-                yield [await stack.enter_async_context(self._session_on(process)) for _ in range(count)]
-        finally:
-            process.active -= count
-            self._left.set()
-            await self._retire_if_unused(process)
-
-    async def _with_room(self, count: int) -> _Process:
         while True:
             process = await self._least_busy()
             if count > process.sessions:
@@ -226,35 +299,38 @@ class EnvServer:
                     f"{count} episodes of a group are scored together, but a server has {process.sessions} sessions"
                 )
             if process.active + count <= process.sessions:
-                return process
-            self._left.clear()
-            await self._left.wait()
+                break
+            self._group_ended.clear()
+            await self._group_ended.wait()
+        process.active += count
+        try:
+            async with AsyncExitStack() as stack:
+                yield [await stack.enter_async_context(process.session()) for _ in range(count)]
+        finally:
+            process.active -= count
+            self._group_ended.set()
+            await self._retire_if_unused(process)
 
-    async def _least_busy(self) -> _Process:
-        if any(process.is_worn for process in self._processes):
+    async def _least_busy(self) -> _LeasedProcess:
+        """The process with the most room, after failed ones were replaced. The first caller does that; others wait."""
+        if self.failed:
             async with self._replacing:
-                await self._replace_worn()
+                try:
+                    for process in [process for process in self._processes if process.has_failed]:
+                        await self._swap([process], [await self._lease.replace(process.id)])
+                except SandboxError as error:  # a host that cannot be reached restarts, and then knows no lease
+                    if isinstance(error, HostRefused) and not isinstance(error, LeaseIsOver):
+                        raise
+                    await self._swap(self._processes, await self._lease.acquire_again())
         return min(self._processes, key=lambda process: process.active / process.sessions)
 
-    async def _replace_worn(self) -> None:
-        """The first caller does it; the others wait."""
-        try:
-            for process in [process for process in self._processes if process.is_worn]:
-                await self._swap([process], [await self._lease.replace(process.id)])
-        except HostRefused as error:
-            if not isinstance(error, LeaseIsOver):
-                raise
-            await self._swap(self._processes, await self._lease.acquire_again())
-        except SandboxError:  # the host cannot be reached: it is being started again, and then knows no lease
-            await self._swap(self._processes, await self._lease.acquire_again())
-
-    async def _swap(self, old: list[_Process], new: list[dict[str, Any]]) -> None:
-        fresh = [_Process(described, self._lease) for described in new]
+    async def _swap(self, old: list[_LeasedProcess], new: list[JsonObject]) -> None:
+        fresh = [_LeasedProcess(described, self._lease) for described in new]
         self._processes = [process for process in self._processes if process not in old] + fresh
         for process in old:
             await self._retire_if_unused(process)
 
-    async def _retire_if_unused(self, process: _Process) -> None:
+    async def _retire_if_unused(self, process: _LeasedProcess) -> None:
         if process.active == 0 and process not in self._processes:
             await process.close()
             await self._lease.retire(process.id)
