@@ -18,6 +18,7 @@ from workers.environments.packages import PackageStore, StoredPackage
 from workers.environments.pool import TTL_SECONDS, LeaseState, PoolLease, ServerPool
 from workers.environments.relays import relay_frames
 from workers.environments.servers import RunningServer
+from workers.environments.virtual_environments import VirtualEnvironments
 from workers.environments.wire import MAX_FRAME_BYTES
 
 MAX_WAIT_SECONDS = 30.0
@@ -48,6 +49,7 @@ class PrepareOrder(BaseModel):
 @dataclass(slots=True)
 class EnvHostApi:
     store: PackageStore
+    environments: VirtualEnvironments
     pool: ServerPool
     choice: LauncherChoice
     grants: HostGrants
@@ -128,8 +130,10 @@ class EnvHostApi:
         return web.json_response({"is_ready": True})
 
     async def get_build_log(self, request: web.Request) -> web.Response:
-        """Progress of building the package's virtual environment, or the finished log."""
-        return web.json_response(self.pool.build_log(self._package(request.match_info["hash"])))
+        """pip's output from building the package's environment, so far; empty if it uses the shared runtime."""
+        package = self._package(request.match_info["hash"])
+        log, key = self.environments.log_of(package), self.environments.key_of(package)
+        return web.json_response({"log": log, "is_own": bool(key)})
 
     def _package(self, hash_: str) -> StoredPackage:
         if package := self.store.find(hash_):
@@ -173,7 +177,7 @@ class EnvHostApi:
         return web.json_response({})
 
     def _lease(self, request: web.Request) -> PoolLease:
-        if lease := self.pool.find(request.match_info["lease"]):
+        if lease := self.pool.leases.get(request.match_info["lease"]):
             return lease
         raise web.HTTPGone(reason="this lease has ended")
 

@@ -9,7 +9,6 @@ async with EnvHost(settings.envhost_address) as host:
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from types import TracebackType
 
 import aiohttp
 import orjson
@@ -17,7 +16,7 @@ import orjson
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.environments.packages import pack
 from backend.domain.errors import SandboxError
-from workers.environments.sessions import START_SECONDS, EnvServer, EnvSession, HostRefused, LeaseIsOver, ServerLease
+from workers.environments.sessions import START_SECONDS, EnvServer, EnvSession, HostRefused, LeaseIsOver
 from workers.environments.wire import JsonObject, Observation
 
 __all__ = ["EnvHost", "EnvServer", "EnvSession", "HostRefused", "Observation"]
@@ -44,9 +43,7 @@ class EnvHost:
         self._http = aiohttp.ClientSession(connector=connector, headers=self._headers)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -86,16 +83,11 @@ class EnvHost:
         order = {"hash": content_hash, "resources": resources.model_dump(), "count": servers, "hash_seed": hash_seed}
         if resources.needs_grant:
             order["network"] = await asyncio.to_thread(self._is_granted, content_hash)
-        lease = ServerLease(self, order)
-        failed: list[str] = []
+        server = EnvServer(self, order)
         try:
-            async with EnvServer(lease, await lease.acquire()) as server:
-                try:
-                    yield server
-                finally:
-                    failed = server.failed
+            yield await server.acquire()
         finally:
-            await lease.release(failed)
+            await server.release()
 
     def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]:
         """A connection pool and a URL for a server's WebSocket: its own socket, or the env host's proxy."""

@@ -125,15 +125,16 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
     max_bytes = int(settings.environments_gb * 2**30)
     installer = Installer(python, settings.data / "environments", max_bytes)
     builder = SourceBuilder(installer, folder / "root") if choice.launcher is Launcher.JAIL else None
-    interpreters = InterpreterPool(VirtualEnvironments(installer, builder, max_bytes), choice, folder)
+    environments = VirtualEnvironments(installer, builder, max_bytes)
+    interpreters = InterpreterPool(environments, choice, folder)
     grants = HostGrants(NetworkRule.read(settings.allow_network), host_outgoing_policy(settings))
     starter = ServerStarter(interpreters, choice, folder, grants, engine)
-    pool = ServerPool(interpreters, starter, Capacity.of_this_machine(arguments.max_servers), arguments.start_seconds)
+    pool = ServerPool(interpreters, starter, Capacity(arguments.max_servers), arguments.start_seconds)
     store = PackageStore(settings.data / "packages")
 
     async def warm_up() -> None:
         try:
-            await interpreters.warm_up()
+            await interpreters.interpreter()
         except SandboxError as error:
             log.error("the environment runtime does not start", reason=str(error))
 
@@ -142,7 +143,7 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
         tasks.append(asyncio.create_task(warm_up()))
     try:
         token = "" if path else settings.envhost_token.get_secret_value()
-        yield EnvHostApi(store, pool, choice, grants, token)
+        yield EnvHostApi(store, environments, pool, choice, grants, token)
     finally:
         for task in tasks:
             task.cancel()

@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -156,10 +157,6 @@ class InterpreterPool:
         self._starting: dict[str, asyncio.Lock] = {}
         self._uids = itertools.count()
 
-    async def warm_up(self) -> None:
-        """Start the shared runtime's interpreter before it is needed."""
-        await self._zygote("", [])
-
     async def zygote_for(self, package: StoredPackage, *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
         """Raises SandboxError if this machine may not run foreign code or the interpreter does not start."""
         if self._choice.launcher is Launcher.NONE:
@@ -169,9 +166,12 @@ class InterpreterPool:
         key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
         key += " network" if has_network else ""
         key += f" hashes {hash_seed}" if hash_seed else ""
-        return await self._zygote(key, folders, has_network=has_network, hash_seed=hash_seed)
+        return await self.interpreter(key, folders, has_network=has_network, hash_seed=hash_seed)
 
-    async def _zygote(self, key: str, folders: list[Path], *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
+    async def interpreter(
+        self, key: str = "", folders: Sequence[Path] = (), *, has_network: bool = False, hash_seed: int = 0
+    ) -> Zygote:
+        """The interpreter with this key, started if needed. Default: the shared runtime's."""
         async with self._starting.setdefault(key, asyncio.Lock()):
             self._used_at[key] = time.monotonic()
             zygote = self._zygotes.get(key)

@@ -74,6 +74,7 @@ class PoolLease:
 
     @property
     def all_servers(self) -> list[RunningServer]:
+        """Including replaced ones."""
         return [*self.servers, *(server for server, _ in self.retiring.values())]
 
     def matches(self, server: RunningServer) -> bool:
@@ -84,12 +85,7 @@ class PoolLease:
 @dataclass(frozen=True, slots=True)
 class Capacity:
     servers: int
-    memory_mb: int
-
-    @staticmethod
-    def of_this_machine(servers: int = MAX_SERVERS) -> "Capacity":
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        return Capacity(servers, int(total * MEMORY_SHARE) >> 20)
+    memory_mb: int = int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * MEMORY_SHARE) >> 20
 
 
 class ServerPool:
@@ -102,7 +98,7 @@ class ServerPool:
     ) -> None:
         self._interpreters, self._starter = interpreters, starter
         self._capacity, self._start_seconds = capacity, start_seconds
-        self._leases: dict[str, PoolLease] = {}
+        self.leases: dict[str, PoolLease] = {}
         self._queue: list[PoolLease] = []
         self._idle: list[RunningServer] = []
         self._returning: list[RunningServer] = []
@@ -110,18 +106,13 @@ class ServerPool:
         self._starting_count = self._starting_mb = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def build_log(self, package: StoredPackage) -> dict[str, object]:
-        """pip's output from the package's virtual environment; empty if it uses the shared runtime."""
-        environments = self._interpreters.environments
-        return {"log": environments.log_of(package), "is_own": bool(environments.key_of(package))}
-
     def packages_in_use(self) -> set[str]:
         """Hashes of packages that have servers or wait for some."""
-        leased = {lease.package.hash for lease in self._leases.values()}
+        leased = {lease.package.hash for lease in self.leases.values()}
         return leased | {server.package.hash for server in self._live()}
 
     def _live(self) -> list[RunningServer]:
-        leased = [server for lease in self._leases.values() for server in lease.all_servers]
+        leased = [server for lease in self.leases.values() for server in lease.all_servers]
         return [*leased, *self._returning, *self._idle]
 
     # leases
@@ -135,22 +126,19 @@ class ServerPool:
             )
         lease = PoolLease(package, resources, count, hash_seed)
         lease.renew()
-        self._leases[lease.id] = lease
+        self.leases[lease.id] = lease
         self._queue.append(lease)
         self._serve_queue()
         return lease
 
-    def find(self, lease_id: str) -> PoolLease | None:
-        return self._leases.get(lease_id)
-
     def find_server(self, server_id: str) -> RunningServer | None:
         """Return a leased server; idle ones are not accessible."""
-        leased = (server for lease in self._leases.values() for server in lease.all_servers)
+        leased = (server for lease in self.leases.values() for server in lease.all_servers)
         return next((server for server in leased if server.id == server_id), None)
 
     async def release(self, lease: PoolLease, failed: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
         """Mark the servers idle; end failed, dead and hung ones."""
-        self._leases.pop(lease.id, None)
+        self.leases.pop(lease.id, None)
         if lease in self._queue:
             self._queue.remove(lease)
         lease.become(LeaseState.OVER)
@@ -245,7 +233,7 @@ class ServerPool:
             self._starting_count -= reserved
             self._starting_mb -= reserved * lease.resources.memory_mb
         lease.servers += started
-        if lease.id not in self._leases:  # the client left in the meantime
+        if lease.id not in self.leases:  # the client left in the meantime
             await self.release(lease)
         elif lease.state is LeaseState.QUEUED:
             lease.become(LeaseState.GRANTED)
@@ -273,12 +261,12 @@ class ServerPool:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = time.monotonic()
-            for lease in [each for each in self._leases.values() if not each.holders and each.expires_at < now]:
+            for lease in [each for each in self.leases.values() if not each.holders and each.expires_at < now]:
                 await self.release(lease, is_trusted=False)
             for server in [each for each in self._idle if not each.is_alive or now - each.idle_since > IDLE_SECONDS]:
                 self._idle.remove(server)
                 await server.stop()
-            for lease in list(self._leases.values()):
+            for lease in list(self.leases.values()):
                 for server_id in [key for key, (_, until) in lease.retiring.items() if until < now]:
                     await self.retire(lease, server_id)
             for server in self._live():
@@ -286,7 +274,7 @@ class ServerPool:
             await self._interpreters.stop_unused()
 
     def describe(self) -> dict[str, object]:
-        leased = {server.id for lease in self._leases.values() for server in lease.servers}
+        leased = {server.id for lease in self.leases.values() for server in lease.servers}
         servers = [
             {
                 "id": server.id,
@@ -304,6 +292,6 @@ class ServerPool:
     async def stop(self) -> None:
         for task in list(self._tasks):
             task.cancel()
-        for lease in list(self._leases.values()):
+        for lease in list(self.leases.values()):
             await self.release(lease, is_trusted=False)
         await asyncio.gather(*(server.stop() for server in self._idle))

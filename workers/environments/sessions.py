@@ -12,7 +12,6 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from types import TracebackType
 from typing import Any, Protocol
 
 import aiohttp
@@ -56,86 +55,19 @@ class LeasingHost(Protocol):
     def reach(self, server: JsonObject) -> tuple[aiohttp.ClientSession, str]: ...
 
 
-class ServerLease:
-    """One or more servers of a package, for ourselves."""
-
-    def __init__(self, host: LeasingHost, order: JsonObject) -> None:
-        self.host, self._order = host, order
-        self._path = ""
-        self._heartbeat: asyncio.Task[None] | None = None
-
-    async def acquire(self) -> list[JsonObject]:
-        """The servers; waits in the queue while the host is full."""
-        lease = await self.host.ask("POST", "/servers", json=self._order)
-        self._path = f"/leases/{lease['id']}"
-        self._heartbeat = asyncio.create_task(self._hold(self._path))
-        while lease["state"] == "queued":
-            path = f"{self._path}?wait={POLL_SECONDS:g}"
-            lease = await self.host.ask("GET", path, seconds=POLL_SECONDS + 15)
-        return list(lease["servers"])
-
-    async def acquire_again(self) -> list[JsonObject]:
-        """After the host lost the lease; waits for a host that is being restarted."""
-        await self._stop_heartbeat()
-        deadline = time.monotonic() + RETURN_SECONDS
-        while True:
-            try:
-                return await self.acquire()
-            except HostRefused:
-                raise
-            except SandboxError:
-                if time.monotonic() > deadline:
-                    raise
-            await self._stop_heartbeat()
-            await asyncio.sleep(0.5)
-
-    async def _hold(self, path: str) -> None:
-        """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
-        while True:
-            try:
-                await self.host.ask("GET", f"{path}/hold", seconds=None)
-            except LeaseIsOver:
-                return
-            except SandboxError:
-                pass  # the host may come back
-            await asyncio.sleep(0.5)
-
-    async def _stop_heartbeat(self) -> None:
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            await asyncio.gather(self._heartbeat, return_exceptions=True)
-            self._heartbeat = None
-
-    async def replace(self, server: str) -> JsonObject:
-        """A fresh server in place of a dead or failed one; the old one may finish its sessions."""
-        return await self.host.ask("POST", f"{self._path}/servers/{server}/replace", seconds=START_SECONDS)
-
-    async def retire(self, server: str) -> None:
-        """A replaced server has no sessions left."""
-        with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
-            await self.host.ask("DELETE", f"{self._path}/servers/{server}")
-
-    async def release(self, failed: list[str]) -> None:
-        """Return the servers to the pool, except the failed ones."""
-        if self._path:
-            with contextlib.suppress(SandboxError):  # it expires anyway
-                await asyncio.shield(self.host.ask("DELETE", f"{self._path}?worn={','.join(failed)}"))
-        await self._stop_heartbeat()
-
-
 class _LeasedProcess:
     """One server process of a lease, and its idle sockets."""
 
-    def __init__(self, described: JsonObject, lease: ServerLease) -> None:
+    def __init__(self, described: JsonObject, host: LeasingHost) -> None:
         self.id: str = described["id"]
         self.sessions: int = described["sessions"]
         self.active = 0
         self.has_failed = False
         """Dead, or a call in it timed out and may still be running."""
         self._idle: list[Wire] = []
-        self._lease = lease
+        self._host = host
         self._columns_from: str | None = described.get("columns_from")
-        self._http, self._url = lease.host.reach(described)
+        self._http, self._url = host.reach(described)
 
     async def connect(self) -> Wire:
         try:
@@ -173,7 +105,7 @@ class _LeasedProcess:
     async def exit_reason(self) -> str:
         """How the server ended, with the end of its log; empty while it lives or if unknown."""
         try:
-            answer = await self._lease.host.ask("GET", f"/servers/{self.id}")
+            answer = await self._host.ask("GET", f"/servers/{self.id}")
         except SandboxError:
             return ""
         return f"the server {answer['fate']}\n{answer['log']}".strip() if answer["fate"] else ""
@@ -246,32 +178,86 @@ class EnvSession:
 
 
 class EnvServer:
-    """A leased server: one process or several that act as one."""
+    """A leased server of a package: one process or several that act as one. Call `acquire` before its sessions."""
 
-    def __init__(self, lease: ServerLease, servers: list[JsonObject]) -> None:
-        self._lease = lease
-        self._processes = [_LeasedProcess(described, lease) for described in servers]
-        self.action_schema = read_schema(servers[0]["action_schema"])
-        self.observation_schema = read_schema(servers[0]["observation_schema"])
-        self.sessions: int = sum(process.sessions for process in self._processes)
+    def __init__(self, host: LeasingHost, order: JsonObject) -> None:
+        self._host, self._order = host, order
+        self._path = ""
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._processes: list[_LeasedProcess] = []
+        self.action_schema: JsonObject = {}
+        self.observation_schema: JsonObject = {}
+        self.sessions = 0
         """Maximum number of concurrent sessions."""
-        self._free = asyncio.Semaphore(self.sessions)
+        self._free = asyncio.Semaphore(0)
         self._replacing = asyncio.Lock()
         self._group_ended = asyncio.Event()
         """Set when sessions of a group end, so that waiting groups check for room again."""
 
-    async def __aenter__(self) -> "EnvServer":
+    # the lease
+
+    async def acquire(self) -> "EnvServer":
+        """Wait in the queue while the host is full."""
+        self.connect_to(await self._lease())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await asyncio.gather(*(process.close() for process in self._processes))
+    def connect_to(self, described: list[JsonObject]) -> None:
+        self._processes = [_LeasedProcess(each, self._host) for each in described]
+        self.action_schema = read_schema(described[0]["action_schema"])
+        self.observation_schema = read_schema(described[0]["observation_schema"])
+        self.sessions = sum(process.sessions for process in self._processes)
+        self._free = asyncio.Semaphore(self.sessions)
 
-    @property
-    def failed(self) -> list[str]:
-        """Processes that must not be leased again."""
-        return [process.id for process in self._processes if process.has_failed]
+    async def release(self) -> None:
+        """Return the processes to the pool, except the failed ones."""
+        failed = ",".join(process.id for process in self._processes if process.has_failed)
+        try:
+            await asyncio.gather(*(process.close() for process in self._processes))
+        finally:
+            if self._path:
+                with contextlib.suppress(SandboxError):  # it expires anyway
+                    await asyncio.shield(self._host.ask("DELETE", f"{self._path}?worn={failed}"))
+            await self._stop_heartbeat()
+
+    async def _lease(self) -> list[JsonObject]:
+        lease = await self._host.ask("POST", "/servers", json=self._order)
+        self._path = f"/leases/{lease['id']}"
+        self._heartbeat = asyncio.create_task(self._hold(self._path))
+        while lease["state"] == "queued":
+            path = f"{self._path}?wait={POLL_SECONDS:g}"
+            lease = await self._host.ask("GET", path, seconds=POLL_SECONDS + 15)
+        return list(lease["servers"])
+
+    async def _hold(self, path: str) -> None:
+        """Keep a connection open as a heartbeat, until canceled or until the lease ends."""
+        while True:
+            try:
+                await self._host.ask("GET", f"{path}/hold", seconds=None)
+            except LeaseIsOver:
+                return
+            except SandboxError:
+                pass  # the host may come back
+            await asyncio.sleep(0.5)
+
+    async def _stop_heartbeat(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            await asyncio.gather(self._heartbeat, return_exceptions=True)
+            self._heartbeat = None
+
+    async def _lease_again(self) -> list[JsonObject]:
+        """After the host lost the lease; waits for a host that is being restarted."""
+        deadline = time.monotonic() + RETURN_SECONDS
+        while True:
+            await self._stop_heartbeat()
+            try:
+                return await self._lease()
+            except SandboxError as error:
+                if isinstance(error, HostRefused) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.5)
+
+    # sessions
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[EnvSession]:
@@ -313,19 +299,21 @@ class EnvServer:
 
     async def _least_busy(self) -> _LeasedProcess:
         """The process with the most room, after failed ones were replaced. The first caller does that; others wait."""
-        if self.failed:
+        if any(process.has_failed for process in self._processes):
             async with self._replacing:
                 try:
                     for process in [process for process in self._processes if process.has_failed]:
-                        await self._swap([process], [await self._lease.replace(process.id)])
+                        path = f"{self._path}/servers/{process.id}/replace"
+                        await self._swap([process], [await self._host.ask("POST", path, seconds=START_SECONDS)])
                 except SandboxError as error:  # a host that cannot be reached restarts, and then knows no lease
                     if isinstance(error, HostRefused) and not isinstance(error, LeaseIsOver):
                         raise
-                    await self._swap(self._processes, await self._lease.acquire_again())
+                    await self._swap(self._processes, await self._lease_again())
         return min(self._processes, key=lambda process: process.active / process.sessions)
 
     async def _swap(self, old: list[_LeasedProcess], new: list[JsonObject]) -> None:
-        fresh = [_LeasedProcess(described, self._lease) for described in new]
+        """Put fresh processes in place of old ones, which may finish their sessions."""
+        fresh = [_LeasedProcess(described, self._host) for described in new]
         self._processes = [process for process in self._processes if process not in old] + fresh
         for process in old:
             await self._retire_if_unused(process)
@@ -333,4 +321,5 @@ class EnvServer:
     async def _retire_if_unused(self, process: _LeasedProcess) -> None:
         if process.active == 0 and process not in self._processes:
             await process.close()
-            await self._lease.retire(process.id)
+            with contextlib.suppress(SandboxError):  # the host ends it after a while anyway
+                await self._host.ask("DELETE", f"{self._path}/servers/{process.id}")
