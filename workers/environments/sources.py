@@ -129,12 +129,7 @@ class SourceBuilder:
     ) -> None:
         self._new_root.mkdir(parents=True, exist_ok=True)
         [site_packages] = environment.absolute().glob("lib/python*/site-packages")
-        ring = {
-            "new_root": str(self._new_root),
-            "site_packages": [str(site_packages)],
-            "uid": _UID,
-            "compiler": True,
-        }
+        ring = {"new_root": str(self._new_root), "site_packages": [str(site_packages)], "uid": _UID, "compiler": True}
         process = await asyncio.create_subprocess_exec(
             *jail_command(self._python.absolute(), ring, "build_wheel", *map(str, files)),
             stdin=asyncio.subprocess.DEVNULL,

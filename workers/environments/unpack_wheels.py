@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _CHUNK = 1 << 20
 _MAX_PART_BYTES, _MAX_PATH_BYTES, _MAX_DEPTH = 250, 1000, 50
@@ -47,18 +47,6 @@ class WheelLimits:
     files: int
 
 
-@dataclass(slots=True)
-class UnpackPlan:
-    """The files of one wheel and where they go."""
-
-    label: str
-    entries: dict[str, zipfile.ZipInfo] = field(default_factory=dict)
-    """By path below the target."""
-    hashes: dict[str, str] = field(default_factory=dict)
-    dropped: Counter[str] = field(default_factory=Counter)
-    """Number of files that are not for site-packages, by kind."""
-
-
 def main() -> None:
     os.umask(0o022)
     for line in sys.stdin:
@@ -76,12 +64,12 @@ def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict
     try:
         with zipfile.ZipFile(path) as archive:
             _check_sizes(archive, label, os.path.getsize(path), WheelLimits(**limits))
-            plan = _plan(archive, label, name)
+            files, dropped = _plan(archive, label, name)
             os.makedirs(target)
-            for folder in sorted({folder for inside in plan.entries for folder in _folders_of(inside)}):
+            for folder in sorted({folder for inside in files for folder in folders_of(inside)}):
                 os.mkdir(f"{target}/{folder}")
-            for inside, entry in plan.entries.items():
-                _write(archive, entry, f"{target}/{inside}", plan.hashes[inside], label)
+            for inside, (entry, expected) in files.items():
+                _write(archive, entry, f"{target}/{inside}", expected, label)
     except _UNREADABLE as error:
         shutil.rmtree(target, ignore_errors=True)
         reason = str(error).replace(target, "").replace(path, label)
@@ -92,8 +80,8 @@ def unpack(path: str, name: str, target: str, limits: Mapping[str, int]) -> dict
     except WheelRefused:
         shutil.rmtree(target, ignore_errors=True)
         raise
-    size = sum(entry.file_size for entry in plan.entries.values())
-    return {"files": len(plan.entries), "bytes": size, "dropped": dict(plan.dropped)}
+    size = sum(entry.file_size for entry, _ in files.values())
+    return {"files": len(files), "bytes": size, "dropped": dropped}
 
 
 def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelLimits) -> None:
@@ -114,8 +102,10 @@ def _check_sizes(archive: zipfile.ZipFile, label: str, size: int, limits: WheelL
         )
 
 
-def _plan(archive: zipfile.ZipFile, label: str, name: str) -> UnpackPlan:
-    """Check every entry and map it to its path below site-packages."""
+def _plan(
+    archive: zipfile.ZipFile, label: str, name: str
+) -> tuple[dict[str, tuple[zipfile.ZipInfo, str]], Counter[str]]:
+    """Check every entry. Returns entries and hashes by path below site-packages, and the number of others by kind."""
     entries = [(entry, _checked_parts(entry, label)) for entry in archive.infolist()]
     files = [(entry, parts) for entry, parts in entries if not entry.is_dir()]
     top = {parts[0] for _, parts in files if len(parts) > 1}
@@ -131,27 +121,27 @@ def _plan(archive: zipfile.ZipFile, label: str, name: str) -> UnpackPlan:
         raise WheelRefused(f"{label} is not a wheel of version 1")
     record = csv.reader(io.StringIO(_text(archive, by_path, f"{info}/RECORD", label)))
     listed = {row[0]: row[1] if len(row) > 1 else "" for row in record if row}  # its hash, or nothing
-    plan = UnpackPlan(label)
+    planned: dict[str, tuple[zipfile.ZipInfo, str]] = {}
+    dropped = Counter[str]()
     for entry, parts in files:
         path = target = "/".join(parts)
         if path not in listed and not (parts[0] == info and path.endswith(_UNLISTED)):
             raise WheelRefused(f"{label} holds {path!r}, which its RECORD does not list")
         if parts[0].endswith(".data"):  # modules, or programs, headers and data for other places
             if len(parts) <= 2 or parts[1] not in {"purelib", "platlib"}:
-                plan.dropped[parts[1] if len(parts) > 1 else path] += 1
+                dropped[parts[1] if len(parts) > 1 else path] += 1
                 continue
             target = "/".join(parts[2:])
-        if target in plan.entries:
+        if target in planned:
             raise WheelRefused(f"{label} installs {target!r} twice")
-        plan.entries[target] = entry
-        plan.hashes[target] = listed.get(path, "")
-    both = next((folder for path in plan.entries for folder in _folders_of(path) if folder in plan.entries), None)
+        planned[target] = (entry, listed.get(path, ""))
+    both = next((folder for path in planned for folder in folders_of(path) if folder in planned), None)
     if both:
         raise WheelRefused(f"{label} installs {both!r} as a file and as a folder")
-    folded = Counter(unicodedata.normalize("NFC", path).casefold() for path in plan.entries)
+    folded = Counter(unicodedata.normalize("NFC", path).casefold() for path in planned)
     if clash := next((path for path, count in folded.items() if count > 1), None):
         raise WheelRefused(f"{label} holds names that differ only in case or in Unicode form: {clash!r}")
-    return plan
+    return planned, dropped
 
 
 def _checked_parts(entry: zipfile.ZipInfo, label: str) -> list[str]:
@@ -186,11 +176,8 @@ def _text(archive: zipfile.ZipFile, by_path: Mapping[str, zipfile.ZipInfo], path
     return b"".join(_parts(archive, entry)).decode()
 
 
-def _folders_of(path: str) -> Iterator[str]:
-    at = path.find("/")
-    while at >= 0:
-        yield path[:at]
-        at = path.find("/", at + 1)
+def folders_of(path: str) -> Iterator[str]:
+    return (path[:at] for at, character in enumerate(path) if character == "/")
 
 
 def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: str, expected: str, label: str) -> None:

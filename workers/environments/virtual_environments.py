@@ -12,7 +12,6 @@ import re
 import shutil
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -46,15 +45,6 @@ _COMPILE = "import compileall, os, sys; os.nice(10); sys.exit(not compileall.mai
 _COMPILE_BOUNDS = Bounds(300, output_bytes=4 << 20, limits={"AS": 1 << 30, "CPU": 240, "FSIZE": 64 << 20, "NOFILE": 64})
 
 
-@dataclass(frozen=True, slots=True)
-class InstallPlan:
-    """The requirements to install for a package."""
-
-    requirements: tuple[str, ...]
-    """Empty: the shared runtime is enough."""
-    is_standalone: bool = False
-
-
 class VirtualEnvironments:
     """Bounded: a package whose environment was removed gets it again on demand."""
 
@@ -80,7 +70,8 @@ class VirtualEnvironments:
                     provided[canonicalize_name(match["name"])] = Version(match["version"])
         return provided
 
-    def plan(self, package: StoredPackage) -> InstallPlan:
+    def plan(self, package: StoredPackage) -> tuple[tuple[str, ...], bool]:
+        """The requirements to install, none if the shared runtime is enough; and whether that makes it standalone."""
         missing, is_standalone = [], False
         for line in package.requirements:
             requirement = Requirement(line)
@@ -92,14 +83,14 @@ class VirtualEnvironments:
                 missing.append(line)
             elif not requirement.specifier.contains(version, prereleases=True):
                 is_standalone = True
-        return InstallPlan(_alone(package), True) if is_standalone else InstallPlan(tuple(missing))
+        return (_alone(package) if is_standalone else tuple(missing)), is_standalone
 
     def key_of(self, package: StoredPackage) -> str:
         """Packages with the same key share a warm interpreter; empty: the shared runtime's."""
-        plan = self.plan(package)
-        if not plan.requirements:
+        requirements, is_standalone = self.plan(package)
+        if not requirements:
             return ""
-        parts = [LAYOUT, str(self.runtime), *plan.requirements, STANDALONE_MARKER * plan.is_standalone]
+        parts = [LAYOUT, str(self.runtime), *requirements, STANDALONE_MARKER * is_standalone]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def is_built(self, package: StoredPackage) -> bool:
@@ -161,13 +152,13 @@ class VirtualEnvironments:
 
         On top of the shared runtime if its versions allow that. Existing wheels come first, those to build second.
         """
-        plan, provided = self.plan(package), self._provided
+        (requirements, is_standalone), provided = self.plan(package), self._provided
         pinned = [f"{name}=={version}" for name, version in sorted(provided.items())]
         failed: NotResolved | None = None
         for may_build in (False, True):
-            if not plan.is_standalone:
+            if not is_standalone:
                 try:
-                    wheels = await self._wheels(plan.requirements, pinned, links, log, may_build=may_build)
+                    wheels = await self._wheels(requirements, pinned, links, log, may_build=may_build)
                 except NotResolved as error:
                     failed = error
                 else:

@@ -24,7 +24,7 @@ import aiohttp
 
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
-from workers.environments.unpack_wheels import WheelLimits
+from workers.environments.unpack_wheels import WheelLimits, folders_of
 from workers.environments.uv import IndexAccess, Uv, Wheel, append, python_version
 
 GIB = 1 << 30
@@ -283,20 +283,14 @@ def _link_trees(trees: Sequence[tuple[str, Path]], site_packages: Path, max_byte
     site_packages.mkdir(parents=True)
     for folder in (site_packages, *site_packages.parents[:3]):
         folder.chmod(0o755)  # for the sandbox's uid, whatever our umask
-    made = {""}
-
-    def make_folder(inside: str) -> None:
-        if inside not in made:
-            make_folder(os.path.dirname(inside))
-            os.mkdir(f"{site_packages}/{inside}")
-            os.chmod(f"{site_packages}/{inside}", 0o755)
-            made.add(inside)
-
+    parents = {os.path.dirname(inside) for inside in files}
+    for inside in sorted({folder for parent in parents if parent for folder in (*folders_of(parent), parent)}):
+        os.mkdir(f"{site_packages}/{inside}")
+        os.chmod(f"{site_packages}/{inside}", 0o755)
     for inside, (path, label, _) in files.items():
         try:
-            make_folder(os.path.dirname(inside))
             os.link(path, f"{site_packages}/{inside}", follow_symlinks=False)
-        except (FileExistsError, NotADirectoryError) as error:
+        except FileExistsError as error:
             raise SandboxError(f"{label}: {inside!r} is a file in one distribution and a folder in another") from error
 
 

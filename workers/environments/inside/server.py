@@ -41,8 +41,9 @@ Send = Callable[[Scope], Awaitable[None]]
 AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-def write_package(descriptor: int, folder: str) -> None:
-    """Unzip the package. The host has checked the paths."""
+def write_package(descriptor: int, name: str, folder: str) -> None:
+    """Unzip the package to `name` in a folder. The host has checked the paths."""
+    folder = os.path.join(folder, name)
     os.lseek(descriptor, 0, os.SEEK_SET)
     with open(descriptor, "rb", closefd=False) as file, zipfile.ZipFile(io.BytesIO(file.read())) as archive:
         archive.extractall(folder)

@@ -24,6 +24,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -164,7 +165,16 @@ class ForkServer:
             programs = None
             if self._is_jailed and request["execute"]:
                 programs = _start_sibling(request["execute"], self._sources, self._places)
-            folder = self._enclose(request, package)
+            folder = str(request["folder"])
+            if self._is_jailed:
+                limits = jail.ServerLimits(**request["limits"])
+                unpack = partial(write_package, package, request["name"])
+                jail.enclose_server(limits, unpack, has_network=self._has_network)
+                folder = jail.PACKAGE_FOLDER
+            else:
+                os.setsid()
+                linux.die_with_parent()
+                write_package(package, request["name"], folder)
             self._tell(event="started", id=request["id"])
             kept = os.dup(listener)
             self._control.close()
@@ -201,20 +211,6 @@ class ForkServer:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code & 255)
-
-    def _enclose(self, request: dict[str, Any], package: int) -> str:
-        """Put the limits on ourselves and the package in place; returns its folder."""
-        if not self._is_jailed:
-            os.setsid()
-            linux.die_with_parent()
-            write_package(package, os.path.join(request["folder"], request["name"]))
-            return str(request["folder"])
-        jail.enclose_server(
-            jail.ServerLimits(**request["limits"]),
-            lambda folder: write_package(package, os.path.join(folder, request["name"])),
-            has_network=self._has_network,
-        )
-        return jail.PACKAGE_FOLDER
 
 
 def _start_sibling(options: Mapping[str, Any], sources: Mapping[str, str], places: list[str]) -> int:
