@@ -285,7 +285,7 @@ async def test_a_wheel_bomb_is_refused_before_its_bytes_are_on_the_disk(
     assert await environments.build(stored("honest"))
     with pytest.raises(SandboxError, match=message):
         await environments.build(stored("bomb"))
-    for honest in (*installer.store.folder.iterdir(), installer.folder / environments.key_of(stored("honest"))):
+    for honest in (*installer.store.iterdir(), installer.folder / environments.key_of(stored("honest"))):
         shutil.rmtree(honest)
     assert sum(path.stat().st_size for path in (tmp_path / "environments").rglob("*") if path.is_file()) < 32 << 20
 
@@ -307,16 +307,15 @@ def test_bounds_of_one_wheel_and_of_all(
         make_wheel(links, name, {f"{name}/{number}.py": os.urandom(5000) for number in range(20)})
     assert len(names(install("first", "second"))) == 48
     shutil.rmtree(tmp_path / "environments")
-    store = installer.store
-    store.max_total_bytes = 150_000
+    installer.max_total_bytes = 150_000
     with pytest.raises(SandboxError, match=r"requirements unpack to .*the largest is .*-1\.0-py3-none-any\.whl"):
         install("first", "second")
     assert install("first")
     shutil.rmtree(tmp_path / "environments")
-    store.limits = replace(store.limits, files=10)
+    installer.limits = replace(installer.limits, files=10)
     with pytest.raises(SandboxError, match=r"first-1\.0-py3-none-any\.whl holds 24 files; at most 10"):
         install("first")
-    store.limits = replace(store.limits, files=100, archive_bytes=1000)
+    installer.limits = replace(installer.limits, files=100, archive_bytes=1000)
     with pytest.raises(SandboxError, match=r"at most 0\.0 MB are allowed for a wheel"):
         install("first")
 

@@ -13,7 +13,7 @@ from aiohttp import web
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import ErrorKind, RolloutStatus
 from tests.rollouts.world import SCHEMA, Replies, make_manifest, plans, play
-from workers.environments.sessions import EnvServer
+from workers.environments.client import EnvServer
 from workers.rollouts import engine
 
 GOOD = {"observation": {"total": 1, "target": 1, "legal": [1, 2]}, "reward": None, "done": True}

@@ -114,7 +114,7 @@ class SourceBuilder:
     async def _build(self, source: SourceDistribution, folder: Path, log: Path) -> None:
         append(log, f"\n# {source.name} {source.version}{_IS_BUILT}\n")
         environment = folder / f"{source.name}.environment"
-        requirements = await self._installer.uv.resolve(await source.build_requirements(), log)
+        requirements = await self._installer.index.resolve(await source.build_requirements(), log)
         await self._installer.install(environment, requirements, log, is_standalone=True)
         unfinished = folder / "unfinished"
         with open(source.path, "rb") as archive, unfinished.open("wb") as wheel:
@@ -122,7 +122,7 @@ class SourceBuilder:
         path = await asyncio.to_thread(_accept_wheel, unfinished, source)
         # unpack it, which checks it, before uv reads it
         built = Wheel(source.name, source.version, path.name, str(path))
-        await self._installer.store.provide([built], folder / "checked", log)
+        await self._installer.provide([built], folder / "checked", log)
 
     async def _build_in_jail(
         self, source: SourceDistribution, environment: Path, files: tuple[int, int], log: Path

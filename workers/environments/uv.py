@@ -10,7 +10,7 @@ import tempfile
 import tomllib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -104,20 +104,20 @@ class Wheel:
     size: int | None = None
 
 
-@dataclass(slots=True)
-class IndexAccess:
+class PackageIndex:
     """pip's configured indexes, for uv and for our own downloads. Asks pip once."""
 
-    python: Path
-    """The shared runtime's, which is trusted."""
-    _options: dict[str, str] | None = None
-    _logins: dict[tuple[str, str], str] = field(default_factory=dict)
-    _insecure_hosts: set[str] = field(default_factory=set)
+    def __init__(self, python: Path, cache: Path) -> None:
+        """`python` is the shared runtime's, which is trusted; `cache` is uv's."""
+        self._python, self._cache = python, cache
+        self._options: dict[str, str] | None = None
+        self._logins: dict[tuple[str, str], str] = {}
+        self._insecure_hosts: set[str] = set()
 
     async def options(self) -> dict[str, str]:
         """pip's options by name."""
         if self._options is None:
-            options = await asyncio.to_thread(ask_pip, self.python)
+            options = await asyncio.to_thread(ask_pip, self._python)
             for address in (part for name in _INDEX_OPTIONS for part in options.get(name, "").split()):
                 parts = urlsplit(address)
                 if parts.username is not None:
@@ -148,50 +148,6 @@ class IndexAccess:
             options["ssl"] = False
         return options
 
-
-def _origin(parts: SplitResult) -> tuple[str, str]:
-    return parts.scheme, parts.netloc.rpartition("@")[2]
-
-
-# resolution
-
-
-class NotResolved(SandboxError):
-    """No set of wheels meets the requirements."""
-
-    def __init__(self, output: str) -> None:
-        lines = [line for line in output.strip().splitlines() if line.strip()][-_LAST_LINES:]
-        super().__init__("\n".join(["the package's environment could not be built:", *lines]))
-        self.without_wheel = without_wheel(output)
-        """Requirements that only a source distribution could meet."""
-
-
-def without_wheel(output: str) -> list[Requirement]:
-    """The requirements that uv could meet only by building a source distribution, as far as its output names them."""
-    requirements: dict[str, Requirement] = {}
-    text = " ".join(output.split())
-    for name in dict.fromkeys(_HINT.findall(output)):
-        for line in re.findall(_NEEDED.format(name=re.escape(name)), text) or [name]:
-            try:
-                requirement = Requirement(line)
-            except InvalidRequirement:
-                continue
-            requirements[str(requirement)] = requirement
-    return list(requirements.values())
-
-
-def python_version(python: Path) -> tuple[int, int]:
-    """Of the virtual environment of an interpreter, by its folders."""
-    for folder in python.parent.parent.glob("lib/python*.*"):
-        if match := re.fullmatch(r"python(\d+)\.(\d+)", folder.name):
-            return int(match[1]), int(match[2])
-    raise SandboxError("the environment runtime has no library folder: run `make setup`")
-
-
-class Uv:
-    def __init__(self, access: IndexAccess, cache: Path) -> None:
-        self._access, self._python, self._cache = access, access.python, cache
-
     async def resolve(
         self, requirements: Sequence[str], log: Path, *, constraints: Sequence[str] = (), links: Path | None = None
     ) -> list[Wheel]:
@@ -199,7 +155,7 @@ class Uv:
 
         Raises NotResolved, with uv's output in the log, and SandboxError if uv cannot work.
         """
-        pip_options = await self._access.options()
+        pip_options = await self.options()
         with tempfile.TemporaryDirectory(prefix="proctor-resolve-") as folder:
             file = Path(folder, "constraints.txt")
             file.write_text("\n".join(constraints))
@@ -258,3 +214,39 @@ class Uv:
             *tags.compatible_tags(version, interpreter, platforms),
         ]
         return {tag: rank for rank, tag in reversed(list(enumerate(supported)))}
+
+
+def _origin(parts: SplitResult) -> tuple[str, str]:
+    return parts.scheme, parts.netloc.rpartition("@")[2]
+
+
+class NotResolved(SandboxError):
+    """No set of wheels meets the requirements."""
+
+    def __init__(self, output: str) -> None:
+        lines = [line for line in output.strip().splitlines() if line.strip()][-_LAST_LINES:]
+        super().__init__("\n".join(["the package's environment could not be built:", *lines]))
+        self.without_wheel = without_wheel(output)
+        """Requirements that only a source distribution could meet."""
+
+
+def without_wheel(output: str) -> list[Requirement]:
+    """The requirements that uv could meet only by building a source distribution, as far as its output names them."""
+    requirements: dict[str, Requirement] = {}
+    text = " ".join(output.split())
+    for name in dict.fromkeys(_HINT.findall(output)):
+        for line in re.findall(_NEEDED.format(name=re.escape(name)), text) or [name]:
+            try:
+                requirement = Requirement(line)
+            except InvalidRequirement:
+                continue
+            requirements[str(requirement)] = requirement
+    return list(requirements.values())
+
+
+def python_version(python: Path) -> tuple[int, int]:
+    """Of the virtual environment of an interpreter, by its folders."""
+    for folder in python.parent.parent.glob("lib/python*.*"):
+        if match := re.fullmatch(r"python(\d+)\.(\d+)", folder.name):
+            return int(match[1]), int(match[2])
+    raise SandboxError("the environment runtime has no library folder: run `make setup`")

@@ -179,7 +179,7 @@ class VirtualEnvironments:
         """Resolve, once more for every distribution that had to be built. Raises NotResolved."""
         for _ in range(ROUNDS if may_build else 1):
             try:
-                return await self._installer.uv.resolve(requirements, log, constraints=constraints, links=links)
+                return await self._installer.index.resolve(requirements, log, constraints=constraints, links=links)
             except NotResolved as error:
                 if not may_build:
                     raise
@@ -219,7 +219,7 @@ class VirtualEnvironments:
         """Enforce the disk limit. `in_use` are keys; environments being built are in use too."""
         building = {key for key, lock in self._building.items() if lock.locked()}
         await asyncio.to_thread(evict, self._folder, self._max_bytes, in_use | building)
-        await asyncio.to_thread(self._installer.store.evict, self._max_bytes // 4)
+        await asyncio.to_thread(self._installer.evict, self._max_bytes // 4)
 
 
 def _alone(package: StoredPackage) -> tuple[str, ...]:

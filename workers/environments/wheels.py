@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 
 import aiohttp
@@ -25,7 +25,7 @@ import aiohttp
 from backend.domain.errors import SandboxError
 from workers.commands import bounded, end_group
 from workers.environments.unpack_wheels import WheelLimits, folders_of
-from workers.environments.uv import IndexAccess, Uv, Wheel, append, python_version
+from workers.environments.uv import PackageIndex, Wheel, append, python_version
 
 GIB = 1 << 30
 WHEEL_LIMITS = WheelLimits(
@@ -51,28 +51,16 @@ _NEW = ".new"
 
 
 class Installer:
-    """Installs requirements into a folder of modules: uv resolves them, our own reader unpacks the wheels."""
+    """Installs wheels into folders of modules. Keeps unpacked wheels by their digest, shared by all environments."""
 
     def __init__(self, runtime: Path, folder: Path, max_bytes: int = MAX_TOTAL_BYTES) -> None:
         """`runtime` is the shared runtime's interpreter; `folder` has the environments."""
         self.runtime, self.folder = runtime, folder
-        access = IndexAccess(runtime)
-        self.uv = Uv(access, folder / "uv.cache")
-        self.store = WheelStore(folder / "wheels.store", access, min(max_bytes, MAX_TOTAL_BYTES))
-
-    async def install(self, home: Path, wheels: Sequence[Wheel], log: Path, *, is_standalone: bool = False) -> None:
-        """Make the environment at `home`. Raises SandboxError; nothing is left of it then."""
-        shutil.rmtree(home, ignore_errors=True)
-        site_packages = self.site_packages(home)
-        try:
-            trees = await self.store.provide(wheels, home.with_suffix(".downloads"), log)
-            await asyncio.to_thread(_link_trees, trees, site_packages, self.store.max_total_bytes)
-            if is_standalone:
-                (home / STANDALONE_MARKER).touch()
-            verify_layout(home, site_packages)
-        except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
-            raise
+        self.index = PackageIndex(runtime, folder / "uv.cache")
+        self.store = folder / "wheels.store"
+        self.max_total_bytes = min(max_bytes, MAX_TOTAL_BYTES)
+        self.limits = WHEEL_LIMITS
+        self._locks: dict[str, asyncio.Lock] = {}
 
     def site_packages(self, home: Path) -> Path:
         """Of an environment, or of the shared runtime."""
@@ -81,25 +69,28 @@ class Installer:
         version = python_version(self.runtime)
         return home / "lib" / f"python{version[0]}.{version[1]}" / "site-packages"
 
-
-@dataclass(slots=True)
-class WheelStore:
-    """Unpacked wheels by the digest of their archive, shared by the environments in the same folder."""
-
-    folder: Path
-    access: IndexAccess
-    max_total_bytes: int = MAX_TOTAL_BYTES
-    limits: WheelLimits = WHEEL_LIMITS
-    _locks: dict[str, asyncio.Lock] = field(default_factory=dict)
+    async def install(self, home: Path, wheels: Sequence[Wheel], log: Path, *, is_standalone: bool = False) -> None:
+        """Make the environment at `home`. Raises SandboxError; nothing is left of it then."""
+        shutil.rmtree(home, ignore_errors=True)
+        site_packages = self.site_packages(home)
+        try:
+            trees = await self.provide(wheels, home.with_suffix(".downloads"), log)
+            await asyncio.to_thread(_link_trees, trees, site_packages, self.max_total_bytes)
+            if is_standalone:
+                (home / STANDALONE_MARKER).touch()
+            verify_layout(home, site_packages)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
 
     async def provide(self, wheels: Sequence[Wheel], work: Path, log: Path) -> list[tuple[str, Path]]:
         """File name and folder of modules of each wheel; `work` is for downloads. Raises SandboxError."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.store.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         slots = asyncio.Semaphore(_DOWNLOADS)
         try:
             async with AsyncExitStack() as stack:
-                session = await stack.enter_async_context(self.access.session())
+                session = await stack.enter_async_context(self.index.session())
                 unpackers = _Unpackers(self.limits)
                 stack.push_async_callback(unpackers.stop)
 
@@ -120,7 +111,7 @@ class WheelStore:
         return [(wheel.filename, task.result()) for wheel, task in zip(wheels, tasks, strict=True)]
 
     def _find(self, digest: str) -> Path | None:
-        home = self.folder / digest
+        home = self.store / digest
         try:
             os.utime(home)
         except FileNotFoundError:
@@ -128,7 +119,7 @@ class WheelStore:
         return home
 
     async def _unpack(self, wheel: Wheel, archive: Path, digest: str, unpackers: "_Unpackers", log: Path) -> Path:
-        home = self.folder / digest
+        home = self.store / digest
         unfinished = home.with_suffix(_NEW)
         await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
         dropped = await unpackers.unpack(archive, wheel.name, unfinished)
@@ -167,7 +158,7 @@ class WheelStore:
         for attempt in range(1, _ATTEMPTS + 1):
             digest, size = hashlib.sha256(), 0
             try:
-                async with session.get(wheel.address, **self.access.request_options(wheel.address)) as response:
+                async with session.get(wheel.address, **self.index.request_options(wheel.address)) as response:
                     response.raise_for_status()
                     with archive.open("wb") as file:
                         async for part in response.content.iter_chunked(_CHUNK):
@@ -188,10 +179,10 @@ class WheelStore:
 
     def evict(self, max_bytes: int) -> None:
         """Remove wheels unused for a month, then the least recently used until the rest fits. Takes seconds."""
-        if not self.folder.is_dir():
+        if not self.store.is_dir():
             return
         now, homes = time.time(), []
-        for home in self.folder.iterdir():
+        for home in self.store.iterdir():
             used_at = home.stat().st_mtime
             if now - used_at > (86_400 if home.suffix == _NEW else _UNUSED_DAYS * 86_400):
                 shutil.rmtree(home, ignore_errors=True)

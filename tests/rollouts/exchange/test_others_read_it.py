@@ -108,7 +108,7 @@ async def _built(process: HostProcess, files: dict[str, str]) -> None:
 async def _installed(home: Path, requirement: str) -> Path:
     """An interpreter with that distribution alone."""
     installer, log = Installer(get_settings().runtime_python, home.parent / "environments"), home.with_suffix(".log")
-    await installer.install(home, await installer.uv.resolve([requirement], log), log, is_standalone=True)
+    await installer.install(home, await installer.index.resolve([requirement], log), log, is_standalone=True)
     return python_over(installer.site_packages(home), home.with_suffix(".python"))
 
 
