@@ -29,14 +29,7 @@ from backend.settings import Settings
 from workers.environments.api import EnvHostApi
 from workers.environments.containers import ContainerEngine, connect
 from workers.environments.dedicated_user import HostCannotStart, listen_on_path
-from workers.environments.launchers import (
-    HostGrants,
-    InterpreterPool,
-    Launcher,
-    ServerStarter,
-    choose_launcher,
-    container_user,
-)
+from workers.environments.launchers import HostGrants, Launcher, ServerLauncher, choose_launcher, container_user
 from workers.environments.packages import PackageStore
 from workers.environments.pool import MAX_SERVERS, Capacity, ServerPool
 from workers.environments.servers import START_SECONDS
@@ -126,15 +119,14 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
     installer = Installer(python, settings.data / "environments", max_bytes)
     builder = SourceBuilder(installer, folder / "root") if choice.launcher is Launcher.JAIL else None
     environments = VirtualEnvironments(installer, builder, max_bytes)
-    interpreters = InterpreterPool(environments, choice, folder)
     grants = HostGrants(NetworkRule.read(settings.allow_network), host_outgoing_policy(settings))
-    starter = ServerStarter(interpreters, choice, folder, grants, engine)
-    pool = ServerPool(interpreters, starter, Capacity(arguments.max_servers), arguments.start_seconds)
+    server_launcher = ServerLauncher(environments, choice, folder, grants, engine)
+    pool = ServerPool(server_launcher, Capacity(arguments.max_servers), arguments.start_seconds)
     store = PackageStore(settings.data / "packages")
 
     async def warm_up() -> None:
         try:
-            await interpreters.interpreter()
+            await server_launcher.interpreter()
         except SandboxError as error:
             log.error("the environment runtime does not start", reason=str(error))
 
@@ -149,7 +141,7 @@ async def _assemble(settings: Settings, arguments: argparse.Namespace) -> AsyncI
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await pool.stop()
-        await interpreters.stop()
+        await server_launcher.stop()
         engine.close()
 
 

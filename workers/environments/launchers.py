@@ -147,26 +147,46 @@ class HostGrants:
         )
 
 
-class InterpreterPool:
-    """The warm interpreters of this host, one per virtual environment, started when first needed."""
+class ServerLauncher:
+    """Starts servers, with warm interpreters of this host: one per virtual environment, started when first needed."""
 
-    def __init__(self, environments: VirtualEnvironments, choice: LauncherChoice, folder: Path) -> None:
+    def __init__(
+        self,
+        environments: VirtualEnvironments,
+        choice: LauncherChoice,
+        folder: Path,
+        grants: HostGrants,
+        engine: ContainerEngine,
+    ) -> None:
         self.environments, self._choice, self._folder = environments, choice, folder
+        self._grants, self._engine = grants, engine
         self._zygotes: dict[str, Zygote] = {}
         self._used_at: dict[str, float] = {}
         self._starting: dict[str, asyncio.Lock] = {}
         self._uids = itertools.count()
 
-    async def zygote_for(self, package: StoredPackage, *, has_network: bool = False, hash_seed: int = 0) -> Zygote:
-        """Raises SandboxError if this machine may not run foreign code or the interpreter does not start."""
-        if self._choice.launcher is Launcher.NONE:
+    async def start(
+        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
+    ) -> RunningServer:
+        """Start a server, or connect to an external one. Raises SandboxError if that is refused or fails."""
+        if not resources.remote and self._choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
             raise SandboxError(self._choice.refusal)
-        if await self.environments.build(package):
-            await self.environments.evict({key.partition(" ")[0] for key in self._zygotes})
-        key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
-        key += " network" if has_network else ""
-        key += f" hashes {hash_seed}" if hash_seed else ""
-        return await self.interpreter(key, folders, has_network=has_network, hash_seed=hash_seed)
+        if not resources.remote and self._choice.launcher is not Launcher.DOCKER:
+            if await self.environments.build(package):
+                await self.environments.evict({key.partition(" ")[0] for key in self._zygotes})
+            key, folders = self.environments.key_of(package), self.environments.site_packages_of(package)
+            key += " network" if resources.needs_grant else ""
+            key += f" hashes {hash_seed}" if hash_seed else ""
+            zygote = await self.interpreter(key, folders, has_network=resources.needs_grant, hash_seed=hash_seed)
+            return await start_server(zygote, package, resources, self._folder, seconds)
+        home = self._folder / uuid.uuid4().hex[:12]
+        home.mkdir(mode=0o700, parents=True)
+        if resources.remote:
+            server = await self._connect_remote(package, resources, home)
+        else:
+            server = await self._start_container(package, resources, home, hash_seed)
+        await wait_until_serving(server, seconds)
+        return server
 
     async def interpreter(
         self, key: str = "", folders: Sequence[Path] = (), *, has_network: bool = False, hash_seed: int = 0
@@ -203,40 +223,6 @@ class InterpreterPool:
     async def stop(self) -> None:
         await asyncio.gather(*(zygote.stop() for zygote in self._zygotes.values()))
         self._zygotes.clear()
-
-
-class ServerStarter:
-    """Starts a server with the chosen launcher, or connects to an external one."""
-
-    def __init__(
-        self,
-        interpreters: InterpreterPool,
-        choice: LauncherChoice,
-        folder: Path,
-        grants: HostGrants,
-        engine: ContainerEngine,
-    ) -> None:
-        self._interpreters, self._choice, self._folder = interpreters, choice, folder
-        self._grants, self._engine = grants, engine
-
-    async def start(
-        self, package: StoredPackage, resources: ResourcesSpec, seconds: float, *, hash_seed: int = 0
-    ) -> RunningServer:
-        """Raises SandboxError if it may not, cannot or does not start."""
-        if not resources.remote and self._choice.launcher in {Launcher.NONE, Launcher.REMOTE}:
-            raise SandboxError(self._choice.refusal)
-        if not resources.remote and self._choice.launcher is not Launcher.DOCKER:
-            network = resources.needs_grant
-            zygote = await self._interpreters.zygote_for(package, has_network=network, hash_seed=hash_seed)
-            return await start_server(zygote, package, resources, self._folder, seconds)
-        home = self._folder / uuid.uuid4().hex[:12]
-        home.mkdir(mode=0o700, parents=True)
-        if resources.remote:
-            server = await self._connect_remote(package, resources, home)
-        else:
-            server = await self._start_container(package, resources, home, hash_seed)
-        await wait_until_serving(server, seconds)
-        return server
 
     async def _connect_remote(self, package: StoredPackage, resources: ResourcesSpec, home: Path) -> RunningServer:
         listener = listen(home / SOCKET)

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from backend.domain.environments.manifest import ResourcesSpec
 from backend.domain.errors import SandboxError, boundary
-from workers.environments.launchers import InterpreterPool, ServerStarter
+from workers.environments.launchers import ServerLauncher
 from workers.environments.packages import StoredPackage
 from workers.environments.servers import START_SECONDS, RunningServer
 
@@ -89,14 +89,8 @@ class Capacity:
 
 
 class ServerPool:
-    def __init__(
-        self,
-        interpreters: InterpreterPool,
-        starter: ServerStarter,
-        capacity: Capacity,
-        start_seconds: float = START_SECONDS,
-    ) -> None:
-        self._interpreters, self._starter = interpreters, starter
+    def __init__(self, launcher: ServerLauncher, capacity: Capacity, start_seconds: float = START_SECONDS) -> None:
+        self._launcher = launcher
         self._capacity, self._start_seconds = capacity, start_seconds
         self.leases: dict[str, PoolLease] = {}
         self._queue: list[PoolLease] = []
@@ -241,12 +235,12 @@ class ServerPool:
 
     async def _start(self, lease: PoolLease) -> RunningServer:
         async with boundary(SandboxError, "start of an environment server"):
-            server = await self._starter.start(
+            server = await self._launcher.start(
                 lease.package, lease.resources, self._start_seconds, hash_seed=lease.hash_seed
             )
         server.hash_seed = lease.hash_seed
         if server.uncompiled:
-            self._spawn(self._interpreters.environments.compile(lease.package, server.uncompiled))
+            self._spawn(self._launcher.environments.compile(lease.package, server.uncompiled))
         return server
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -271,7 +265,7 @@ class ServerPool:
                     await self.retire(lease, server_id)
             for server in self._live():
                 server.end_if_too_big()
-            await self._interpreters.stop_unused()
+            await self._launcher.stop_unused()
 
     def describe(self) -> dict[str, object]:
         leased = {server.id for lease in self.leases.values() for server in lease.servers}
