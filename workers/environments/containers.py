@@ -135,9 +135,9 @@ class ContainerEngine:
     async def unavailable_reason(self) -> str:
         """Why no container can be started here; empty if containers can be started."""
         try:
-            self._client = await asyncio.to_thread(self._connect)
-            await asyncio.to_thread(self._client.ping)
-            if self._runtime and self._runtime not in (await asyncio.to_thread(self._client.info)).get("Runtimes", {}):
+            client = self._client = await asyncio.to_thread(self._connect)
+            await asyncio.to_thread(client.ping)
+            if self._runtime and self._runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
                 return f"the engine has no runtime {self._runtime!r}"
         except ImportError:
             return "the Docker SDK is not installed: pip install 'proctor[docker]'"

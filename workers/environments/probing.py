@@ -330,8 +330,8 @@ def _random_value(schema: JsonObject, field: JsonObject, rng: random.Random, dep
         return rng.choice(field["enum"])
     kind = field.get("type")
     if kind in ("integer", "number"):
-        minimum = field.get("minimum", field.get("exclusiveMinimum", 0))
-        maximum = field.get("maximum", field.get("exclusiveMaximum", max(minimum, 0) + 6))
+        minimum = field["minimum"] if "minimum" in field else field.get("exclusiveMinimum", 0)
+        maximum = field["maximum"] if "maximum" in field else field.get("exclusiveMaximum", max(minimum, 0) + 6)
         low, high = int(minimum), max(int(minimum), int(maximum))
         return rng.randint(low, high) if kind == "integer" else round(rng.uniform(low, high), 2)
     match kind:

@@ -1,4 +1,4 @@
-"""What the processes of a server print and how much memory they use."""
+"""Output and memory of the processes of a server."""
 
 import asyncio
 import os

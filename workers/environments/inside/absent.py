@@ -1,4 +1,4 @@
-"""`openenv` imports gradio for a web page of its own, which no env server of Proctor shows: 2.5 of 3.1 seconds, 80 MB.
+"""`openenv` imports gradio for a web page that no env server of Proctor shows: 2.5 of 3.1 seconds, 80 MB.
 
 While `openenv` is imported, a stand-in replaces gradio. A package that imports gradio itself gets the real one.
 """

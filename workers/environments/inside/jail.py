@@ -102,7 +102,7 @@ def enclose_interpreter(
 
     Inside is a virtual environment made here, `PYTHON_FOLDER`, whose interpreter is this one and which sees the
     folders `site_packages` in their order. Nothing in these folders has any effect before an interpreter is started
-    or `site.addsitedir` is called inside. `more` are additional folders of the host by their place.
+    or `site.addsitedir` runs inside. `more` are additional folders of the host by their place.
 
     Raises OSError if a folder is reached through a link inside of its environment's home.
     """

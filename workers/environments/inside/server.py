@@ -116,8 +116,9 @@ def _with_capacity(app: AsgiApp, assumed_sessions: int, own: str) -> AsgiApp:
         except AttributeError:
             continue
         origin, cached = getattr(spec, "origin", None), getattr(spec, "cached", None)
-        is_own = isinstance(origin, str) and isinstance(cached, str) and origin.startswith(f"{own}/")
-        if is_own and not os.path.exists(cached):
+        if not isinstance(origin, str) or not isinstance(cached, str):
+            continue
+        if origin.startswith(f"{own}/") and not os.path.exists(cached):
             uncompiled.append(origin.removeprefix(f"{own}/"))
     body = json.dumps({"sessions": sessions, "uncompiled": uncompiled[:_MAX_UNCOMPILED]}).encode()
 

@@ -53,7 +53,7 @@ class Conversation:
         self._loop.call_soon_threadsafe(self._replies.put_nowait, reply)
 
     def wait(self, seconds: float) -> tuple[Any, Any]:
-        """(messages, tools) when the model is called; (None, result) when the rollout has ended."""
+        """(messages, tools) for each call of the model; (None, result) after the end of the rollout."""
         waiting = asyncio.run_coroutine_threadsafe(self._requests.get(), self._loop)
         try:
             first, second = waiting.result(seconds)
