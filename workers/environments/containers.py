@@ -135,7 +135,8 @@ class ContainerEngine:
     async def unavailable_reason(self) -> str:
         """Why no container can be started here; empty if containers can be started."""
         try:
-            client = self._client = await asyncio.to_thread(self._connect)
+            client = await asyncio.to_thread(self._connect)
+            self._client = client
             await asyncio.to_thread(client.ping)
             if self._runtime and self._runtime not in (await asyncio.to_thread(client.info)).get("Runtimes", {}):
                 return f"the engine has no runtime {self._runtime!r}"
