@@ -25,8 +25,6 @@ MAX_WAIT_SECONDS = 30.0
 
 
 class ServerOrder(BaseModel):
-    """A client's request for servers."""
-
     model_config = ConfigDict(extra="forbid")
 
     hash: str
@@ -39,8 +37,6 @@ class ServerOrder(BaseModel):
 
 
 class PrepareOrder(BaseModel):
-    """A client's request to prepare a package."""
-
     model_config = ConfigDict(extra="forbid")
 
     network: bool = False

@@ -80,7 +80,6 @@ class EnvHost:
             self._http = None
 
     async def status(self) -> JsonObject:
-        """The launcher, the result of its probe, the servers and the capacity."""
         return await self.ask("GET", "/status")
 
     async def prepare(self, content_hash: str, files: Mapping[str, str]) -> None:
@@ -234,7 +233,7 @@ class EnvSession:
         """Begin an episode. Waits, within `timeout`, while other clients hold all sessions of the server."""
         self._is_running = False
         deadline, pause = time.monotonic() + timeout, 0.05
-        try:
+        async with self._recorded_failures():
             while True:
                 try:
                     observation = await self.wire.reset(arguments, max(0.001, deadline - time.monotonic()))
@@ -246,39 +245,35 @@ class EnvSession:
                 await asyncio.sleep(pause)
                 pause = min(1.0, pause * 2)
                 self.wire = await self._process.connect()
-        except RolloutError as error:
-            raise await self._record(error) from error
         self._is_running = not observation.done
         return observation
 
     async def step(self, action: Mapping[str, object], *, timeout: float) -> Observation:
         if not self._is_running:
             raise EnvError("step: the episode has not begun or has ended; reset first")
-        try:
+        async with self._recorded_failures():
             observation = await self.wire.step(action, timeout)
-        except ActionRefused:  # the policy's mistake; the episode continues
-            raise
-        except RolloutError as error:
-            raise await self._record(error) from error
-        if observation.done:
-            self._is_running = False
+        self._is_running = not observation.done
         return observation
 
     async def state(self, *, timeout: float) -> JsonObject:
         """The environment's whole state, which may hold the answer: never for a policy."""
-        try:
+        async with self._recorded_failures():
             return await self.wire.state(timeout)
-        except RolloutError as error:
-            raise await self._record(error) from error
 
-    async def _record(self, error: RolloutError) -> RolloutError:
+    @asynccontextmanager
+    async def _recorded_failures(self) -> AsyncIterator[None]:
         """Keep a failure for the end of the session; add why the server is gone, if the host knows."""
-        had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
-        if had_timed_out:  # that is why this session is over: the server may live
-            return error
-        if isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
-            return ServerIsGone(f"{error}; {reason}")
-        return error
+        try:
+            yield
+        except ActionRefused:  # the policy's mistake; the episode continues
+            raise
+        except RolloutError as error:
+            had_timed_out, self.failure = isinstance(self.failure, DeadlinePassed), error
+            # after a timeout the session has ended, but the server may live
+            if not had_timed_out and isinstance(error, ServerIsGone) and (reason := await self._process.exit_reason()):
+                raise ServerIsGone(f"{error}; {reason}") from error
+            raise
 
 
 class EnvServer:

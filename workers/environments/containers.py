@@ -118,7 +118,6 @@ def build_context(zipped: Path) -> tuple[io.BytesIO, str]:
 
 
 def connect() -> "DockerClient":
-    """Connect with the SDK's own settings: DOCKER_HOST and others."""
     import docker
 
     return docker.from_env()

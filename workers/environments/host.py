@@ -64,7 +64,6 @@ def main() -> None:
 
 
 async def run(settings: Settings, listener: socket.socket, arguments: argparse.Namespace) -> None:
-    """Serve until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

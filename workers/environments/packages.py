@@ -26,8 +26,6 @@ _OPENENV_FROM_SOURCE = re.compile(r"^(openenv(?:-core)?)\s*(\[[^\]]*\])?\s*@\s*\
 
 @dataclass(frozen=True, slots=True)
 class StoredPackage:
-    """Facts that the host needs to serve a package."""
-
     hash: str
     path: Path
     """The zip."""

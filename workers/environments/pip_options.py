@@ -21,13 +21,11 @@ _SEPARATORS = re.compile(r"[\s,]+")
 
 
 def ask_pip(python: Path | str) -> dict[str, str]:
-    """The options by name of this interpreter's pip."""
     command = [str(python), "-m", "pip", "config", "list"]
     return read_options(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
 
 
 def read_options(listed: str) -> dict[str, str]:
-    """The options in the output of `pip config list`."""
     values: dict[tuple[str, str], str] = {}
     for line in listed.splitlines():
         if match := _LINE.match(line):

@@ -74,7 +74,6 @@ class PoolLease:
 
     @property
     def all_servers(self) -> list[RunningServer]:
-        """Including replaced ones."""
         return [*self.servers, *(server for server, _ in self.retiring.values())]
 
     def matches(self, server: RunningServer) -> bool:
@@ -131,7 +130,6 @@ class ServerPool:
         return next((server for server in leased if server.id == server_id), None)
 
     async def release(self, lease: PoolLease, failed: frozenset[str] = frozenset(), *, is_trusted: bool = True) -> None:
-        """Mark the servers idle; end failed, dead and hung ones."""
         self.leases.pop(lease.id, None)
         if lease in self._queue:
             self._queue.remove(lease)

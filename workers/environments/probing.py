@@ -90,7 +90,6 @@ async def _probe(server: EnvServer, report: ImportReport) -> None:
 
 
 def _task_arguments(seed: int, index: int) -> JsonObject:
-    """Arguments with which the platform resets episodes."""
     return {"seed": seed, "split": "train", "level": 0, "index": index}
 
 
@@ -138,8 +137,6 @@ def _shorten(fields: Mapping[str, object]) -> JsonObject:
 
 @dataclass(slots=True)
 class _EpisodeStats:
-    """Measurements over all episodes."""
-
     resets: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
@@ -301,7 +298,6 @@ def plain_schema(schema: JsonObject) -> JsonObject:
 
 
 def properties_of(schema: JsonObject) -> dict[str, JsonObject]:
-    """The fields that matter to an author."""
     properties = schema.get("properties")
     fields = properties if isinstance(properties, dict) else {}
     return {name: field for name, field in fields.items() if name != "metadata" and isinstance(field, dict)}

@@ -98,7 +98,6 @@ def _bad_gateway(error: BaseException) -> web.HTTPBadGateway:
 
 
 async def relay_frames(outer: web.WebSocketResponse, inner: aiohttp.ClientWebSocketResponse) -> None:
-    """Relay text frames both ways until one side closes."""
 
     async def copy(
         source: aiohttp.ClientWebSocketResponse | web.WebSocketResponse,

@@ -60,8 +60,6 @@ class ServerProcess(Protocol):
 
 @dataclass(slots=True, eq=False)
 class RunningServer:
-    """A server that answered once."""
-
     id: str
     package: StoredPackage
     resources: ResourcesSpec
@@ -113,7 +111,6 @@ class RunningServer:
         return f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
     async def is_healthy(self) -> bool:
-        """Whether its event loop answers."""
         if not self.is_alive:
             return False
         try:
@@ -246,7 +243,6 @@ async def wait_until_serving(server: RunningServer, seconds: float) -> None:
 
 
 async def _introduce(server: RunningServer) -> None:
-    """Read the schemas and the number of sessions."""
     while not server.socket.exists():
         await asyncio.sleep(0.05)
     schema = await get_object(server.socket, "/schema")

@@ -84,8 +84,6 @@ class SourceDistribution:
 
 
 class SourceBuilder:
-    """Builds wheels for one host."""
-
     def __init__(self, installer: Installer, new_root: Path) -> None:
         self._installer, self._python, self._new_root = installer, installer.runtime, new_root
 

@@ -92,8 +92,6 @@ class PathFilter:
 
 @dataclass(frozen=True, slots=True)
 class Wheel:
-    """One file of an index."""
-
     name: str
     version: str
     filename: str
@@ -115,7 +113,6 @@ class PackageIndex:
         self._insecure_hosts: set[str] = set()
 
     async def options(self) -> dict[str, str]:
-        """pip's options by name."""
         if self._options is None:
             options = await asyncio.to_thread(ask_pip, self._python)
             for address in (part for name in _INDEX_OPTIONS for part in options.get(name, "").split()):

@@ -62,7 +62,6 @@ class VirtualEnvironments:
 
     @cached_property
     def _provided(self) -> dict[str, Version]:
-        """The distributions of the shared runtime by canonical name."""
         provided: dict[str, Version] = {}
         for folder in self.runtime.parent.parent.glob("lib/python*/site-packages/*.dist-info"):
             if match := _VERSION_FILE.match(folder.name):

@@ -282,7 +282,6 @@ class Zygote:
         return forked
 
     async def stop(self) -> None:
-        """End it and all its servers."""
         self._kill()
         if self._process is not None:
             await self._process.wait()

@@ -49,8 +49,6 @@ _OWN_SOURCES = (
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Limits of one server."""
-
     memory_bytes: int
     """Above the memory that the warm interpreter had mapped already."""
     tmp_bytes: int

@@ -189,8 +189,6 @@ def _own_names(root: str, app_module: str) -> list[str]:
 
 
 class _OwnNameFinder(MetaPathFinder):
-    """Finds the package in its folder under its own names."""
-
     def __init__(self, root: str, names: Sequence[str]) -> None:
         self._root, self._names = root, names
 

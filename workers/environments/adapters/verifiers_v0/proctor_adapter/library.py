@@ -70,8 +70,6 @@ class WirePolicy(Client):
 
 @dataclass
 class RubricColumn:
-    """One function of the rubric."""
-
     name: str
     """A valid name of a reward column."""
     function: str
@@ -139,7 +137,6 @@ class RubricLibrary:
         return row["answer"] if isinstance(row.get("answer"), str) else None
 
     def start(self, row: Message, conversations: list[Conversation]) -> "Future[None]":
-        """Let the library play the row once for every conversation."""
         return asyncio.run_coroutine_threadsafe(self._play(row, conversations), self.loop)
 
     async def _play(self, row: Message, conversations: list[Conversation]) -> None:
@@ -180,7 +177,6 @@ class RubricLibrary:
         }
 
     def describe(self) -> Message:
-        """Facts for the author of the manifest."""
         env = self.environment
         weights = {column.name: column.weight for column in self.columns if column.weight}
         return {

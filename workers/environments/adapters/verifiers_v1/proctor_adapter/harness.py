@@ -72,7 +72,6 @@ INTERCEPTION = WireInterception()
 
 
 def play_in_this_process() -> None:
-    """Run the library's plain harness and its tool servers here."""
 
     async def nothing(harness: NullHarness, runtime: object) -> None:
         return None

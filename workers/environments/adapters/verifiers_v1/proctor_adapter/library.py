@@ -62,7 +62,6 @@ class TasksetLibrary:
         return answer if isinstance(answer, str) else None
 
     def start(self, row: Task, conversations: list[Conversation]) -> "Future[None]":
-        """Let the library play the task once for every conversation."""
 
         async def play_one(conversation: Conversation) -> None:
             context = contextvars.copy_context()
@@ -101,7 +100,6 @@ class TasksetLibrary:
         }
 
     def describe(self) -> Message:
-        """Facts for the author of the manifest."""
         task, taskset = self.rows["train"][0], self.environment.taskset
         toolsets = [*type(task).toolsets(task.config), *taskset.toolsets(taskset.config)]
         return {
