@@ -19,10 +19,11 @@ from backend.runs.tables import Run
 from backend.training.tables import Preflight
 from tests.training.conftest import SMALL, built_in, stored_version
 from workers.models.build import CHAT_TEMPLATE, build_model, build_tokenizer
-from workers.tasks.preflight import give_up, run
 from workers.tasks.registry import JobContext
+from workers.tasks.training import give_up_preflight
+from workers.tasks.training import run_preflight as run_job
 from workers.training.checkpoints import save_model
-from workers.training.preflight.run import examine
+from workers.training.preflight.run import run_preflight
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -39,13 +40,13 @@ def new_preflight(files: dict[str, str] | None = None, **choices: Any) -> uuid.U
 
 def look(preflight_id: uuid.UUID) -> Preflight:
     """As the job does it, in a process of its own."""
-    run(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
+    run_job(JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1))
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
 
 
 def look_here(preflight_id: uuid.UUID) -> Preflight:
-    examine(preflight_id)
+    run_preflight(preflight_id)
     with transaction() as session:
         return session.get_one(Preflight, preflight_id)
 
@@ -155,7 +156,7 @@ def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episo
 def test_a_pre_flight_that_was_given_up_says_so(installation: None):
     preflight_id = new_preflight()
     with transaction() as session:
-        give_up(session, JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1), "no memory")
+        give_up_preflight(session, JobContext(uuid.uuid4(), None, {"preflight_id": str(preflight_id)}, 1), "no memory")
     with transaction() as session:
         preflight = session.get_one(Preflight, preflight_id)
     assert (preflight.status, preflight.reason) == (PreflightStatus.FAILED, "no memory")
@@ -163,4 +164,4 @@ def test_a_pre_flight_that_was_given_up_says_so(installation: None):
 
 def test_an_unknown_pre_flight_ends_badly(installation: None):
     with pytest.raises(NoResultFound):
-        examine(uuid.uuid4())
+        run_preflight(uuid.uuid4())
