@@ -1,6 +1,7 @@
-"""What operations on checkpoints and exports take and return."""
+"""Requests and responses of operations on checkpoints and exports."""
 
 import uuid
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
@@ -147,6 +148,13 @@ class TreeRun(Response):
     """Size of the weights that its retention rule does not keep."""
     rule: str
     checkpoints: list[TreeCheckpoint]
+
+    def family(self) -> Iterator["TreeRun"]:
+        """This run and all runs below it."""
+        yield self
+        for checkpoint in self.checkpoints:
+            for branch in checkpoint.branches:
+                yield from branch.family()
 
 
 class DiskUsage(Response):

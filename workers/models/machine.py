@@ -1,4 +1,4 @@
-"""What the model software of this machine supports: `python -m workers.models.machine` prints it as a line of JSON.
+"""GPUs and programs that models can use on this machine: `python -m workers.models.machine` prints a line of JSON.
 
 A worker runs this in a separate process: torch takes seconds to import, and a worker forks from a process without it.
 A torch that was built only for the CPU is not imported at all.

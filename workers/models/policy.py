@@ -97,7 +97,7 @@ class LocalPolicy:
         return await request.reply
 
     def leave(self, player: "LocalPlayer") -> None:
-        """The player's episode is over: the others no longer wait for it."""
+        """Remove a player whose episode has ended, so that the others no longer wait for it."""
         self._playing.discard(player)
         self._waiting = [request for request in self._waiting if request.player is not player]
         self._schedule()
@@ -170,7 +170,7 @@ class LocalPlayer:
         self._policy = policy
         proctor = start.manifest.proctor
         self._is_cut = proctor.agent.context.cuts(proctor.episode.max_turns)
-        """Whether it reads only a part of the conversation. Each turn is then a prompt of its own, and the episode is
+        """Whether it reads only a part of the conversation. Each turn is then a separate prompt, and the episode is
         not one sequence."""
         self._prompt_length = 0
         self._read = 0

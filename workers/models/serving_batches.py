@@ -17,7 +17,7 @@ GATHER_SECONDS = 0.004
 """How long a batch waits for requests that arrive at the same time."""
 MAX_BATCH = 64
 UNFINISHED = "\ufffd"
-"""What an incomplete character decodes to."""
+"""An incomplete character decodes to this."""
 Result = TypeVar("Result")
 
 logger = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ class ServedCompletion:
     _sent: int = 0
 
     def append(self, token: int, logprob: float, chat: ChatTokens) -> bool:
-        """Add a token. Returns whether the completion is over."""
+        """Add a token. Returns whether the completion has ended."""
         if self.is_over:
             return True
         self.tokens.append(token)
@@ -105,7 +105,7 @@ class BatchSampler:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def sample(self, completion: ServedCompletion) -> None:
-        """Wait until the completion is over. Raises the model's exceptions."""
+        """Wait until the completion has ended. Raises the model's exceptions."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((completion, done))
         if self._work is None:

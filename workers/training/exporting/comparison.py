@@ -126,7 +126,7 @@ class MergeComparison:
     kept: int
     """Number of other weights, which must equal the base's bit by bit."""
     others: list[str]
-    """Names of those that do not."""
+    """Names of the others that differ from it."""
 
     def problem(self) -> str | None:
         if self.others:

@@ -64,7 +64,7 @@ class WrittenExport:
 
 @dataclass(frozen=True, slots=True)
 class ExportDescription:
-    """What the manifest and the model card say about an export."""
+    """Facts about an export, for its manifest and model card."""
 
     form: ExportForm
     written: WrittenExport

@@ -90,7 +90,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("message", nargs="*", help="first message")
     options.add_argument("--base", help="folder or name of an adapter's base model. Default: the name in manifest.json")
-    options.add_argument("--system", help="system message. Default: the one that the policy was trained with")
+    options.add_argument("--system", help="system message. Default: that of the training")
     options.add_argument("--temperature", type=float, default=0.0, help="0 picks the most likely token (default)")
     options.add_argument("--max-tokens", type=int, default=256, help="maximum length of a reply")
     options.add_argument("--json", action="store_true", help="print each reply as a line of JSON")

@@ -72,7 +72,7 @@ class PlayedEpisodes:
 
 
 def play_script(context: TrainingContext, chat: ChatTokens) -> PlayedEpisodes | None:
-    """Play the scripted policy of the warm-up, or else one that all environments have. None if they share none."""
+    """Play the scripted policy of the warm-up, or else another one that all environments have. None if they share none."""
     shared = set.intersection(*(set(env.manifest.proctor.scripts) for env in context.assignment.envs))
     for script in (context.configuration.sft.script, "teacher", "gold", *sorted(shared)):
         if script in shared:
@@ -85,7 +85,7 @@ def play_policy(context: TrainingContext, policy: LocalPolicy) -> PlayedEpisodes
     """Play the first groups of GRPO with the policy before training."""
     configuration = context.configuration
     size = configuration.grpo.tasks_per_step
-    group_size = configuration.grpo.group_size if configuration.recipe.has_grpo else 2  # SFT needs only the success
+    group_size = configuration.grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
     grpo = configuration.grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
     plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
