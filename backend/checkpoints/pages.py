@@ -110,7 +110,7 @@ class CheckpointExportPage:
     options: ExportOptions
     title: str
     plan: UploadPlan | None = None
-    """What an upload to the requested repository would send."""
+    """Preview of an upload to the requested repository."""
     problem: str = ""
     """Why the requested repository cannot be used."""
 

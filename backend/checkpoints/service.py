@@ -67,7 +67,7 @@ def export_forms(session: Session, checkpoint: Checkpoint) -> list[OfferedForm]:
 
 
 def plan_upload(export: Export, target: UploadTarget) -> UploadPlan:
-    """What an upload would send. It does not contact the Hub. Raises NotExported until the export is verified."""
+    """Preview an upload without contacting the Hub. Raises NotExported until the export is verified."""
     if export.status is not ExportStatus.COMPLETED:
         raise NotExported
     files = dict(export.passport.get("sizes", {}))

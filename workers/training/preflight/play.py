@@ -55,7 +55,7 @@ class PlayedEpisodes:
 
     rollouts: Sequence[Rollout]
     seconds: Range
-    """Of one episode among those that were played with it."""
+    """Of one episode, played together with others."""
     failure: str
     """Why there are none."""
     examples: Sequence[TrainingExample]
@@ -85,7 +85,9 @@ def play_policy(context: TrainingContext, policy: LocalPolicy) -> PlayedEpisodes
     """Play the first groups of GRPO with the policy before training."""
     configuration = context.configuration
     size = configuration.grpo.tasks_per_step
-    group_size = configuration.grpo.group_size if configuration.recipe.has_grpo else 2  # only the success counts for SFT
+    group_size = (
+        configuration.grpo.group_size if configuration.recipe.has_grpo else 2
+    )  # only the success counts for SFT
     grpo = configuration.grpo.model_copy(update={"tasks_per_step": TASKS, "group_size": group_size})
     plans = Planner(context.assignment.envs, configuration.model_copy(update={"grpo": grpo})).plans(1)
     parts = [plans[first : first + size] for first in range(0, len(plans), size)]
