@@ -12,7 +12,6 @@ from backend.checkpoints.tables import Checkpoint, Export
 from backend.checkpoints.tree import TreeFilter, checkpoint_fields, checkpoint_tree
 from backend.domain.checkpoints.exports import ExportOptions
 from backend.domain.vocabulary import ExportStatus, Role
-from backend.errors import NotFound
 from backend.operations.declaration import operation, reference
 from backend.operations.ids import parse_id
 from backend.runs.references import find_run
@@ -24,17 +23,14 @@ router = APIRouter(prefix="/api/v1", tags=["checkpoints"])
 """Downloads."""
 
 
-@reference(Checkpoint, "Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.")
-def find_checkpoint(session: Session, text: str) -> Checkpoint:
-    return queries.find_checkpoint(session, text)
+reference(Checkpoint, "Id of a checkpoint, the last characters of it, or a policy's name for its best checkpoint.")(
+    queries.find_checkpoint
+)
 
 
 @reference(Export, "Id of an export.")
 def find_export(session: Session, text: str) -> Export:
-    export_id = parse_id(text)
-    if export_id is None:
-        raise NotFound("There is no such export.")
-    return queries.get_export(session, export_id)
+    return queries.get_export(session, parse_id(text))
 
 
 @operation("GET /checkpoints", role=Role.VIEWER, tool=True)

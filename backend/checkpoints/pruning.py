@@ -116,9 +116,7 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
     branch, adapter = aliased(Run), aliased(Checkpoint)
     statement = union(
         used(
-            KeepReason.EXPORTED,
-            Export.checkpoint_id,
-            Export.status.not_in((ExportStatus.REFUSED, ExportStatus.FAILED)),
+            KeepReason.EXPORTED, Export.checkpoint_id, Export.status.not_in((ExportStatus.REFUSED, ExportStatus.FAILED))
         ),
         used(KeepReason.BRANCHED, Run.checkpoint_id, is_training),
         used(KeepReason.EVALUATED, Run.checkpoint_id, ~is_training),

@@ -156,7 +156,7 @@ def exports(
     return slice_of(session, statement, NEWEST_EXPORTS, after=after, limit=limit)
 
 
-def get_export(session: Session, export_id: uuid.UUID) -> Export:
+def get_export(session: Session, export_id: uuid.UUID | None) -> Export:
     options = (
         joinedload(Export.checkpoint).joinedload(Checkpoint.policy),
         joinedload(Export.run).joinedload(Run.version).joinedload(EnvironmentVersion.environment),

@@ -31,10 +31,7 @@ CHAT_TEMPLATE = (
 """One token per role and one that ends every message: short conversations make training on a CPU fast."""
 
 _TAG = r"</?[A-Za-z][A-Za-z0-9_-]*>"
-_ISOLATED: Mapping[Pieces, str] = {
-    "signs": _TAG + r"|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n",
-    "phrases": _TAG,
-}
+_ISOLATED: Mapping[Pieces, str] = {"signs": _TAG + r"|[0-9]|[A-Z](?![a-z])|(?<![a-z])[^\w\s]|\n", "phrases": _TAG}
 """Text that is never merged with its neighbors. Tags, digits, single capitals, punctuation that follows no word, and
 line breaks carry the state of a game. Phrases between them may become one token, so that fixed instructions cost
 little."""

@@ -25,7 +25,8 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation, refusal_to_continue
 
-Loaded = tuple[PreTrainedModel | PeftModel, PreTrainedTokenizerBase]
+LoadedModel = PreTrainedModel | PeftModel
+Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]
 """A model and its tokenizer."""
 ADAPTER = "default"
 """Name of the adapter inside peft."""
@@ -320,14 +321,14 @@ def read_record(folder: Path) -> AdapterRecord:
         raise ModelUnusable(f"{RECORD_FILE} cannot be read: {error}") from error
 
 
-def record_of(model: PreTrainedModel | PeftModel) -> AdapterRecord | None:
+def record_of(model: LoadedModel) -> AdapterRecord | None:
     """The adapter record of a loaded model, or None if all of its weights are trained."""
     record: AdapterRecord | None = getattr(model, "proctor_record", None)
     return record
 
 
 @contextmanager
-def unrounded(model: PreTrainedModel | PeftModel) -> Iterator[None]:
+def unrounded(model: LoadedModel) -> Iterator[None]:
     """Restore the trained weights of an adapter after the block.
 
     TRL's trainers round an adapter on a 4-bit base to bf16 when they are created. Updates with a small learning rate

@@ -46,12 +46,7 @@ class LocalPolicy:
     ) -> None:
         self.chat = ChatTokens(tokenizer)
         self.sampler: Sampler | VllmSampler = Sampler(
-            model,
-            end=self.chat.end,
-            pad=tokenizer.pad_token_id,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
+            model, end=self.chat.end, pad=tokenizer.pad_token_id, temperature=temperature, top_p=top_p, top_k=top_k
         )
         self.batches = 0
         self._is_lockstep = lockstep

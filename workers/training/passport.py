@@ -14,10 +14,9 @@ from pathlib import Path
 import peft
 import torch
 import transformers
-from peft import PeftModel
 from sqlalchemy import select
 from sqlalchemy.orm import undefer
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
@@ -29,7 +28,7 @@ from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import ExportForm, Phase, RolloutStatus
 from backend.rollouts.tables import Group
 from backend.rollouts.tables import Rollout as RolloutRow
-from workers.models.load import ModelUnusable, load_folder, record_of
+from workers.models.load import LoadedModel, ModelUnusable, load_folder, record_of
 from workers.models.policy import LocalPolicy
 from workers.storage.digests import digest_of
 from workers.training.assignment import Assignment, read_assignment
@@ -161,10 +160,7 @@ def _verify(request: PassportRequest, passport: Passport) -> None:
 
 
 def results_of(
-    assignment: Assignment,
-    checkpoint: Checkpoint,
-    model: PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
+    assignment: Assignment, checkpoint: Checkpoint, model: LoadedModel, tokenizer: PreTrainedTokenizerBase
 ) -> CheckpointResults:
     """The held-out evaluation of a checkpoint, from the rollouts that its run stored.
 
@@ -217,10 +213,7 @@ def _stored_results(checkpoint: Checkpoint, training_step: int | None) -> Checkp
 
 
 def _evaluate(
-    assignment: Assignment,
-    model: PreTrainedModel | PeftModel,
-    tokenizer: PreTrainedTokenizerBase,
-    training_step: int | None,
+    assignment: Assignment, model: LoadedModel, tokenizer: PreTrainedTokenizerBase, training_step: int | None
 ) -> tuple[list[Rollout], HeldoutEvaluation]:
     """Repeat the run's held-out evaluation with the same tasks and seeds. Stores nothing."""
     configuration = assignment.configuration

@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from peft import PeftModel
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from workers.models.load import CONFIGURATION_FILE, dtype_name, read_record
+from workers.models.load import CONFIGURATION_FILE, LoadedModel, dtype_name, read_record
 from workers.training.exporting.files import plain_base
 
 PROBES = 32
@@ -84,9 +83,7 @@ class Likeness:
         return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in values.items()}
 
 
-def likeness(
-    model: PreTrainedModel | PeftModel, other: PreTrainedModel | PeftModel, probes: Sequence[Sequence[int]]
-) -> Likeness:
+def likeness(model: LoadedModel, other: LoadedModel, probes: Sequence[Sequence[int]]) -> Likeness:
     """Compare two models on whole token sequences. Logits that are not finite count as an infinite difference."""
     worst, divergence, agreed, count = 0.0, 0.0, 0, 0
     with torch.inference_mode():

@@ -23,6 +23,7 @@ from workers.models.load import (
     OWN,
     RECORD_FILE,
     Loaded,
+    LoadedModel,
     ModelSource,
     ModelUnusable,
     Precision,
@@ -170,7 +171,7 @@ def check_mergeable(model: PeftModel) -> None:
     check_unrounded(model)
 
 
-def check_unrounded(model: PreTrainedModel | PeftModel) -> None:
+def check_unrounded(model: LoadedModel) -> None:
     """Refuse quantized layers and weights. A model's own flags stay set after it is dequantized, so do not use them."""
     layers = {type(module).__name__ for module in model.modules()} & _ROUNDED_LAYERS
     if layers or not all(weight.is_floating_point() for weight in model.parameters()):

@@ -72,7 +72,7 @@ class PlayedEpisodes:
 
 
 def play_script(context: TrainingContext, chat: ChatTokens) -> PlayedEpisodes | None:
-    """Play the scripted policy of the warm-up, or else another one that all environments have. None if they share none."""
+    """Play the scripted policy of the warm-up, or else another that all environments have. None if they share none."""
     shared = set.intersection(*(set(env.manifest.proctor.scripts) for env in context.assignment.envs))
     for script in (context.configuration.sft.script, "teacher", "gold", *sorted(shared)):
         if script in shared:
