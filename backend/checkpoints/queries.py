@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session, joinedload
 
 from backend.checkpoints.schemas import DiskUsage
@@ -38,7 +38,7 @@ def checkpoints(
 ) -> Slice[Checkpoint]:
     """One page of checkpoints, newest first. `environment`: name of the environment that the run trained on."""
     statement = select(Checkpoint).join(Checkpoint.policy).options(joinedload(Checkpoint.policy))
-    conditions = [Policy.deleted_at.is_(None)]
+    conditions: list[ColumnElement[bool]] = [Policy.deleted_at.is_(None)]
     if run_id is not None:
         conditions.append(Checkpoint.run_id == run_id)
     if policy_id is not None:

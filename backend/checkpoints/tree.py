@@ -106,7 +106,7 @@ def _origins(session: Session, runs: Sequence[Run]) -> dict[uuid.UUID, RunOrigin
     return {
         run_id: RunOrigin(run_id=source, run=names[source], stage=stage, step=step)
         for run_id, (source, stage, step) in places.items()
-        if source in names
+        if source is not None and source in names
     }
 
 

@@ -79,7 +79,7 @@ def test_all_files_arrive_in_one_commit_under_the_given_token(export: Export, hu
     assert done.url == f"{hub.url}/me/tiny/commit/{COMMIT}"
     assert {name: hub.files[name] for name in FILES} == FILES
     assert "manifest.json" in hub.files
-    assert hub.summaries == [f"Proctor export {export.id}: full, proven by its passport"]
+    assert hub.summaries == [f"Proctor export {export.id}: full, verified by its passport"]
     assert (hub.repositories[0]["name"], hub.repositories[0]["organization"]) == ("tiny", "me")
     assert hub.repositories[0].get("private") is True or hub.repositories[0].get("visibility") == "private"
     assert set(hub.seen_tokens) == {"hf_writes"}

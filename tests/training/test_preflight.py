@@ -130,7 +130,7 @@ def test_a_chat_template_without_marks_of_what_is_generated_is_in_order(installa
     found = findings_of(look_here(new_preflight(**base_in(tmp_path / "base", UNMARKED))))
     template = found["chat_template"]
     assert (template["status"], template["evidence"]) == ("ok", {"generation_markers": False, "stop_token": "<|end|>"})
-    assert "which Proctor does itself" in template["sentence"]
+    assert "sampled tokens instead" in template["sentence"]
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
 
 
@@ -148,7 +148,7 @@ def test_a_script_that_cannot_be_played_stays_a_problem_beside_the_policys_episo
     files["openenv.yaml"] = re.sub(r"(?m)^  scripts: .*$", "  scripts: [nobody]", files["openenv.yaml"])
     found = findings_of(look_here(new_preflight(files, **base_in(tmp_path / "base"))))
     assert found["conversation"]["status"] == "problem"
-    assert "The script could not be played" in found["conversation"]["sentence"]
+    assert "The scripted policy could not be played" in found["conversation"]["sentence"]
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
     assert found["time"]["evidence"]["seconds"] > 0
 

@@ -98,7 +98,8 @@ def run_preflight(preflight_id: uuid.UUID) -> PreflightStatus:
         )
     recorder = PreflightRecorder(preflight_id)
     torch.set_num_threads(configuration.threads)
-    status, reason = PreflightStatus.COMPLETED, None
+    status = PreflightStatus.COMPLETED
+    reason: str | None = None
     try:
         recorder.progress(phase="preparing the environment", done=0, total=1)
         take_device(configuration.hardware)
