@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from backend.domain.training.memory import estimate_memory
-from backend.domain.training.preflight.findings import PreflightFinding, ok, problem, told_of, warning
+from backend.domain.training.preflight.findings import PreflightFinding, of_environment, ok, problem, warning
 from backend.domain.training.preflight.measured import (
     SCRIPTED,
     UNTRAINED,
@@ -112,7 +112,7 @@ def _play_script(context: TrainingContext, add: AddFinding, initial: InitialPoli
             share = sum(task.successes for task in tasks) / len(tasks)
             sentence = f"The scripted policy succeeds in {share:.0%} of {len(tasks)} episodes."
             finding = ok("script", sentence, share=share)
-            add(told_of(finding, env.name) if context.assignment.is_mixed else finding)
+            add(of_environment(finding, env.name) if context.assignment.is_mixed else finding)
     return played
 
 
@@ -130,5 +130,5 @@ def _play_policy(context: TrainingContext, add: AddFinding, initial: InitialPoli
         if configuration.recipe.has_grpo:
             findings.append(gradient_finding(tasks, configuration))
         for each in findings:
-            add(told_of(each, env.name) if context.assignment.is_mixed else each)
+            add(of_environment(each, env.name) if context.assignment.is_mixed else each)
     return played
