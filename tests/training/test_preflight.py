@@ -62,7 +62,7 @@ def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
     assert found["chat_template"]["evidence"]["generation_markers"] is True
     assert 0 < found["conversation"]["evidence"]["longest"] <= 192
     assert found["base_success"]["evidence"]["attempts"] == 32 * 4
-    assert "The warm-up has to change this" in found["base_success"]["sentence"]
+    assert "The warm-up must change this" in found["base_success"]["sentence"]
     assert found["gradient"]["evidence"]["expected"] > 0.9
     assert found["memory"]["evidence"]["weights"] > 100_000
     assert 0 < found["time"]["evidence"]["seconds"] < 600
@@ -74,7 +74,7 @@ def test_it_tells_what_will_happen_and_stores_nothing_else(installation: None):
 def test_reinforcement_of_a_model_that_never_succeeds_is_a_problem_with_a_proposal(installation: None):
     found = findings_of(look_here(new_preflight(recipe="grpo")))
     assert found["base_success"]["status"] == "problem"
-    assert "warm up by SFT" in found["base_success"]["advice"]
+    assert "Start with SFT" in found["base_success"]["advice"]
     assert "easier level" in found["base_success"]["advice"]
 
 
