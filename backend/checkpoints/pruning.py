@@ -109,8 +109,8 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
         reason: KeepReason,
         column: InstrumentedAttribute[uuid.UUID] | InstrumentedAttribute[uuid.UUID | None],
         *conditions: ColumnElement[bool],
-    ) -> Select[tuple[uuid.UUID | None, str]]:
-        return select(column, literal(reason.value)).where(column.in_(ids), *conditions)
+    ) -> Select[uuid.UUID | None, str]:
+        return select(column, literal(reason.name)).where(column.in_(ids), *conditions)
 
     is_training = Run.kind == RunKind.TRAINING
     branch, adapter = aliased(Run), aliased(Checkpoint)
@@ -145,7 +145,8 @@ def uses_of(session: Session, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, set[K
         ),
     )
     for identifier, reason in session.execute(statement):
-        uses[identifier].add(KeepReason(reason))
+        if identifier is not None:
+            uses[identifier].add(KeepReason[reason])
     # some runs name checkpoints only in their configuration; a branch also names the start of its source's GRPO
     is_playing = Run.kind.in_((RunKind.PLAY, RunKind.CHECK)) & Run.status.in_(UNDER_WAY)
     is_branch = is_training & Run.branch_step.is_not(None) & Run.status.in_(_RESUMABLE)

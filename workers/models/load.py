@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -25,7 +26,7 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder
 from backend.domain.training.adapter import AdapterChoice, AdapterKind, AdapterRecord, Quantisation, refusal_to_continue
 
-LoadedModel = PreTrainedModel | PeftModel
+LoadedModel: TypeAlias = PreTrainedModel | PeftModel
 Loaded = tuple[LoadedModel, PreTrainedTokenizerBase]
 """A model and its tokenizer."""
 ADAPTER = "default"
