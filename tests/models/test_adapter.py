@@ -106,7 +106,7 @@ def test_layers_that_the_model_has_not_are_refused(base: Path) -> None:
 
 def test_an_adapter_cannot_be_trained_whole_nor_beside_a_rounded_base(base: Path, tmp_path: Path) -> None:
     folder = make_adapter(tmp_path / "adapter", base)
-    with pytest.raises(ModelUnusable, match=r"train it on with adapter\.kind=lora"):
+    with pytest.raises(ModelUnusable, match=r"continue with adapter\.kind=lora"):
         start_from_base(str(folder), AdapterChoice(), seed=1)
     with pytest.raises(ModelUnusable, match="trained on a base in bfloat16"):
         start_from_base(str(folder), AdapterChoice(kind=AdapterKind.QLORA), seed=1)
