@@ -27,6 +27,9 @@ class ListRequest(Request):
     after: str | None = Field(None, max_length=500, description="The `next` of the page before.")
     limit: int = Field(100, ge=1, le=500, description="Maximum number of items in this page.")
 
+    command_limit: ClassVar[int | None] = None
+    """Default of `--limit` on the command line. None: all items."""
+
 
 class Response(BaseModel):
     """The result of an operation."""
@@ -35,6 +38,8 @@ class Response(BaseModel):
 
     table_columns: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line shows in a table; empty: all of them."""
+    table_empty: ClassVar[str] = ""
+    """What the command line shows instead of an empty table."""
 
     @classmethod
     def of(cls: type[R], row: Any) -> R:
