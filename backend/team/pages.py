@@ -12,7 +12,7 @@ from backend.domain.vocabulary import Role
 from backend.team import auth, queries, service
 from backend.team.schemas import CreateToken, InviteMember, PasswordChange, RoleChange, SignIn, Welcome
 from backend.team.tables import ApiToken, AuditEvent, Person, WebSession
-from backend.web.clients import client_of
+from backend.web.identity import client_of
 from backend.web.dependencies import Admin, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.identity import SESSION_COOKIE, SESSION_LIFETIME

@@ -25,7 +25,7 @@ from backend.runs.tables import Run
 from backend.training.example_sources import Asked, check_script_filter, chosen_rollouts, demonstrated_rollouts
 from backend.training.tables import ExampleFile
 from backend.web.audit import audit
-from backend.web.cursors import Slice
+from backend.web.paging import Slice
 from backend.web.identity import Actor
 from backend.web.paging import Key, slice_of
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from backend.web.addresses import nearest_page
+from backend.web.routing import nearest_page
 from backend.web.routing import guarded_routes
 
 
