@@ -1,4 +1,4 @@
-"""The web application: middleware, then every slice's pages and operations. Refuses to start with an unguarded route."""
+"""The web application: middleware, pages and operations of every slice. Refuses to start with an unguarded route."""
 
 import asyncio
 import contextlib

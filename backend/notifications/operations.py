@@ -88,9 +88,7 @@ def add_destination(session: Session, actor: Actor, request: DestinationRequest)
     return DestinationResponse.of(destination)
 
 
-@operation(
-    "PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False
-)
+@operation("PUT /notifications/webhooks", role=Role.ADMIN, command="notifications webhook", notice=_SET, audited=False)
 def set_webhook(session: Session, actor: Actor, request: WebhookRequest) -> DestinationResponse:
     """Post notices to an address. With a secret, each request is signed."""
     return _set(session, actor, DestinationRequest(kind=DestinationKind.WEBHOOK, **dict(request)))

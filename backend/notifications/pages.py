@@ -151,9 +151,7 @@ def edit_destination(request: Request, session: SessionDep, _: Admin, destinatio
     return _destination_page(request, destination.kind, destination)
 
 
-def _destination_page(
-    request: Request, kind: DestinationKind, destination: NoticeDestination | None
-) -> HTMLResponse:
+def _destination_page(request: Request, kind: DestinationKind, destination: NoticeDestination | None) -> HTMLResponse:
     selected = set(destination.kinds) if destination else set()
     context = DestinationPage(
         destination,

@@ -127,9 +127,7 @@ def message_of(notice: Notice, delivery_id: object) -> Message:
         text=notice.text,
         url=absolute_url(notice.path),
         run={"id": str(run.id), "name": run.name, "url": absolute_url(f"/runs/{run.id}")} if run else None,
-        rollouts=[
-            {"id": str(id), "url": absolute_url(f"/rollouts/{id}")} for id in examples_of(notice.evidence)
-        ],
+        rollouts=[{"id": str(id), "url": absolute_url(f"/rollouts/{id}")} for id in examples_of(notice.evidence)],
         evidence=evidence,
         created_at=notice.created_at,
     )

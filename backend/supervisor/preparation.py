@@ -109,7 +109,8 @@ def furnish(*, is_local: bool) -> dict[str, str | None]:
     from backend.core.session import transaction
     from backend.environments.service import import_builtins
     from backend.policies.service import ensure_scripted_policies
-    from backend.team.service import first_admin_link, issue_local_token
+    from backend.team.auth import first_admin_link
+    from backend.team.service import issue_local_token
 
     with transaction() as session:
         link = first_admin_link(session)

@@ -28,9 +28,7 @@ def parse_form(model: type[M], form: FormData) -> M:
     values: dict[str, object] = {}
     for name, field in model.model_fields.items():
         key = field.alias or name
-        sent = [
-            value for value in form.getlist(key) if (value.strip() if isinstance(value, str) else value.filename)
-        ]
+        sent = [value for value in form.getlist(key) if (value.strip() if isinstance(value, str) else value.filename)]
         if get_origin(field.annotation) in _MANY:
             values[key] = sent
         elif sent:

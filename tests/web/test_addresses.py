@@ -7,8 +7,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from backend.web.routing import nearest_page
-from backend.web.routing import guarded_routes
+from backend.web.routing import guarded_routes, nearest_page
 
 
 def test_every_address_that_takes_forms_leads_to_a_page(app: FastAPI, admin: TestClient) -> None:
