@@ -243,7 +243,7 @@ def set_(
     undo: Annotated[str | None, typer.Option(help="Undo a change, by its id or the end of it.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change settings of a training run from its next step on. Without settings, list those that can be changed.
+    """Change settings of a training run from its next step on. Without settings, list the current ones.
 
     Memory settings (grpo.micro_batches, hardware.gradient_checkpointing) change when the run is resumed. An empty value
     removes a limit: `budget.minutes=`.

@@ -57,7 +57,7 @@ _SMTP_CODES = {
 
 
 class DeliveryFailed(Exception):
-    """A notice did not arrive; the message says why. It is retried unless `is_final`."""
+    """A notice was not delivered. The message explains why. It is retried unless `is_final`."""
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         super().__init__(message)

@@ -64,7 +64,7 @@ class Operation:
     rows: Mapping[str, Reference]
     """How to find each row of the address, by parameter."""
     request: type[BaseModel] | None
-    """Type of the parameter `request`. None: no input besides the address."""
+    """Type of the parameter `request`. None: no input except for the address."""
     result: object
     command: str | None
     status: int

@@ -74,7 +74,7 @@ Answer = Callable[[HttpRequest, object, dict[str, object]], object]
 
 
 def _endpoint(operation: Operation, request: list[Parameter], answer: Answer) -> Callable[..., object]:
-    """Return a function whose signature tells FastAPI what to read from the request and which role to check."""
+    """Return a function whose signature declares for FastAPI what to read and which role to check."""
 
     def endpoint(http: HttpRequest, session: SessionDep, actor: Actor, **arguments: object) -> object:
         return answer(http, operation.run(session, actor, arguments), arguments)

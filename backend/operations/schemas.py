@@ -37,7 +37,7 @@ class Response(BaseModel):
     table_columns: ClassVar[tuple[str, ...]] = ()
     """Fields that the command line shows in a table. Empty: all."""
     table_empty: ClassVar[str] = ""
-    """What the command line shows instead of an empty table."""
+    """Text that the command line shows instead of an empty table."""
 
     @classmethod
     def of(cls, row: object) -> Self:

@@ -40,7 +40,7 @@ class AbilityResponse(Response):
     by: list[str]
     """Names of the workers that can."""
     refusal: str
-    """What is missing. Empty: nothing."""
+    """Missing requirement. Empty: none."""
 
 
 class WorkersResponse(Response):

@@ -1,4 +1,4 @@
-"""What the overview and the settings show: counts, unfinished runs, waiting jobs, and what workers can do."""
+"""Read the overview and the settings: counts, unfinished runs, waiting jobs, workers and their abilities."""
 
 import uuid
 from collections import defaultdict
@@ -70,7 +70,7 @@ class Ability:
     by: Sequence[str]
     """Names of the workers that can."""
     refusal: str
-    """What is missing. Empty: nothing."""
+    """Missing requirement. Empty: none."""
 
 
 def inventory(session: Session) -> Inventory:

@@ -52,7 +52,7 @@ class OtherPackage(ShowcaseFailed):
 
 
 def repaired(files: Mapping[str, str]) -> dict[str, str]:
-    """Apply the repairs to a package. Raises OtherPackage if it is not the one that they were written for."""
+    """Apply the repairs to a package. Raises OtherPackage if it is another one."""
     result = dict(files)
     for path, careless, careful in REPAIRS:
         if result.get(path, "").count(careless) != 1:
@@ -144,6 +144,7 @@ class HackedReward(Showcase):
             "retrained": self._evaluate_last(repaired_version, branch, "grpo"),
         }
         last, url = runs["retrained"], self.client.url
+        version_page = f"{url}/environments/{ENVIRONMENT}/versions/{repaired_version['number']}"
         return ShowcaseResult(
             title=f"Numbers found on the same {self.tasks} held-out tasks",
             figure="found",
@@ -156,7 +157,7 @@ class HackedReward(Showcase):
                 "safeguards": f"{url}/runs/{training['id']}/safeguards",
                 "regraded": f"{url}/runs/{regraded['id']}/before-after",
                 "onset": f"{url}/runs/{training['id']}/onset",
-                "effect of the repair": f"{url}/environments/{ENVIRONMENT}/versions/{repaired_version['number']}/history",
+                "effect of the repair": f"{version_page}/history",
                 "retrained": f"{url}/runs/{branch['id']}",
                 "review": f"{url}/review?run={training['id']}&shown=reviewed",
             },

@@ -27,7 +27,7 @@ _BACKUP_HEADROOM = 1.1
 
 
 class CannotMigrate(RuntimeError):
-    """The data was not converted and not changed; the message says why and what to do."""
+    """The data was not converted and not changed. The message explains why and what to do."""
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def _audit_refusal(session: Session, action: str, kind: str, subject_id: object,
 
 
 def _begin_session(session: Session, person: Person, client: ClientInfo, previous: str) -> BrowserSecrets:
-    """Start a new session. The one that this browser had before ends."""
+    """Start a new session and end this browser's previous one."""
     if previous:
         _end_sessions(session, WebSession.token_hash == hash_secret(previous))
     secret = new_secret()

@@ -117,7 +117,7 @@ def _hash_of_unknown_account() -> str:
 
 
 def is_right(password: str, stored: str | None, *, may_wait: bool = True) -> bool:
-    """Verify a password. Unknown accounts take as long as known ones, so that the time does not tell them apart.
+    """Verify a password. Unknown accounts take as long as known ones, so that timing does not reveal accounts.
 
     Raises PasswordsAreBusy if too many attempts wait and this one may not.
     """

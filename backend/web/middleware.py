@@ -112,7 +112,7 @@ class Revocation:
 
     A NOTIFY on the member's topic or the time of expiry triggers one check of the rows; nothing is polled. An event
     stream ends cleanly, and also when the role changed in any way: the page reconnects with what it may see now.
-    A download is cut off, so that nobody takes it for complete.
+    A download is cut off, so that it is not mistaken for complete.
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -16,7 +16,7 @@ from backend.settings import PROJECT_ROOT, get_settings
 HEADER_SECONDS = 10.0
 """From the start of a connection, or the first byte of its next request, to the end of the headers."""
 MAX_HEADER_BYTES = 64 * 1024
-"""Of the address and headers of one request."""
+"""Maximum size of a request's address and headers."""
 BODY_SECONDS = 30.0
 """Interval at which the progress of a body is checked."""
 BODY_BYTES = 8 * 1024
