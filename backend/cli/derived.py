@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 import typer
@@ -20,15 +20,16 @@ import typer
 from backend.cli.connection import connect
 from backend.cli.output import BAD_RESULT, fail, plain, say, write_fields, write_json, write_table
 from backend.cli.watching import wait_for
-from proctor import Client, Json
+from proctor import Client
+from proctor import Json as Json
 
-Renderer = Callable[[Json], None]
+Renderer = TypeVar("Renderer", bound=Callable[..., None])
 
 _TYPES: dict[str, type] = {"integer": int, "number": float, "boolean": bool}
 _FIELD = re.compile(r"{(\w+)}")
 _PAGING = {"after", "before", "limit"}
 """Parameters of lists. Other operations may have a `limit` as an ordinary option."""
-_RENDERERS: dict[str, Renderer] = {}
+_RENDERERS: dict[str, Callable[..., None]] = {}
 
 
 def renders(operation: str) -> Callable[[Renderer], Renderer]:

@@ -115,7 +115,7 @@ def _line_of(node: yaml.Node) -> int:
     return _line_at(node.start_mark)
 
 
-def _line_at(mark: yaml.Mark | None) -> int:
+def _line_at(mark: Any) -> int:
     """1-based."""
     return int(mark.line) + 1 if mark else 1
 

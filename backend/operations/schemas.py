@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -40,7 +40,7 @@ class Response(BaseModel):
     """Text that the command line shows instead of an empty table."""
 
     @classmethod
-    def of(cls, row: object) -> Self:
+    def of(cls, row: Any) -> Self:
         """Build it from a row or value with attributes of the same names."""
         return cls.model_validate(row)
 

@@ -72,7 +72,9 @@ def make_server(document: Document, send: Send, instructions: str, role_of: Call
             return _result(f"The argument {missing} is required.", is_error=True)
         status, answer = await send(context, operation.method, path, query, body)
         if status >= 400:
-            problem = answer if isinstance(answer, dict) else {"detail": f"The request failed with status {status}."}
+            problem: dict[str, Any] = (
+                answer if isinstance(answer, dict) else {"detail": f"The request failed with status {status}."}
+            )
             fields = (f"{name}: {text}" for name, text in (problem.get("fields") or {}).items())
             return _result("\n".join([str(problem.get("detail", f"Status {status}")), *fields]), is_error=True)
         text = "Done." if answer is None else json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
