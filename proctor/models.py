@@ -288,7 +288,7 @@ class AbilityResponse(Model):
     by: list[str]
     """Names of the workers that can."""
     refusal: str
-    """What is missing. Empty: nothing."""
+    """Missing requirement. Empty: none."""
 
 
 class CurrentWorkResponse(Model):
