@@ -47,13 +47,9 @@ from backend.results import compare_pages, leaderboard_pages
 from backend.results import operations as results_operations
 from backend.review import operations as review_operations
 from backend.review import pages as review_pages
-from backend.rollouts import exchange_operations, exchange_pages, filter_help_pages, table_pages
+from backend.rollouts import exchange_pages, table_pages
 from backend.rollouts import operations as rollouts_operations
 from backend.rollouts import pages as rollouts_pages
-from backend.rollouts.regrading import draft_operations as regrading_draft_operations
-from backend.rollouts.regrading import draft_pages as regrading_draft_pages
-from backend.rollouts.regrading import history_operations as regrading_history_operations
-from backend.rollouts.regrading import history_pages as regrading_history_pages
 from backend.rollouts.regrading import operations as regrading_operations
 from backend.rollouts.regrading import pages as regrading_pages
 from backend.runs import evaluation_pages, list_pages, tab_pages
@@ -105,14 +101,11 @@ PAGES = (
     rollouts_pages,
     compare_pages,
     leaderboard_pages,
-    filter_help_pages,
     steering_pages,
     example_pages,
     training_pages,
     checkpoints_pages,
     regrading_pages,
-    regrading_draft_pages,
-    regrading_history_pages,
     docs_site,
 )
 """Modules with the pages of a feature; those of imports and exports come before `/runs/{run_id}`."""
@@ -123,10 +116,6 @@ JSON = (
     results_operations,
     overview_operations,
     checkpoints_operations,
-    exchange_operations,
-    regrading_operations,
-    regrading_draft_operations,
-    regrading_history_operations,
 )
 """Modules with its JSON under `/api/v1`."""
 OPERATIONS = (
@@ -136,6 +125,7 @@ OPERATIONS = (
     example_operations,
     policies_operations,
     rollouts_operations,
+    regrading_operations,
     runs_operations,
     team_operations,
     graders_operations,

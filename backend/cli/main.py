@@ -23,7 +23,7 @@ from backend.cli import (
     notifications,
     onset,
     policies,
-    rescoring,
+    regrading,
     results,
     review,
     rollouts,
@@ -74,9 +74,10 @@ app.command("serve")(serve)
 app.command("mcp")(mcp)
 app.command("compare")(results.compare)
 app.command("leaderboard")(results.leaderboard)
-app.command("rescore")(rescoring.rescore)
-app.command("replay")(rescoring.replay)
-environments.app.command("history")(rescoring.history)
+app.command("regrade")(regrading.regrade)
+app.command("rescore", hidden=True)(regrading.regrade)  # the old spelling
+app.command("replay")(regrading.replay)
+environments.app.command("history")(regrading.history)
 environments.app.command("score-draft")(draft_score.score_draft)
 app.add_typer(notifications.app, name="notifications")
 app.command("export")(exports.export)
@@ -107,7 +108,7 @@ GROUPS = {
 for name, typer_group in GROUPS.items():
     app.add_typer(typer_group, name=name)
 GROUPS["policy"].command("models")(policies.list_models)
-EXISTING = {"env": environments.app, "run": runs.app, "data examples": examples.app}
+EXISTING = {"env": environments.app, "run": runs.app, "rollouts": exchange.rollouts_app, "data examples": examples.app}
 """Groups that also have commands of their own."""
 derived.add_commands(app, GROUPS | EXISTING, derived.shipped_document())
 graders.add_old_groups(app, derived.shipped_document())

@@ -111,10 +111,12 @@ def _form_request(operation: Operation) -> list[Parameter]:
 
 
 def _answer_json(http: HttpRequest, result: object, arguments: dict[str, Any]) -> object:
-    return _stream(http, result) if isinstance(result, Download) else result
+    return stream_download(http, result) if isinstance(result, Download) else result
 
 
-def _stream(http: HttpRequest, download: Download) -> StreamingResponse:
+def stream_download(http: HttpRequest, download: Download) -> StreamingResponse:
+    """Send a file while it is written, in a transaction of its own."""
+
     def content() -> Iterator[bytes]:
         with http.app.state.transaction() as session:
             yield from download.content(session)

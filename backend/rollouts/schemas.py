@@ -1,22 +1,29 @@
-"""Requests and responses of rollouts and saved views."""
+"""Requests and responses of rollouts, saved views, imports, exports and training data."""
 
+import shlex
 import uuid
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
 
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import UploadFile
+from pydantic import ConfigDict, Field, create_model, model_validator
 
-from backend.domain.rollouts.fields import OPERATORS
+from backend.domain.rollouts.fields import MEASURED, OPERATORS
 from backend.domain.rollouts.fields import Field as RolloutField
 from backend.domain.rollouts.filters import MAX_LENGTH
 from backend.domain.vocabulary import ErrorKind, Phase, RolloutStatus, Split, StopReason, Verdict
 from backend.operations.schemas import Request, Response
+from backend.rollouts.export import ExportFormat
 from backend.rollouts.listing import ListedRollout, columns_of
-from backend.rollouts.tables import Rollout
+from backend.rollouts.tables import Rollout, SavedView
 from backend.runs.requests import RolloutFilter
 from backend.runs.tables import Run
+from backend.web.identity import Actor
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
+Where = Annotated[str, Field(max_length=2000, description="Filter on the rollouts. Default: all rollouts.")]
+SftFormat = Literal["jsonl", "huggingface"]
 
 
 class SelectRollouts(RolloutFilter):
@@ -25,10 +32,15 @@ class SelectRollouts(RolloutFilter):
     run_id: str = Field(max_length=200, description="Id of a run, the last characters of it, or `last`.")
 
 
-class RolloutResponse(BaseModel):
-    """A rollout without its conversation."""
+_measurements: dict[str, Any] = {
+    name: (int if field.is_whole else float, Field(description=f"{field.help[0].upper()}{field.help[1:]}."))
+    for name, field in MEASURED.items()
+}
+RolloutMeasurements = create_model("RolloutMeasurements", __base__=Response, **_measurements)
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+
+class RolloutResponse(RolloutMeasurements):
+    """A rollout without its conversation."""
 
     id: uuid.UUID
     run_id: uuid.UUID
@@ -58,11 +70,7 @@ class RolloutResponse(BaseModel):
     metrics: dict[str, object]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: datetime | None
@@ -83,7 +91,7 @@ class ListedRolloutResponse(RolloutResponse):
     """Values of the requested `columns`."""
 
     @classmethod
-    def of(cls, item: ListedRollout, run: Run, columns: list[RolloutField] | None) -> "ListedRolloutResponse":
+    def of_item(cls, item: ListedRollout, run: Run, columns: list[RolloutField] | None) -> "ListedRolloutResponse":
         return cls(
             **_values(item.rollout, run),
             flags=list(item.flags),
@@ -105,15 +113,14 @@ class WholeRolloutResponse(RolloutResponse):
     """Token ids or texts with their log-probabilities, where the policy reports them."""
 
     @classmethod
-    def of(cls, rollout: Rollout) -> "WholeRolloutResponse":
+    def of_rollout(cls, rollout: Rollout) -> "WholeRolloutResponse":
         whole = {name: getattr(rollout, name) for name in ("opening", "steps", "messages", "tokens")}
         return cls(**_values(rollout, rollout.run), **whole)
 
 
-def _values(rollout: Rollout, run: Run) -> dict[str, object]:
-    task = rollout.group.task
+def _values(rollout: Rollout, run: Run) -> dict[str, Any]:
     values = {name: getattr(rollout, name, None) for name in RolloutResponse.model_fields}
-    values |= {name: getattr(task, name) for name in ("split", "index", "seed", "version_id")}
+    values |= {name: getattr(rollout.group.task, name) for name in ("split", "index", "seed", "version_id")}
     return values | {"columns": columns_of(run, rollout)}
 
 
@@ -135,13 +142,8 @@ class FieldResponse(Response):
 
     @classmethod
     def of_field(cls, field: RolloutField) -> "FieldResponse":
-        return cls(
-            name=field.name,
-            kind=field.kind,
-            help=field.help,
-            choices=list(field.choices),
-            operators=list(OPERATORS[field.kind]),
-        )
+        same = {name: getattr(field, name) for name in ("name", "kind", "help", "choices")}
+        return cls.model_validate({**same, "operators": OPERATORS[field.kind]})
 
 
 class FilterFields(Response):
@@ -183,3 +185,138 @@ class View(Response):
     owner: str
     """Name of the member who saved it."""
     created_at: datetime
+
+    @classmethod
+    def of_view(cls, view: SavedView, owner: str, actor: Actor) -> "View":
+        same = {name: getattr(view, name) for name in ("id", "name", "filter", "sort", "is_shared", "created_at")}
+        return cls(**same, owner=owner, is_own=view.person_id == actor.person_id)
+
+    @property
+    def query(self) -> str:
+        """The query string of a rollouts page with this view."""
+        return urlencode({name: value for name, value in (("where", self.filter), ("sort", self.sort)) if value})
+
+
+class ExportRollouts(Request):
+    """Rollouts to export, and the file format."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    format: ExportFormat = Field(ExportFormat.JSONL, description="File format. huggingface and verifiers_v0 are zips.")
+    where: Where = ""
+
+
+class ImportRollouts(Request):
+    """A file of rollouts from another tool or another Proctor."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    file: UploadFile = Field(description="JSONL, Parquet or a zip.")
+    version_id: uuid.UUID | None = Field(None, description="Environment version of the rollouts.")
+    environment: str | None = Field(
+        None, max_length=80, description="The same as `name` or `name@version`. Default: the one that the file names."
+    )
+    policy: str | None = Field(None, max_length=80, description="Policy. Default: the model that the file names.")
+    name: str | None = Field(
+        None, max_length=200, description="Name of the run. Default: from the policy and the file."
+    )
+    split: Split = Field(Split.HELDOUT, description="Split of tasks that do not name theirs.")
+    tasks: Literal["auto", "shared", "foreign"] = Field(
+        "auto",
+        description="shared: the file's task numbers are those of the environment, so the run can be compared. "
+        "foreign: they are not. auto: shared for rollouts of the same version.",
+    )
+
+
+class SftFilter(Request):
+    """Conversations of runs that become training data."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    run: list[uuid.UUID] = Field(default=[], max_length=50, description="Runs to take conversations from.")
+    best_of_group: bool = Field(
+        False, description="The rollout with the highest reward of each group; ties: the first."
+    )
+    min_reward: float | None = Field(None, allow_inf_nan=False, description="Minimum reward.")
+    honest_only: bool = Field(
+        False, description="Only rollouts with the verdict honest. Hacks and broken rewards never pass."
+    )
+    without_flags: bool = Field(False, description="Only rollouts that no detector flagged.")
+    understood_only: bool = Field(False, description="Only conversations whose every reply could be parsed.")
+    where: Where = ""
+    heldout: bool = Field(False, description="Include held-out tasks, which should not be trained on.")
+    repeats: bool = Field(False, description="Keep repeated conversations.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: object) -> object:
+        """Empty choices of a form count as absent."""
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
+
+    def fields(self) -> list[tuple[str, str]]:
+        """The filter as fields of a form or query string."""
+        values = self.model_dump(mode="json", exclude_defaults=True, include=set(SftFilter.model_fields))
+        pairs = [(name, each) for name, value in values.items() for each in (value if name == "run" else [value])]
+        return [(name, "true" if value is True else str(value)) for name, value in pairs]
+
+    def query(self) -> str:
+        return urlencode(self.fields())
+
+    def command(self) -> str:
+        """The `proctor` command with the same filter."""
+        options = [
+            f"--{name.replace('_', '-')}" + ("" if value == "true" else f" {shlex.quote(value)}")
+            for name, value in self.fields()
+            if name != "run"
+        ]
+        return " ".join(["proctor data sft", " ".join(map(str, self.run)), *options, "-o FOLDER"])
+
+    def in_words(self) -> list[str]:
+        """The conditions, without the runs."""
+        conditions = {
+            "the best of each group": self.best_of_group,
+            f"a reward of at least {self.min_reward or 0:g}": self.min_reward is not None,
+            "verdict honest": self.honest_only,
+            "without flags": self.without_flags,
+            "every reply parsed": self.understood_only,
+            f"where {self.where.strip()}": bool(self.where.strip()),
+            "held-out tasks included": self.heldout,
+        }
+        return [words for words, is_set in conditions.items() if is_set]
+
+
+class DownloadSft(SftFilter):
+    """Training data as a file."""
+
+    format: SftFormat = Field("jsonl", description="Chat JSONL, or a zipped folder for Hugging Face's `datasets`.")
+
+
+class MarkDemonstrations(SftFilter):
+    """Conversations to mark as demonstrations for the SFT warm-up."""
+
+    is_wanted: bool = Field(True, description="False removes the mark.")
+
+
+class SftPreview(Response):
+    """Size and samples of the training data that a filter selects."""
+
+    conversations: int
+    repeats: int
+    """Skipped as repeated conversations."""
+    near_repeats: int
+    """Included, although they differ from another only in numbers, case and punctuation."""
+    heldout: int
+    """Skipped because their tasks are held out."""
+    tokens: int
+    """Estimated at four characters each."""
+    tokens_written: int
+    is_whole: bool
+    """False if only the first 20,000 conversations were read."""
+    samples: list[dict[str, object]]
+
+
+class MarkedDemonstrations(Response):
+    changed: int
+    """Number of rollouts whose mark changed."""

@@ -14,12 +14,13 @@ from backend.domain.training.sft_data import Seen, about_tokens, chat_of, has_re
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
+from backend.operations.schemas import Download
 from backend.review.tables import VerdictRecord
-from backend.rollouts.exchange_schemas import SftFilter
-from backend.rollouts.export_queries import ROWS
-from backend.rollouts.formats.huggingface import plain_line
-from backend.rollouts.formats.streams import Plain
+from backend.rollouts.export import ROWS
+from backend.rollouts.formats.huggingface import plain_line, write_sft_folder, write_sft_lines
+from backend.rollouts.formats.streams import Record, outgoing
 from backend.rollouts.queries import matching
+from backend.rollouts.schemas import SftFilter, SftFormat
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs import queries as run_queries
 from backend.runs.tables import Run
@@ -50,7 +51,7 @@ class Preview:
     turns: int = 0
     is_whole: bool = True
     """False where only the first `PREVIEWED` were looked at."""
-    samples: list[Plain] = field(default_factory=list)
+    samples: list[Record] = field(default_factory=list)
 
 
 def runs_of(session: Session, wanted: SftFilter) -> list[Run]:
@@ -83,11 +84,27 @@ def preview(session: Session, wanted: SftFilter) -> Preview:
     return found
 
 
-def conversations(session: Session, wanted: SftFilter) -> Iterator[Plain]:
+def conversations(session: Session, wanted: SftFilter) -> Iterator[Record]:
     """`{"messages": […]}` with where each is from."""
     runs = _chosen(session, wanted)
     for row in _new_rows(session, runs, wanted):
         yield _conversation(row)
+
+
+def download(session: Session, wanted: SftFilter, kind: SftFormat) -> Download:
+    """The conversations as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
+    selection = told(session, wanted)
+
+    def content(session: Session) -> Iterator[bytes]:
+        rows = conversations(session, wanted)
+        if kind == "jsonl":
+            yield from outgoing(lambda out: write_sft_lines(out, rows))
+        else:
+            yield from outgoing(lambda out: write_sft_folder(out, rows, selection))
+
+    if kind == "jsonl":
+        return Download("sft.jsonl", "application/x-ndjson", content)
+    return Download("sft.zip", "application/zip", content)
 
 
 def mark_demonstrations(session: Session, actor: Actor, wanted: SftFilter, *, is_wanted: bool) -> int:
@@ -197,7 +214,7 @@ def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
         found.samples.append(_conversation(row))
 
 
-def _conversation(row: Row[Any]) -> Plain:
+def _conversation(row: Row[Any]) -> Record:
     return {
         "messages": chat_of(row.messages),
         "environment": row.environment,

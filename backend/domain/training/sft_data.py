@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from backend.domain.rollouts.conversation import to_other
+from backend.domain.rollouts.conversation import to_foreign
 
 Messages = Sequence[Mapping[str, Any]]
 CHARACTERS_PER_TOKEN = 4
@@ -17,7 +17,7 @@ _SHAPE = re.compile(r"[\W\d_]+")
 
 def chat_of(messages: Messages) -> list[dict[str, Any]]:
     """As TRL and chat templates take it."""
-    return [to_other(message) for message in messages]
+    return [to_foreign(message) for message in messages]
 
 
 def has_reply(messages: Messages) -> bool:
