@@ -61,7 +61,7 @@ from backend.studies.onset import operations as onset_operations
 from backend.studies.onset import pages as onset_pages
 from backend.team import operations as team_operations
 from backend.team import pages as team_pages
-from backend.training import example_operations, example_pages, steering_pages
+from backend.training import example_operations, example_pages, sft_operations, sft_pages, steering_pages
 from backend.training import operations as training_operations
 from backend.training import pages as training_pages
 from backend.web import docs_site, error_pages, routing
@@ -103,6 +103,7 @@ PAGES = (
     leaderboard_pages,
     steering_pages,
     example_pages,
+    sft_pages,
     training_pages,
     checkpoints_pages,
     regrading_pages,
@@ -123,6 +124,7 @@ OPERATIONS = (
     detectors_operations,
     review_operations,
     example_operations,
+    sft_operations,
     policies_operations,
     rollouts_operations,
     regrading_operations,

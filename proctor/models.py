@@ -225,19 +225,19 @@ class RolloutCount(Model):
 class SftPreview(Model):
     """Size and samples of the training data that a filter selects."""
 
-    conversations: int
-    repeats: int
+    conversations: int = 0
+    repeats: int = 0
     """Skipped as repeated conversations."""
-    near_repeats: int
+    near_repeats: int = 0
     """Included, although they differ from another only in numbers, case and punctuation."""
-    heldout: int
+    heldout: int = 0
     """Skipped because their tasks are held out."""
-    tokens: int
+    tokens: int = 0
     """Estimated at four characters each."""
-    tokens_written: int
-    is_whole: bool
+    tokens_written: int = 0
+    is_whole: bool = True
     """False if only the first 20,000 conversations were read."""
-    samples: list[dict[str, Any]]
+    samples: list[dict[str, Any]] = []
 
 
 class MarkedDemonstrations(Model):
@@ -288,7 +288,7 @@ class PresetResponse(Model):
 
 
 class ConfigurationFile(Model):
-    """What `proctor train --config FILE` reads. Every default is written out, so that it means the same later."""
+    """The file for `proctor train --config FILE`. It contains every default, so that it keeps its meaning."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -328,7 +328,7 @@ class FindingStatus(StrEnum):
 
 
 class PreflightFinding(Model):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     status: FindingStatus
@@ -571,7 +571,7 @@ class LogLineAnswer(Model):
 
 
 class InterventionResponse(Model):
-    """What a detector did at one training step."""
+    """An action of a detector at one training step."""
 
     id: UUID
     step: int
@@ -1813,19 +1813,19 @@ class AlarmResponse(Model):
     title: str
     step: int
     sentence: str
-    """What was observed."""
+    """The observation."""
     cause: str
     """The most common cause."""
     advice: str
     evidence: dict[str, Any]
     action: AlarmAction
-    """What the run did automatically."""
+    """The automatic reaction of the run."""
     answer: AlarmAnswer | None
     """The answer of a team member."""
     answered_by: UUID | None
     answered_at: AwareDatetime | None
     is_open: bool
-    """The condition still holds and nobody has answered."""
+    """The condition still holds and the alarm is unanswered."""
     created_at: AwareDatetime
     answers: list[AlarmAnswerOption]
     """Possible answers; empty if it is already answered."""

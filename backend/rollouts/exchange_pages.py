@@ -1,4 +1,4 @@
-"""Pages: export of a run, import of a file, training data from rollouts."""
+"""Pages: export of a run, import of a file."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,10 @@ from backend.environments.tables import EnvironmentVersion
 from backend.errors import AppError, InvalidInput
 from backend.operations.routes import stream_download
 from backend.rollouts import export, imports
-from backend.rollouts.schemas import DownloadSft, ExportRollouts, ImportRollouts, MarkDemonstrations, SftFilter
+from backend.rollouts.schemas import ExportRollouts, ImportRollouts
 from backend.runs.queries import get_run, versions
 from backend.runs.tables import Run
-from backend.training import sft_data
-from backend.web.dependencies import Author, SessionDep, Trainer, Viewer
+from backend.web.dependencies import Author, SessionDep, Viewer
 from backend.web.form_data import read_form
 from backend.web.page import page, see_other, wants_block
 
@@ -42,20 +41,6 @@ class ImportPage:
     version_id: uuid.UUID | None
     errors: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SftPage:
-    """The filter and the conversations that it selects."""
-
-    wanted: SftFilter
-    runs: Sequence[Run]
-    found: sft_data.Preview | None
-    query: str
-    fields: Sequence[tuple[str, str]]
-    """The filter as a form's fields."""
-    command: str
-    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @router.get("/runs/import", response_class=HTMLResponse)
@@ -103,33 +88,3 @@ def download_export(
 ) -> StreamingResponse:
     run = get_run(session, run_id)
     return stream_download(request, export.export_rollouts(session, run, form.format, form.where))
-
-
-@router.get("/data/sft", response_class=HTMLResponse)
-def show_sft(request: Request, session: SessionDep, _: Viewer, wanted: Annotated[SftFilter, Query()]) -> HTMLResponse:
-    runs = sft_data.runs_of(session, wanted)
-    found: sft_data.Preview | None = None
-    errors: dict[str, str] = {}
-    if runs:
-        try:
-            found = sft_data.preview(session, wanted)
-        except InvalidInput as error:
-            errors = error.fields
-    context = SftPage(wanted, runs, found, wanted.query(), wanted.fields(), wanted.command(), errors)
-    return page(request, "training/sft_data.html", context)
-
-
-@router.get("/data/sft/file", response_class=StreamingResponse)
-def download_sft(
-    request: Request, session: SessionDep, _: Viewer, wanted: Annotated[DownloadSft, Query()]
-) -> StreamingResponse:
-    return stream_download(request, sft_data.download(session, wanted, wanted.format))
-
-
-@router.post("/data/sft/demonstrations", response_class=HTMLResponse)
-def mark_demonstrations(
-    session: SessionDep, actor: Trainer, form: Annotated[MarkDemonstrations, Depends(read_form(MarkDemonstrations))]
-) -> Response:
-    changed = sft_data.mark_demonstrations(session, actor, form, is_wanted=form.is_wanted)
-    notice = "marked as demonstrations for the SFT warm-up" if form.is_wanted else "no longer marked"
-    return see_other(f"/data/sft?{form.query()}", f"Rollouts {notice}: {changed:,}.")

@@ -1,4 +1,4 @@
-"""What members, scripts and agents do with rollouts, their files, training data and saved views."""
+"""What members, scripts and agents do with rollouts, their files and saved views."""
 
 import uuid
 
@@ -12,19 +12,14 @@ from backend.rollouts.filters import select_rollouts
 from backend.rollouts.listing import count_rollouts as count_selected
 from backend.rollouts.listing import list_rollouts as list_selected
 from backend.rollouts.schemas import (
-    DownloadSft,
     ExportRollouts,
     FieldResponse,
     FilterFields,
     ImportRollouts,
     ListedRolloutResponse,
-    MarkDemonstrations,
-    MarkedDemonstrations,
     RolloutCount,
     SaveView,
     SelectRollouts,
-    SftFilter,
-    SftPreview,
     UpdateView,
     View,
     WholeRolloutResponse,
@@ -35,7 +30,6 @@ from backend.runs.queries import get_run
 from backend.runs.references import find_run
 from backend.runs.responses import RunDetailAnswer
 from backend.runs.tables import Run
-from backend.training import sft_data
 from backend.web.identity import Actor
 from backend.web.paging import Page
 
@@ -108,25 +102,6 @@ def import_rollouts(session: Session, actor: Actor, request: ImportRollouts) -> 
 def delete_run(session: Session, actor: Actor, run: Run) -> None:
     """Delete an imported run with all its rollouts. Runs that were played here are kept."""
     imports.delete_imported(session, actor, run)
-
-
-@operation("GET /sft", role=Role.VIEWER, noun="training")
-def preview_sft(session: Session, actor: Actor, request: SftFilter) -> SftPreview:
-    """Preview training data from rollouts: numbers of conversations, repeats and tokens, with samples."""
-    return SftPreview.of(sft_data.preview(session, request))
-
-
-@operation("GET /sft/file", role=Role.VIEWER, noun="training")
-def download_sft(session: Session, actor: Actor, request: DownloadSft) -> Download:
-    """Download training data from rollouts as chat JSONL, or as a zipped folder for Hugging Face's `datasets`."""
-    return sft_data.download(session, request, request.format)
-
-
-@operation("POST /sft/demonstrations", role=Role.TRAINER, noun="training", audited=False)
-def mark_demonstrations(session: Session, actor: Actor, request: MarkDemonstrations) -> MarkedDemonstrations:
-    """Mark rollouts as demonstrations for the SFT warm-up, or remove the mark. Held-out tasks are never marked."""
-    changed = sft_data.mark_demonstrations(session, actor, request, is_wanted=request.is_wanted)
-    return MarkedDemonstrations(changed=changed)
 
 
 @operation("GET /views", role=Role.VIEWER, noun="views")

@@ -1,13 +1,12 @@
-"""Requests and responses of rollouts, saved views, imports, exports and training data."""
+"""Requests and responses of rollouts, saved views, imports and exports."""
 
-import shlex
 import uuid
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 from fastapi import UploadFile
-from pydantic import ConfigDict, Field, create_model, model_validator
+from pydantic import ConfigDict, Field, create_model
 
 from backend.domain.rollouts.fields import MEASURED, OPERATORS
 from backend.domain.rollouts.fields import Field as RolloutField
@@ -23,7 +22,6 @@ from backend.web.identity import Actor
 
 ViewName = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f]+$", description="Name.")]
 Where = Annotated[str, Field(max_length=2000, description="Filter on the rollouts. Default: all rollouts.")]
-SftFormat = Literal["jsonl", "huggingface"]
 
 
 class SelectRollouts(RolloutFilter):
@@ -226,97 +224,3 @@ class ImportRollouts(Request):
         description="shared: the file's task numbers are those of the environment, so the run can be compared. "
         "foreign: they are not. auto: shared for rollouts of the same version.",
     )
-
-
-class SftFilter(Request):
-    """Conversations of runs that become training data."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    run: list[uuid.UUID] = Field(default=[], max_length=50, description="Runs to take conversations from.")
-    best_of_group: bool = Field(
-        False, description="The rollout with the highest reward of each group; ties: the first."
-    )
-    min_reward: float | None = Field(None, allow_inf_nan=False, description="Minimum reward.")
-    honest_only: bool = Field(
-        False, description="Only rollouts with the verdict honest. Hacks and broken rewards never pass."
-    )
-    without_flags: bool = Field(False, description="Only rollouts that no detector flagged.")
-    understood_only: bool = Field(False, description="Only conversations whose every reply could be parsed.")
-    where: Where = ""
-    heldout: bool = Field(False, description="Include held-out tasks, which should not be trained on.")
-    repeats: bool = Field(False, description="Keep repeated conversations.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _drop_empty(cls, values: object) -> object:
-        """Empty choices of a form count as absent."""
-        if not isinstance(values, dict):
-            return values
-        return {name: value for name, value in values.items() if not isinstance(value, str) or value.strip()}
-
-    def fields(self) -> list[tuple[str, str]]:
-        """The filter as fields of a form or query string."""
-        values = self.model_dump(mode="json", exclude_defaults=True, include=set(SftFilter.model_fields))
-        pairs = [(name, each) for name, value in values.items() for each in (value if name == "run" else [value])]
-        return [(name, "true" if value is True else str(value)) for name, value in pairs]
-
-    def query(self) -> str:
-        return urlencode(self.fields())
-
-    def command(self) -> str:
-        """The `proctor` command with the same filter."""
-        options = [
-            f"--{name.replace('_', '-')}" + ("" if value == "true" else f" {shlex.quote(value)}")
-            for name, value in self.fields()
-            if name != "run"
-        ]
-        return " ".join(["proctor data sft", " ".join(map(str, self.run)), *options, "-o FOLDER"])
-
-    def in_words(self) -> list[str]:
-        """The conditions, without the runs."""
-        conditions = {
-            "the best of each group": self.best_of_group,
-            f"a reward of at least {self.min_reward or 0:g}": self.min_reward is not None,
-            "verdict honest": self.honest_only,
-            "without flags": self.without_flags,
-            "every reply parsed": self.understood_only,
-            f"where {self.where.strip()}": bool(self.where.strip()),
-            "held-out tasks included": self.heldout,
-        }
-        return [words for words, is_set in conditions.items() if is_set]
-
-
-class DownloadSft(SftFilter):
-    """Training data as a file."""
-
-    format: SftFormat = Field("jsonl", description="Chat JSONL, or a zipped folder for Hugging Face's `datasets`.")
-
-
-class MarkDemonstrations(SftFilter):
-    """Conversations to mark as demonstrations for the SFT warm-up."""
-
-    is_wanted: bool = Field(True, description="False removes the mark.")
-
-
-class SftPreview(Response):
-    """Size and samples of the training data that a filter selects."""
-
-    conversations: int
-    repeats: int
-    """Skipped as repeated conversations."""
-    near_repeats: int
-    """Included, although they differ from another only in numbers, case and punctuation."""
-    heldout: int
-    """Skipped because their tasks are held out."""
-    tokens: int
-    """Estimated at four characters each."""
-    tokens_written: int
-    is_whole: bool
-    """False if only the first 20,000 conversations were read."""
-    samples: list[dict[str, object]]
-
-
-class MarkedDemonstrations(Response):
-    changed: int
-    """Number of rollouts whose mark changed."""

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, cast, func, or_, select, update
@@ -10,7 +9,8 @@ from sqlalchemy.dialects.postgresql import JSONPATH
 from sqlalchemy.orm import Session
 
 from backend.detectors.tables import Flag
-from backend.domain.training.sft_data import Seen, about_tokens, chat_of, has_reply
+from backend.domain.rollouts.conversation import to_foreign
+from backend.domain.training.examples import DuplicateIndex, Messages, estimate_tokens
 from backend.domain.vocabulary import RolloutStatus, Split, Verdict
 from backend.environments.tables import Environment, EnvironmentVersion
 from backend.errors import InvalidInput
@@ -20,10 +20,10 @@ from backend.rollouts.export import ROWS
 from backend.rollouts.formats.huggingface import plain_line, write_sft_folder, write_sft_lines
 from backend.rollouts.formats.streams import Record, outgoing
 from backend.rollouts.queries import matching
-from backend.rollouts.schemas import SftFilter, SftFormat
 from backend.rollouts.tables import Group, Rollout, Task
 from backend.runs import queries as run_queries
 from backend.runs.tables import Run
+from backend.training.schemas import SftFilter, SftFormat, SftPreview
 from backend.web.audit import audit
 from backend.web.identity import Actor
 
@@ -32,26 +32,6 @@ PREVIEWED = 20_000
 SAMPLES = 5
 _MARKED_AT_ONCE = 1000
 _NOT_UNDERSTOOD = "$[*] ? (@.action == null)"
-
-
-@dataclass
-class Preview:
-    """What the filter gives."""
-
-    conversations: int = 0
-    repeats: int = 0
-    """Left out, because they came already."""
-    near_repeats: int = 0
-    heldout: int = 0
-    """Left out, because their tasks are held out."""
-    tokens: int = 0
-    """About, of all messages."""
-    tokens_written: int = 0
-    """By the policies, as they counted them."""
-    turns: int = 0
-    is_whole: bool = True
-    """False where only the first `PREVIEWED` were looked at."""
-    samples: list[Record] = field(default_factory=list)
 
 
 def runs_of(session: Session, wanted: SftFilter) -> list[Run]:
@@ -65,9 +45,9 @@ def told(session: Session, wanted: SftFilter) -> str:
     return f"Runs: {names}. Filter: {plain_line(', '.join(wanted.in_words())) or 'all completed rollouts'}."
 
 
-def preview(session: Session, wanted: SftFilter) -> Preview:
+def preview(session: Session, wanted: SftFilter) -> SftPreview:
     runs = _chosen(session, wanted)
-    found, seen = Preview(), Seen()
+    found, seen = SftPreview(), DuplicateIndex()
     if not wanted.heldout:
         found.heldout = session.scalars(_counted(_candidates(session, runs, wanted, split=Split.HELDOUT))).one()
     for number, row in enumerate(_rows(session, _candidates(session, runs, wanted))):
@@ -129,7 +109,7 @@ def _chosen(session: Session, wanted: SftFilter) -> list[Run]:
 
 
 def _new_rows(session: Session, runs: Sequence[Run], wanted: SftFilter) -> Iterator[Row[Any]]:
-    seen = Seen()
+    seen = DuplicateIndex()
     for row in _rows(session, _candidates(session, runs, wanted)):
         if has_reply(row.messages) and (seen.is_new(row.messages) or wanted.repeats):
             yield row
@@ -205,9 +185,9 @@ def _counted(candidates: Select[Any]) -> Select[Any]:
     return select(func.count()).select_from(candidates.subquery())
 
 
-def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
+def _count(found: SftPreview, row: Row[Any], runs: Sequence[Run]) -> None:
     found.conversations += 1
-    found.tokens += about_tokens(row.messages)
+    found.tokens += estimate_tokens(row.messages)
     found.tokens_written += row.tokens_out
     found.turns += row.turns
     if len(found.samples) < SAMPLES:
@@ -216,10 +196,14 @@ def _count(found: Preview, row: Row[Any], runs: Sequence[Run]) -> None:
 
 def _conversation(row: Row[Any]) -> Record:
     return {
-        "messages": chat_of(row.messages),
+        "messages": [to_foreign(message) for message in row.messages],
         "environment": row.environment,
         "task": f"{row.split}/{row.index}",
         "reward": row.reward,
         "run": str(row.run_id),
         "rollout": str(row.id),
     }
+
+
+def has_reply(messages: Messages) -> bool:
+    return any(message.get("role") == "assistant" for message in messages)

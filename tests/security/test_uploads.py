@@ -27,8 +27,8 @@ from backend.domain.vocabulary import Role
 from backend.domain.zips import BadZip, open_zip, read_member
 from backend.environments.import_sources import read_zip
 from backend.environments.tables import EnvironmentVersion
-from backend.rollouts.formats.reading import open_file
 from backend.rollouts.formats.bounds import BadFile
+from backend.rollouts.formats.reading import open_file
 from backend.settings import PROJECT_ROOT
 from backend.team.tables import ApiToken
 from backend.web.identity import hash_secret

@@ -16,9 +16,8 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import ErrorKind, PolicyKind, RolloutStatus, StopReason
 from backend.environments.tables import EnvironmentVersion
 from backend.policies.tables import Policy
-from backend.rollouts.formats.reading import open_file
-from backend.rollouts.formats.reading import survey
 from backend.rollouts.formats.bounds import BadFile
+from backend.rollouts.formats.reading import open_file, survey
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.rollouts.exchange.conftest import Import

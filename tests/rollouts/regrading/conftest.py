@@ -11,8 +11,8 @@ from sqlalchemy.orm import undefer
 from backend.core.session import transaction
 from backend.domain.vocabulary import Role, RunStatus
 from backend.environments.tables import Environment, EnvironmentVersion
-from backend.rollouts.regrading.schemas import StartReplay, StartRegrading
-from backend.rollouts.regrading.service import start_replay, start_regrading
+from backend.rollouts.regrading.schemas import StartRegrading, StartReplay
+from backend.rollouts.regrading.service import start_regrading, start_replay
 from backend.rollouts.tables import Group, Rollout
 from backend.runs.tables import Run
 from tests.envhost_fixture import HostProcess, package_files

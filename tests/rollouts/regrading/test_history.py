@@ -18,7 +18,7 @@ from backend.errors import Conflict
 from backend.notifications.tables import Notice
 from backend.policies.tables import Policy
 from backend.rollouts.regrading.conclusions import Conclusions, conclusions_of
-from backend.rollouts.regrading.history import regrade_history, history_of
+from backend.rollouts.regrading.history import history_of, regrade_history
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import (

@@ -13,9 +13,9 @@ from backend.domain.vocabulary import ErrorKind, GradeStatus, RolloutStatus, Run
 from backend.environments.tables import EnvironmentVersion
 from backend.errors import InvalidInput
 from backend.graders.tables import Grade, Grader
-from backend.rollouts.regrading.weights import ReasoningInReward
 from backend.rollouts.regrading.schemas import StartRegrading
 from backend.rollouts.regrading.service import StillPlaying, start_regrading
+from backend.rollouts.regrading.weights import ReasoningInReward
 from backend.rollouts.tables import Rollout
 from backend.runs.tables import Run
 from tests.factories import make_group, make_policy, make_rollout, make_run
