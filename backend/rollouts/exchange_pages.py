@@ -23,7 +23,7 @@ router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
-class ExportPage:
+class ExportRolloutsPage:
     """The formats, and the number of rollouts that pass the filter."""
 
     run: Run
@@ -36,7 +36,7 @@ class ExportPage:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportPage:
+class ImportRolloutsPage:
     versions: Sequence[EnvironmentVersion]
     version_id: uuid.UUID | None
     errors: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class ImportPage:
 
 @router.get("/runs/import", response_class=HTMLResponse)
 def new_import(request: Request, session: SessionDep, _: Author, version_id: uuid.UUID | None = None) -> HTMLResponse:
-    return page(request, "rollouts/import.html", ImportPage(versions(session), version_id))
+    return page(request, "rollouts/import.html", ImportRolloutsPage(versions(session), version_id))
 
 
 @router.post("/runs/import", response_class=HTMLResponse, max_body_size=imports.MAX_UPLOAD_BYTES)
@@ -61,7 +61,7 @@ def start_import(
         if wants_block(request):
             raise
         fields = error.fields if isinstance(error, InvalidInput) else {}
-        context = ImportPage(versions(session), form.version_id, fields, "" if fields else error.message)
+        context = ImportRolloutsPage(versions(session), form.version_id, fields, "" if fields else error.message)
         return page(request, "rollouts/import.html", context, status=error.status)
     finally:
         form.file.file.close()
@@ -79,7 +79,7 @@ def choose_export(
     except InvalidInput as wrong:
         count, error = 0, wrong.fields.get("where", wrong.message)
     choices = [(str(key), file_type.label, file_type.note) for key, file_type in export.FILE_TYPES.items()]
-    return page(request, "rollouts/export.html", ExportPage(run, form, choices, count, total, error))
+    return page(request, "rollouts/export.html", ExportRolloutsPage(run, form, choices, count, total, error))
 
 
 @router.get("/runs/{run_id}/export/file", response_class=StreamingResponse)

@@ -45,7 +45,7 @@ DELETE_SECONDS = 120
 _CHUNK = 1 << 20
 
 
-class AlreadyImported(Conflict):
+class RolloutsAlreadyImported(Conflict):
     """This file was already imported."""
 
 
@@ -76,7 +76,9 @@ def start_import(session: Session, actor: Actor, request: ImportRollouts) -> Run
         for run in session.scalars(same_file):
             if run.version_id == version.id and run.status not in {RunStatus.FAILED, RunStatus.STOPPED}:
                 known = f"“{run.name}” (/runs/{run.id})"
-                raise AlreadyImported(f"This file was already imported as {known}. Delete that run to import it again.")
+                raise RolloutsAlreadyImported(
+                    f"This file was already imported as {known}. Delete that run to import it again."
+                )
 
         name = plain_text(Path(request.file.filename or "rollouts.jsonl").name)[:200]
         policy_name = request.policy or (main_policy(found) if found else "")

@@ -448,7 +448,7 @@ class SftPreview(Response):
     tokens_written: int = 0
     is_whole: bool = True
     """False if only the first 20,000 conversations were read."""
-    samples: list[dict[str, object]] = []
+    samples: list[dict[str, object]] = Field(default=[])
 
 
 class MarkedDemonstrations(Response):

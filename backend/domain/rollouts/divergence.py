@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?")
 Json = Mapping[str, object]
 
 
-class Part(StrEnum):
+class StepPart(StrEnum):
     """A part of a step that can differ."""
 
     OBSERVATION = "observation"
@@ -41,7 +41,7 @@ class Difference:
 
     step: int
     """0 is the reset, 1 the first reply."""
-    parts: tuple[Part, ...]
+    parts: tuple[StepPart, ...]
     fields: tuple[str, ...] = ()
     """Fields of the observation and reward columns that differ."""
 
@@ -59,19 +59,19 @@ def prompts_of(messages: Sequence[Json]) -> list[str]:
 def differences(before: RecordedEpisode, after: RecordedEpisode, noise: float = 0.0) -> Iterator[Difference]:
     """Yield every step that differs, in order. With noise, numbers in observations may differ."""
     if names := _different_fields(before.opening, after.opening, noise):
-        yield Difference(0, (Part.OBSERVATION,), names)
+        yield Difference(0, (StepPart.OBSERVATION,), names)
     for number, (one, other) in enumerate(zip_longest(before.steps, after.steps), start=1):
         if one is None or other is None:
-            yield Difference(number, (Part.DONE,))
+            yield Difference(number, (StepPart.DONE,))
             continue
         fields = _different_fields(_mapping(one, "observation"), _mapping(other, "observation"), noise)
         old, new = (_numbers(_mapping(step, "rewards")) for step in (one, other))
         columns = tuple(name for name in {**old, **new} if not _is_close(old.get(name), new.get(name), noise))
         found = {
-            Part.OBSERVATION: bool(fields),
-            Part.REWARDS: bool(columns),
-            Part.DONE: bool(one.get("done")) != bool(other.get("done")),
-            Part.PARSE: one.get("action") != other.get("action"),
+            StepPart.OBSERVATION: bool(fields),
+            StepPart.REWARDS: bool(columns),
+            StepPart.DONE: bool(one.get("done")) != bool(other.get("done")),
+            StepPart.PARSE: one.get("action") != other.get("action"),
         }
         if parts := tuple(part for part, differs in found.items() if differs):
             yield Difference(number, parts, (*fields, *columns))

@@ -25,11 +25,11 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Json = dict[str, Any]
 
 
-class _Part(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class TaskRecord(_Part):
+class TaskRecord(_Record):
     """The task."""
 
     split: Split | None = None
@@ -39,21 +39,21 @@ class TaskRecord(_Part):
     arguments: Json = {}
 
 
-class RewardRecord(_Part):
+class RewardRecord(_Record):
     """One reward column."""
 
     score: Number
     weight: Number = 1.0
 
 
-class ErrorRecord(_Part):
+class ErrorRecord(_Record):
     """The reason for a missing reward."""
 
     kind: ErrorKind = ErrorKind.ENVIRONMENT
     message: str = Field(default="", max_length=100_000)
 
 
-class StepRecord(_Part):
+class StepRecord(_Record):
     """One turn."""
 
     reply: str
@@ -69,7 +69,7 @@ class StepRecord(_Part):
     calls: list[Json] | None = None
 
 
-class TokensRecord(_Part):
+class TokensRecord(_Record):
     """Token ids with a mask that is 1 for the policy's tokens, or texts if the endpoint reports no ids."""
 
     prompt: list[int] | None = None
@@ -93,7 +93,7 @@ class TokensRecord(_Part):
 
 
 _measured: dict[str, Any] = {name: (Count, 0) if field.is_whole else (Seconds, 0.0) for name, field in MEASURED.items()}
-Measurements = create_model("Measurements", __base__=_Part, **_measured)
+Measurements = create_model("Measurements", __base__=_Record, **_measured)
 
 
 class RolloutRecord(Measurements):

@@ -35,17 +35,17 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class FileFormat:
     tool: str
     is_row: Callable[[Row], bool]
     read: Callable[[Row], RolloutRecord]
 
 
 FORMATS = (
-    Format("Proctor (table)", native.is_table_row, native.read_table_row),
-    Format("verifiers 0.1 to 0.3", verifiers_v0.is_row, verifiers_v0.read),
-    Format("verifiers 0.4", verifiers_v1.is_row, verifiers_v1.read),
-    Format("plain JSONL", native.is_line, native.read_line),
+    FileFormat("Proctor (table)", native.is_table_row, native.read_table_row),
+    FileFormat("verifiers 0.1 to 0.3", verifiers_v0.is_row, verifiers_v0.read),
+    FileFormat("verifiers 0.4", verifiers_v1.is_row, verifiers_v1.read),
+    FileFormat("plain JSONL", native.is_line, native.read_line),
 )
 
 
@@ -73,7 +73,7 @@ class OpenedFile:
                     raise BadFile(f"more than {MAX_ROWS:,} rollouts")
                 yield prefix + place, row
 
-    def read(self, place: str, row: Row) -> tuple[RolloutRecord, Format]:
+    def read(self, place: str, row: Row) -> tuple[RolloutRecord, FileFormat]:
         """Read a row in the format that recognizes it. Raises BadFile, which names the place."""
         known = next((known for known in FORMATS if known.is_row(row)), None)
         if known is None:

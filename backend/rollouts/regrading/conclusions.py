@@ -22,7 +22,7 @@ from backend.domain.vocabulary import Phase, PolicyKind, RunKind, RunStatus
 from backend.environments.tables import EnvironmentVersion
 from backend.notifications import outbox
 from backend.operations.schemas import Response
-from backend.rollouts.regrading.history import History, HistoryPart, history_of
+from backend.rollouts.regrading.history import HistoryPart, RegradedHistory, history_of
 from backend.rollouts.regrading.weights import rank_correlation
 from backend.runs.tables import Run
 
@@ -43,7 +43,7 @@ class EvaluationKey(NamedTuple):
     max_tokens_per_turn: int
 
 
-class TaskKey(NamedTuple):
+class RegradedTask(NamedTuple):
     """A task of a run; of a training run, at one step."""
 
     step: int
@@ -52,7 +52,7 @@ class TaskKey(NamedTuple):
     seed: int
 
 
-TaskScores = dict[TaskKey, tuple[float, float]]
+TaskScores = dict[RegradedTask, tuple[float, float]]
 """Mean reward before and after, over the rollouts of a task that completed on both sides."""
 
 
@@ -216,7 +216,7 @@ FROM by_group GROUP BY run_id
 """).bindparams(bindparam("runs", type_=ARRAY(UUID(as_uuid=True))))
 
 
-def conclusions_of(session: Session, history: History) -> Conclusions:
+def conclusions_of(session: Session, history: RegradedHistory) -> Conclusions:
     """Compute what changes by the version's rewards, over the parts that are regraded."""
     graded = history.graded
     evaluations = [part for part in graded if part.source.kind is RunKind.EVALUATION]
@@ -224,7 +224,7 @@ def conclusions_of(session: Session, history: History) -> Conclusions:
     copies = [part.copy.id for part in (*evaluations, *heldout) if part.copy]
     scores: defaultdict[uuid.UUID, TaskScores] = defaultdict(dict)
     for row in session.execute(_SCORES, {"runs": copies}):
-        scores[row.run_id][TaskKey(row.step, row.split, row.number, row.seed)] = row.before, row.after
+        scores[row.run_id][RegradedTask(row.step, row.split, row.number, row.seed)] = row.before, row.after
     rankings = sorted(_rank_policies(evaluations, scores), key=lambda each: (-len(each.contenders), each.label))
     checkpoints = list(_best_checkpoints(session, heldout, scores))
     moved = _moved_means(session, graded)
@@ -400,7 +400,7 @@ def _estimate(values: Sequence[float]) -> Estimate:
     return estimate_mean(values) or Estimate(0.0, 0.0, 0.0, 0)
 
 
-def describe_history(session: Session, environment: str, history: History) -> HistoryResponse:
+def describe_history(session: Session, environment: str, history: RegradedHistory) -> HistoryResponse:
     """The parts with their progress, and the conclusions."""
     parts = []
     for part in history.parts:

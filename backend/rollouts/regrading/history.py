@@ -45,7 +45,7 @@ class HistoryPart:
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class RegradedHistory:
     """All parts, oldest first."""
 
     version: EnvironmentVersion
@@ -70,7 +70,7 @@ class History:
         return [part for part in ended if part.copy and part.copy.status is not RunStatus.COMPLETED]
 
 
-def history_of(session: Session, version: EnvironmentVersion) -> History:
+def history_of(session: Session, version: EnvironmentVersion) -> RegradedHistory:
     """Finished evaluations and training runs of the environment's other versions.
 
     Without runs on several environments, and without imported runs, whose episodes were played elsewhere.
@@ -104,7 +104,7 @@ def history_of(session: Session, version: EnvironmentVersion) -> History:
             stored = stored.where(Rollout.phase == phase) if phase else stored
             if session.scalar(stored.limit(1)) is not None:
                 parts.append(HistoryPart(run, phase, copies.get((run.id, phase))))
-    return History(version, parts)
+    return RegradedHistory(version, parts)
 
 
 def regrade_history(session: Session, actor: Asker, version: EnvironmentVersion) -> list[Run]:

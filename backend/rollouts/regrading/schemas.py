@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from backend.domain.rollouts.divergence import Part
+from backend.domain.rollouts.divergence import StepPart
 from backend.domain.rollouts.regrading import Weight
 from backend.domain.statistics import Estimate
 from backend.domain.vocabulary import Phase
@@ -191,7 +191,7 @@ class StepDifference(Response):
     """One step that differs."""
 
     step: int
-    parts: list[Part]
+    parts: list[StepPart]
     fields: list[str]
     """Fields of the observation and reward columns that differ."""
 
