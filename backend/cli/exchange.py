@@ -3,9 +3,8 @@
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -21,7 +20,7 @@ from proctor import Client
 class ListByDefault(TyperGroup):
     """`proctor rollouts RUN` is `proctor rollouts list RUN`."""
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in {"--help", "-h"}:
             args = ["list", *args]
         return super().parse_args(ctx, args)

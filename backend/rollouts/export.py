@@ -146,7 +146,7 @@ def records(
 ) -> Iterator[Record]:
     """Yield rollouts as JSON, in the order of storing."""
     columns = [getattr(Rollout, name) for name in _SAME]
-    statement = select(
+    statement: Select[Any] = select(
         *columns,
         Rollout.id,
         Rollout.phase,

@@ -124,7 +124,6 @@ def _rows(session: Session, candidates: Select[Any]) -> Iterator[Row[Any]]:
             Rollout.reward,
             Rollout.messages,
             Rollout.tokens_out,
-            Rollout.turns,
             Task.split,
             Task.index,
             Environment.name.label("environment"),
@@ -189,7 +188,6 @@ def _count(found: SftPreview, row: Row[Any], runs: Sequence[Run]) -> None:
     found.conversations += 1
     found.tokens += estimate_tokens(row.messages)
     found.tokens_written += row.tokens_out
-    found.turns += row.turns
     if len(found.samples) < SAMPLES:
         found.samples.append(_conversation(row))
 

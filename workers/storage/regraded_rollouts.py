@@ -113,11 +113,11 @@ def regrade_episode(
         unseen = len(after.steps)
     if unseen is not None and not rule.accepts_divergence:
         where = f"before reply {unseen + 1}" if unseen else "at the reset"
-        message = (
+        error = (
             f"{rule.version} diverges {where}: the policy would have read something else, so its stored replies"
             " cannot be graded. A replay shows the difference."
         )
-        return RegradedRollout(source, RolloutStatus.FAILED, error_kind=ErrorKind.ENVIRONMENT, error_message=message)
+        return RegradedRollout(source, RolloutStatus.FAILED, error_kind=ErrorKind.ENVIRONMENT, error_message=error)
 
     # Steps with the target's rewards and the policy's own times; the conversation as far as it was used.
     times = ("policy_seconds", "queue_seconds")

@@ -130,7 +130,9 @@ def _bounded_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     limit = MAX_STORED_BYTES if total <= MAX_EPISODE_BYTES else MAX_EPISODE_BYTES // (3 * len(messages))
     bounded = []
     for message in messages:
-        cut = {name: bounded_text(message[name], limit) for name in ("content", "reasoning") if name in message}
+        cut: dict[str, Any] = {
+            name: bounded_text(message[name], limit) for name in ("content", "reasoning") if name in message
+        }
         if results := message.get("results"):
             cut["results"] = [bounded_text(result, limit // len(results)) for result in results]
         bounded.append({**message, **cut})

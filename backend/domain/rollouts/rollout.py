@@ -163,11 +163,16 @@ def turns_of(step: Mapping[str, Any]) -> int:
 def columns_over_episode(columns: Iterable[RewardColumn], steps: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Fold each column's step values over the episode by sum, last or max, as the manifest declares; 0 without any."""
     rows = list(steps)
-    fold = {OverEpisode.SUM: math.fsum, OverEpisode.LAST: lambda values: values[-1], OverEpisode.MAX: max}
     folded = {}
     for column in columns:
-        values = [row[column.name] for row in rows if column.name in row]
-        folded[column.name] = fold[column.over_episode](values) if values else 0.0
+        values = [row[column.name] for row in rows if column.name in row] or [0.0]
+        match column.over_episode:
+            case OverEpisode.SUM:
+                folded[column.name] = math.fsum(values)
+            case OverEpisode.LAST:
+                folded[column.name] = values[-1]
+            case OverEpisode.MAX:
+                folded[column.name] = max(values)
     return folded
 
 

@@ -64,7 +64,7 @@ def check_metadata(metadata: "FileMetaData", *, max_rows: int, max_bytes: int) -
         raise BadFile(f"more than {MAX_COLUMNS:,} columns or {MAX_ROW_GROUPS:,} row groups")
     sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
     if sum(sizes) > max_bytes or max(sizes, default=0) > MAX_ROW_GROUP:
-        raise BadFile("the Parquet file unpacks to more than can be read")
+        raise BadFile("the Parquet file unpacks to more than can be read, so it is refused")
 
 
 def check_schema(schema: "pa.Schema") -> None:
@@ -101,7 +101,7 @@ def check_row(row: "pa.RecordBatch", place: str, limit: int, left: int) -> int:
     if size > limit:
         raise BadFile(f"{place}: holds more than {limit // 1024**2} MiB")
     if size > left:
-        raise BadFile("the table unpacks to more than can be read")
+        raise BadFile("the table unpacks to more than can be read, so it is refused")
     return size
 
 

@@ -100,7 +100,7 @@ def table_row(record: Record) -> Record:
     def dump(value: object) -> str | None:
         return None if value is None else orjson.dumps(value).decode()
 
-    row = {name: record.get(name) for name in _PLAIN}
+    row: Record = {name: record.get(name) for name in _PLAIN}
     task, error, rewards = record["task"], record.get("error") or {}, record.get("rewards") or {}
     row |= {name: task[key] for name, key in _TASK.items()}
     row["task_arguments"] = dump(task.get("arguments") or None)
@@ -118,7 +118,7 @@ def is_table_row(row: Mapping[str, object]) -> bool:
     return "messages" in row and "task_index" in row
 
 
-def read_table_row(row: Record) -> RolloutRecord:
+def read_table_row(row: Mapping[str, Any]) -> RolloutRecord:
     """Read a row that `table_row` made. Raises ValueError."""
 
     def load(text: object) -> Any:

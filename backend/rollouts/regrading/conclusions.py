@@ -228,7 +228,8 @@ def conclusions_of(session: Session, history: RegradedHistory) -> Conclusions:
     rankings = sorted(_rank_policies(evaluations, scores), key=lambda each: (-len(each.contenders), each.label))
     checkpoints = list(_best_checkpoints(session, heldout, scores))
     moved = _moved_means(session, graded)
-    is_changed = bool(moved) or any(each.is_changed for each in (*rankings, *checkpoints))
+    is_turned = any(each.is_changed for each in rankings)
+    is_changed = bool(moved) or is_turned or any(each.is_changed for each in checkpoints)
     return Conclusions(
         is_changed=is_changed, compared=len(graded), rankings=rankings, checkpoints=checkpoints, moved=moved
     )
@@ -344,7 +345,8 @@ def _best_checkpoints(
         )
         checkpoints: list[tuple[RegradedCheckpoint, TaskScores]] = []
         for checkpoint in session.scalars(evaluated.order_by(Checkpoint.created_at, Checkpoint.id)):
-            if own := by_step.get(checkpoint.heldout.get("training_step")):
+            step = checkpoint.heldout.get("training_step")
+            if step is not None and (own := by_step.get(step)):
                 before, after = ([pair[side] for pair in own.values()] for side in (0, 1))
                 regraded = RegradedCheckpoint(
                     checkpoint_id=checkpoint.id,

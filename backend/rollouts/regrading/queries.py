@@ -256,8 +256,8 @@ def column_pairs(before: Rollout, after: Rollout) -> list[ColumnPair]:
 def step_differences(before: Rollout, after: Rollout) -> dict[int, Difference]:
     """Steps that differ by more than the environment's declared noise, by number."""
     noise = Manifest.model_validate(after.run.version.manifest).proctor.checks.noise
-    episodes = [RecordedEpisode(each.opening, each.steps, prompts_of(each.messages)) for each in (before, after)]
-    return {each.step: each for each in differences(*episodes, noise)}
+    old, new = (RecordedEpisode(each.opening, each.steps, prompts_of(each.messages)) for each in (before, after))
+    return {each.step: each for each in differences(old, new, noise)}
 
 
 def step_pairs(before: Rollout, after: Rollout) -> list[StepPair]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Alias, ColumnElement, Double, and_, case, cast, func, literal, select, text
+from sqlalchemy import ColumnElement, Double, FromClause, and_, case, cast, func, literal, select, text
 from sqlalchemy.orm import Session
 
 from backend.domain.graders.settings import JUDGE_PREFIX, GraderKind
@@ -133,13 +133,14 @@ def apply_weights(terms: Sequence[RewardTerm], weights: Mapping[str, float]) -> 
 
 def term_values(
     rollout: Any, terms: Sequence[RewardTerm]
-) -> tuple[list[ColumnElement[float]], list[tuple[Alias, ColumnElement[bool]]]]:
+) -> tuple[list[ColumnElement[float]], list[tuple[FromClause, ColumnElement[bool]]]]:
     """The value of each term as SQL over a rollout's table columns, and the outer joins with grades that they need.
 
     A judge's missing score is null; a missing metric is 0.
     """
     values: list[ColumnElement[float]] = []
-    joins: list[tuple[Alias, ColumnElement[bool]]] = []
+    joins: list[tuple[FromClause, ColumnElement[bool]]] = []
+    value: ColumnElement[float]
     for number, term in enumerate(terms):
         if term.origin is TermOrigin.JUDGE:
             grade = Grade.__table__.alias(f"j{number}")
@@ -222,9 +223,9 @@ def preview_weights(
 
     table = np.array([row[2:] for row in rows], dtype=float).reshape(len(rows), 1 + len(terms))
     kept = np.flatnonzero(~np.isnan(table).any(axis=1)).tolist()
-    counts = {"rollouts": len(rows), "is_part": is_part, "without_value": len(rows) - len(kept)}
+    found = WeightsPreview(len(rows), is_part, without_value=len(rows) - len(kept))
     if not kept:
-        return WeightsPreview(**counts)
+        return found
     before, after = table[kept, 0], table[kept, 1:] @ np.array([term.weight for term in terms])
     after = np.where(np.abs(after - before) <= TIE * np.maximum(1.0, np.abs(before)), before, after)
     numbers: dict[uuid.UUID, int] = {}
@@ -246,8 +247,8 @@ def preview_weights(
             for index in indexes
         ]
 
-    return WeightsPreview(
-        **counts,
+    return replace(
+        found,
         before=estimate_mean(task_before),
         after=estimate_mean(task_after),
         difference=paired_difference(task_before, task_after),

@@ -136,7 +136,7 @@ def test_a_version_of_another_environment_is_refused(world: World) -> None:
         elsewhere = make_environment_version(session).id
     with pytest.raises(InvalidInput) as refused:
         world.rescore(source_id, version_id=elsewhere)
-    assert "choose a version of that" in refused.value.fields["version_id"]
+    assert "Choose a version of that" in refused.value.fields["version_id"]
 
 
 @pytest.mark.slow
