@@ -85,7 +85,7 @@ def test_a_chosen_task_is_shown_on_both_sides(
     assert "words of before" in text_of(html)
     assert "<mark> before</mark>" in html
     assert "<mark> after</mark>" in html
-    assert "the replies differ from turn 1" in html
+    assert "the replies part at turn 1" in html
 
 
 def test_the_newest_baseline_that_covers_the_tasks_stands_beside(
