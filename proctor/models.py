@@ -177,6 +177,11 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
+class UnreadResponse(Model):
+    unread: int
+    """Number of notices that you have not read."""
+
+
 class EndpointPreset(Model):
     """A known kind of endpoint."""
 
@@ -312,6 +317,32 @@ class View(Model):
     owner: str
     """Name of the member who saved it."""
     created_at: AwareDatetime
+
+
+class AbilityResponse(Model):
+    """Something that not every installation can do."""
+
+    name: str
+    by: list[str]
+    """Names of the workers that can."""
+    refusal: str
+    """Missing requirement. Empty: none."""
+
+
+class CurrentWorkResponse(Model):
+    """A job that a worker is running."""
+
+    job: str
+    run_id: UUID | None
+    run: str | None
+    """Name of the run."""
+
+
+class Gpu(Model):
+    """One accelerator."""
+
+    name: str = "?"
+    memory_mb: int = 0
 
 
 class PreflightStatus(StrEnum):
@@ -615,7 +646,7 @@ class JobStatus(StrEnum):
 
 
 class Estimate(Model):
-    """A mean with its 95 % interval."""
+    """A mean with its 95% interval."""
 
     mean: float
     low: float
@@ -638,7 +669,7 @@ class ColumnPair(Model):
     after: float | None
 
 
-class PartOutput(StrEnum):
+class StepPart(StrEnum):
     """
     A part of a step that can differ.
     """
@@ -782,6 +813,32 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class DestinationKind(StrEnum):
+    webhook = "webhook"
+    email = "email"
+
+
+class NoticeKind(StrEnum):
+    """
+    The subject of a notice. A destination selects some kinds or all.
+    """
+
+    alarm = "alarm"
+    intervention = "intervention"
+    run_failed = "run_failed"
+    certificate_expired = "certificate_expired"
+    onset = "onset"
+    judging = "judging"
+    rescoring = "rescoring"
+    test = "test"
+
+
+class DeliveryStatus(StrEnum):
+    waiting = "waiting"
+    delivered = "delivered"
+    failed = "failed"
 
 
 class Quote(Model):
@@ -1345,7 +1402,7 @@ class RunDetailAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1388,7 +1445,7 @@ class ExportResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1464,6 +1521,59 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class NoticeResponse(Model):
+    id: UUID
+    kind: NoticeKind
+    title: str
+    text: str
+    url: str
+    run_id: UUID | None
+    evidence: dict[str, Any]
+    created_at: AwareDatetime
+    is_read: bool
+    """Whether you have read it."""
+
+
+class DeliveryResponse(Job):
+    """A notice on its way to a destination. It is finished after the first attempt."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    notice_id: UUID
+    kind: NoticeKind
+    title: str
+    destination_id: UUID
+    destination: str
+    status: DeliveryStatus
+    attempts: int
+    next_at: AwareDatetime | None
+    """Latest time of the next attempt. Null: there will be none."""
+    error: str | None
+    created_at: AwareDatetime
+    delivered_at: AwareDatetime | None
+
+
+class DestinationResponse(Model):
+    id: UUID
+    name: str
+    kind: DestinationKind
+    kinds: list[str]
+    """Kinds of notices sent there. Empty: all."""
+    is_enabled: bool
+    configuration: dict[str, Any]
+    has_secret: bool
+    address: str
+    """The webhook's URL, or recipients and mail server."""
+    created_at: AwareDatetime
+
+
 class PolicyResponse(Model):
     """A policy. Its key is never shown."""
 
@@ -1481,7 +1591,7 @@ class ConnectionTestResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1598,7 +1708,7 @@ class DetectorScan(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1639,7 +1749,7 @@ class RunAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1717,7 +1827,7 @@ class PreflightResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1737,6 +1847,30 @@ class PreflightResponse(Job):
     configuration: dict[str, Any]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class Capabilities(Model):
+    """What a worker's machine offers."""
+
+    flavour: str = "core"
+    """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: list[Gpu] | None = None
+    engines: dict[str, str] | None = None
+    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    cuda: bool | None = None
+    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    cuda_devices: int | None = None
+    """How many GPUs torch reaches; null as above."""
+    bf16: bool | None = None
+    """Does the GPU compute in bfloat16?"""
+    artifacts: str | None = None
+    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    launcher: str | None = None
+    """How foreign code is isolated."""
+    launcher_warning: str | None = None
+    """What an administrator should change about that."""
 
 
 class SettingChangeResponse(Model):
@@ -1835,7 +1969,7 @@ class StepDifference(Model):
     """One step that differs."""
 
     step: int
-    parts: list[PartOutput]
+    parts: list[StepPart]
     fields: list[str]
     """Fields of the observation and reward columns that differ."""
 
@@ -2219,7 +2353,7 @@ class TryResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2243,7 +2377,7 @@ class RegradingBatch(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2343,6 +2477,17 @@ class RunSettings(Model):
     changes: list[SettingChangeResponse]
 
 
+class WorkerResponse(Model):
+    """A worker as it last reported."""
+
+    name: str
+    queues: list[str]
+    capabilities: Capabilities
+    is_silent: bool
+    seen_at: AwareDatetime
+    work: list[CurrentWorkResponse]
+
+
 class BackendDomainGradersEvidenceFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
@@ -2389,7 +2534,7 @@ class GradedRunResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2428,6 +2573,11 @@ class GradedRunResponse(Job):
     tokens_out: int
     cost: float | None
     canaries: CanaryReport | None
+
+
+class WorkersResponse(Model):
+    workers: list[WorkerResponse]
+    abilities: list[AbilityResponse]
 
 
 class CheckpointTree(Model):

@@ -40,7 +40,7 @@ from backend.review.tables import VerdictRecord
 from backend.rollouts.scope import FilterScope
 from backend.rollouts.tables import LISTED, Group, Rollout, RolloutText, Task
 from backend.runs.tables import Run
-from backend.web.cursors import read_cursor
+from backend.web.paging import read_cursor
 
 Condition = ColumnElement[bool]
 
