@@ -161,7 +161,7 @@ class CheckpointsOperations(Namespace):
     ) -> PruneResult:
         """Delete weights. Rows, results and rollouts stay. Weights that are in use are never deleted.
 
-        - `checkpoint_ids`: Checkpoints to prune, including those that only the rule keeps.
+        - `checkpoint_ids`: Checkpoints to prune, even if the retention rule keeps them.
         - `run_id`: Only checkpoints of this run. Default: of all runs.
         - `keep_last`: Number of latest GRPO checkpoints to keep. Default: the rule of each run.
         - `keep_every`: Also keep the GRPO checkpoint of every Nth step. 0: none.

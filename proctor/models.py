@@ -1213,7 +1213,7 @@ class ExportFormResponse(Model):
 
 class KeepReason(StrEnum):
     """
-    Why the weights of a checkpoint are kept.
+    Why the weights of a checkpoint are kept. Binding reasons prevent pruning by id; reasons of a rule do not.
     """
 
     untrained = "untrained"
@@ -1473,7 +1473,7 @@ class ExportResponse(Job):
 
 
 class UploadPlan(Model):
-    """What an upload sends."""
+    """Contents of an upload."""
 
     repository: str
     is_private: bool
