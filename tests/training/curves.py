@@ -5,9 +5,7 @@ import random
 from collections.abc import Iterator, Mapping
 
 from backend.domain.training.alarms import AlarmsChoice
-from workers.training.alarms.history import History
-from workers.training.alarms.sighting import Sighting
-from workers.training.alarms.watch import AlarmWatch
+from workers.training.alarms import AlarmWatch, History, Sighting
 
 WEIGHTS = {"win": 1.0, "format": 0.2, "invalid_move": 0.1}
 EPISODES = 320

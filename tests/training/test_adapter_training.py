@@ -13,7 +13,7 @@ from tests.models.adapters import logits_of, make_adapter, make_base
 from tests.training.game import CHOICE, Outcome, some_lessons
 from workers.models.load import load_folder
 from workers.training.checkpoints import save_model
-from workers.training.trl_sft import SftRun, train_sft
+from workers.training.sft import SftRun, train_sft
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 

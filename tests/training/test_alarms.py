@@ -10,10 +10,8 @@ from backend.domain.training.alarms import AlarmsChoice, action_of
 from backend.domain.vocabulary import AlarmAction, Severity
 from backend.settings import PROJECT_ROOT
 from tests.training.curves import EPISODES, SOUND, WEIGHTS, Points, at, replay, steps_of
-from workers.training.alarms.history import History
-from workers.training.alarms.suspicion import suspicions_of
-from workers.training.alarms.warm_up import warm_up_flat
-from workers.training.alarms.watch import BROKEN, EXAMINED, TRENDS, AlarmWatch, name_of
+from workers.training.alarms import BROKEN, HELDOUT_CHECKS, TRENDS, AlarmWatch, History, warm_up_flat
+from workers.training.detector_actions import suspicions_of
 
 G1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.97, 200: 0.755}}
 H1: dict[str, Points] = {"format": {0: 0.997, 100: 0.99, 150: 0.98, 200: 0.79}}
@@ -156,7 +154,7 @@ def test_a_condition_that_is_over_is_told() -> None:
     watch, over = AlarmWatch(History(WEIGHTS, EPISODES)), []
     waves: Points = {0: 1.0, 60: 1.0, 70: 0.2, 120: 0.2}
     for step, figures in steps_of({"no_variance": waves}, 120):
-        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).over]
+        over += [(step, name) for name in watch.after_step(step, figures, AlarmsChoice()).ended]
     assert [name for _, name in over] == ["no_variance"]
     assert 65 < over[0][0] < 90
 
@@ -196,7 +194,7 @@ def examinations(rewards: list[float], training: float = 0.9, error: float = 0.0
         for step in range(max(1, number * 20 - 19), number * 20 + 1):
             watch.after_step(step, {"reward": training}, AlarmsChoice())
         figures = {"heldout/reward": reward, "heldout/reward_error": error}
-        found = watch.after_examination(number * 20, figures, AlarmsChoice())
+        found = watch.after_heldout(number * 20, figures, AlarmsChoice())
         begun += [(number * 20, seen.name) for seen in found.begun]
     return begun
 
@@ -247,7 +245,7 @@ def test_a_grave_flag_is_an_alarm_and_lost_variance_is_not_said_twice() -> None:
 
 
 def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
-    looked_for = {name_of(look) for look in BROKEN + TRENDS + EXAMINED}
+    looked_for = {look.__name__ for look in BROKEN + TRENDS + HELDOUT_CHECKS}
     seen_elsewhere = {"warm_up_flat", "suspicion", "intervention", "stall", "out_of_memory", "process_killed"}
     assert looked_for | seen_elsewhere == set(ALARM_KINDS)
     for kind in ALARM_KINDS.values():

@@ -11,9 +11,9 @@ from backend.core.session import transaction
 from backend.domain.vocabulary import PolicyKind
 from tests.factories import make_checkpoint, make_policy
 from tests.training.game import CHOICE, COLUMNS, Game, make_tiny
-from workers.training.branching import BranchPoint, take_over
-from workers.training.grpo.stage import GrpoRun, GrpoStep
-from workers.training.resume import newest_complete
+from workers.training.assignment import BranchPoint
+from workers.training.checkpoints import newest_complete, take_over
+from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.trl_grpo import reached_step, train_grpo
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

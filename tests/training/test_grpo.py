@@ -11,8 +11,8 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.vocabulary import RolloutStatus
 from tests.training.game import CHOICE, Outcome, make_tiny
 from workers.training import trl_grpo
+from workers.training.checkpoints import newest_complete
 from workers.training.examples import BrokenStep
-from workers.training.resume import newest_complete
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 

@@ -15,9 +15,9 @@ from workers.models.policy import LocalPolicy
 from workers.models.read import ModelUnusable
 from workers.models.sampling import Row, Sampler
 from workers.models.vllm_sampling import VllmSampler
-from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.stage import GrpoRun
+from workers.training.grpo_batch import GrpoRun
 from workers.training.hardware import FLOAT32, Hardware, settle, take_device
+from workers.training.trl_grpo import grpo_arguments
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU")
@@ -48,7 +48,7 @@ def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
 
 @ON_CPU
 def test_a_run_that_wants_a_gpu_is_refused_where_there_is_none():
-    with pytest.raises(ModelUnusable, match="wants a GPU"):
+    with pytest.raises(ModelUnusable, match="requires a GPU"):
         take_device(HardwareChoice(device="cuda"))
 
 

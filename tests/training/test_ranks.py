@@ -24,14 +24,10 @@ from tests.training.test_hardware import grpo_run
 from workers.models.read import ModelUnusable
 from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
-from workers.training.grpo.arguments import grpo_arguments
-from workers.training.grpo.trainer import mean_and_highest
 from workers.training.hardware import take_device
-from workers.training.ranks.launch import in_words, write_configuration
-from workers.training.ranks.orders import GrpoOrder, SftOrder, order_of
-from workers.training.ranks.playing import shares
-from workers.training.ranks.ranks import Ranks
-from workers.training.ranks.weights import fingerprint
+from workers.training.launch import failure_message, write_configuration
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, order_of, shares
+from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
 ENGINES = {"torch": "2.13.0", "trl": "1.16.0"}
@@ -121,10 +117,10 @@ def test_a_run_in_several_processes_begins_with_the_launcher(session: Session) -
 
 
 def test_why_a_process_ended_is_said_in_a_line() -> None:
-    assert in_words({"message": "BrokenStep: the weights\n of rank 1", "extraInfo": {}}) == (
+    assert failure_message({"message": "BrokenStep: the weights\n of rank 1", "extraInfo": {}}) == (
         "BrokenStep: the weights of rank 1"
     )
-    assert in_words("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
+    assert failure_message("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
 
 
 def test_orders_arrive_as_they_were_given() -> None:

@@ -9,9 +9,8 @@ import pytest
 from backend.domain.rollouts.rollout import Rollout, task_of
 from backend.domain.vocabulary import RolloutStatus, Split
 from tests.training.game import MANIFEST, completed
-from workers.training.grpo.stage import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
-from workers.training.pace import EtaEstimator
-from workers.training.reporter import step_figures
+from workers.training.grpo_batch import MASKED, REPLACED, SCREENED, GrpoStep, Ratio
+from workers.training.reporting import EtaEstimator, step_figures
 
 COLUMNS = ["fours", "brevity"]
 OTHER = uuid.uuid4()

@@ -10,7 +10,7 @@ import torch
 from backend.domain.training.warm_up import SftChoice
 from tests.training.game import make_tiny, some_lessons
 from workers.training.examples import BrokenStep
-from workers.training.trl_sft import SftRun, train_sft
+from workers.training.sft import SftRun, train_sft
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]
 
@@ -79,5 +79,5 @@ def test_a_stopped_warm_up_goes_on_bit_by_bit(tmp_path: Path) -> None:
 
 
 def test_no_lessons_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BrokenStep, match="no lessons"):
-        warmed_up(tmp_path, lessons=[])
+    with pytest.raises(BrokenStep, match="no training examples"):
+        warmed_up(tmp_path, examples=[])

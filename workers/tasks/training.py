@@ -10,7 +10,7 @@ from workers.tasks.training_vitals import Vitals
 MODULE = "workers.training.run"
 MODULES = {"unsloth": "workers.training.with_unsloth"}
 """Of engines whose training process begins in a way of its own."""
-LAUNCHER = "workers.training.ranks.launch"
+LAUNCHER = "workers.training.launch"
 """Of runs that train in several processes."""
 
 

@@ -1,13 +1,11 @@
-"""How an attempt at a training run ends: what becomes of the run's row, and of a branch where an alarm rolls back."""
+"""How an attempt at a training run ends: its status, and the branch that an alarm starts."""
 
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 
 from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
@@ -25,21 +23,16 @@ from backend.training.tables import Alarm
 from workers.models.read import ModelUnusable
 from workers.storage.interventions import lay_down
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
-from workers.training.context import Ended
+from workers.training.checkpoints import newest_under
 from workers.training.examples import BrokenStep
-from workers.training.resume import newest_under
 
-_MEMORY_WORDS = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-
-_REFUSALS = (ModelUnusable, BrokenStep)
-"""Another attempt would be refused for the same reason."""
-_STAGES = (Stage.SFT, Stage.GRPO)
+MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 CRASHED_AT = "crashed_at"
-"""In a run's summary: the newest saved state and the newest checkpoint when it last crashed."""
+"""Key of a run's summary: the newest saved state and checkpoint at its last crash."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """How an attempt ended."""
 
     status: RunStatus
@@ -47,75 +40,75 @@ class Outcome:
     roll_back: uuid.UUID | None = None
     """The alarm after which a branch starts."""
 
-    @classmethod
-    def of(cls, ended: Ended) -> "Outcome":
-        return cls(ended.status, str(ended), ended.roll_back)
 
-
-def asked_to_stop(run_id: uuid.UUID) -> Outcome:
-    """A person asked, and the state is saved."""
+def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
     if read_requests(run_id).pause:
-        return Outcome(RunStatus.PAUSED, "Paused on request; resume it to go on from its last saved state.")
-    return Outcome(RunStatus.STOPPED, "Stopped on request; resume it to go on from its last saved state.")
+        return TrainingOutcome(
+            RunStatus.PAUSED, "Paused on request. Resume the run to continue from its last saved state."
+        )
+    return TrainingOutcome(
+        RunStatus.STOPPED, "Stopped on request. Resume the run to continue from its last saved state."
+    )
 
 
 def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _MEMORY_WORDS)
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in MEMORY_PHRASES)
 
 
-def is_worth_another_attempt(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
-    """Does the run go on by itself after a crash? Where it got on since the last one: what fails at the same place
-    again would fail for ever. Remembers the crash."""
-    if isinstance(error, _REFUSALS):
+def should_retry(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
+    """Return whether a crashed run made progress since its last crash, and remember where it crashed.
+
+    An error that repeats at the same place would repeat forever.
+    """
+    if isinstance(error, ModelUnusable | BrokenStep):
         return False
     state = newest_under(folder)
+    trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
+    newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
     with transaction() as session:
         run = session.get_one(Run, run_id)
-        place = [str(state.relative_to(folder)) if state else None, _newest_checkpoint(session, run_id)]
+        checkpoint = session.scalars(newest).first()
+        place = [
+            str(state.relative_to(folder)) if state else None,
+            f"{checkpoint.stage} {checkpoint.step}" if checkpoint else None,
+        ]
         if not any(place) or run.summary.get(CRASHED_AT) == place:
             return False
         run.summary = {**run.summary, CRASHED_AT: place}
     return True
 
 
-def _newest_checkpoint(session: Session, run_id: uuid.UUID) -> str | None:
-    """Of those that were trained."""
-    trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
-    newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
-    row = session.scalars(newest).first()
-    return f"{row.stage} {row.step}" if row else None
-
-
-def out_of_memory(run_id: uuid.UUID, error: Exception) -> Outcome:
-    """An alarm, and a pause or a stop: the same again would need as much memory."""
+def out_of_memory(run_id: uuid.UUID, error: Exception) -> TrainingOutcome:
+    """Raise the alarm, and pause or stop the run: the same settings would need the same memory."""
     kind = ALARM_KINDS["out_of_memory"]
-    told = " ".join(str(error).split())[:300]
-    sentence = f"The training process ran out of memory: {told or type(error).__name__}."
+    message = " ".join(str(error).split())[:300] or type(error).__name__
+    sentence = f"The training process ran out of memory: {message}."
     with transaction() as session:
         run = session.get_one(Run, run_id)
         action = action_of(current_settings(session, run).alarms, kind.name) or AlarmAction.PAUSE
-        step = int(run.progress.get("done") or 0) if run.progress.get("phase") in _STAGES else 0
+        is_training = run.progress.get("phase") in (Stage.SFT, Stage.GRPO)
+        step = int(run.progress.get("done") or 0) if is_training else 0
     record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
     status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
-    return Outcome(status, f"{sentence} {kind.advice}")
+    return TrainingOutcome(status, f"{sentence} {kind.advice}")
 
 
-def finish(run_id: uuid.UUID, outcome: Outcome, summary: dict[str, Any]) -> Outcome:
-    """Lay the run down, and start the branch in the same transaction."""
+def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, object]) -> TrainingOutcome:
+    """Set the run's final status, and start the branch of a rollback in the same transaction."""
     with transaction() as session:
         run = session.get_one(Run, run_id)
         lay_down(session, run)
-        if outcome.roll_back is None:
-            finish_run(session, run, outcome.status, summary, outcome.reason)
-            return outcome
-        try:
-            if depth_of(session, run) >= MOST_IN_A_ROW:
-                raise Conflict(f"{MOST_IN_A_ROW} branches in a row ended so.")
-            branch = roll_back(session, None, run, session.get_one(Alarm, outcome.roll_back))
-            outcome = Outcome(outcome.status, f"{outcome.reason} Rolled back: {branch.name} goes on.")
-        except Conflict as error:
-            outcome = Outcome(RunStatus.PAUSED, f"{outcome.reason} It could not be rolled back: {error.message}")
+        if outcome.roll_back is not None:
+            try:
+                if depth_of(session, run) >= MOST_IN_A_ROW:
+                    raise Conflict(f"{MOST_IN_A_ROW} branches in a row ended this way.")
+                branch = roll_back(session, None, run, session.get_one(Alarm, outcome.roll_back))
+                reason = f"{outcome.reason} Rolled back: {branch.name} continues."
+                outcome = TrainingOutcome(outcome.status, reason)
+            except Conflict as error:
+                reason = f"{outcome.reason} It could not be rolled back: {error.message}"
+                outcome = TrainingOutcome(RunStatus.PAUSED, reason)
         finish_run(session, run, outcome.status, summary, outcome.reason)
         return outcome

@@ -1,17 +1,19 @@
-"""One training run in a process of its own: `python -m workers.training.run <run id>`.
+"""One training run in its own process: `python -m workers.training.run <run id>`.
 
-Started again for the same run, it goes on where its checkpoints and saved states stand. Of a run in several processes
-it is each of them: the first leads, and is this one; the others follow.
+Started again for the same run, it resumes from the run's checkpoints and saved states. A run in several processes starts
+this module in each of them: the first leads and the others follow.
 """
 
 import gc
 import logging
 import shutil
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
 
 import structlog
 import torch
@@ -22,116 +24,126 @@ from backend.core.logs import configure_logging
 from backend.domain.errors import SandboxError
 from backend.domain.training.configuration import Stage
 from backend.domain.vocabulary import RunStatus
-from backend.settings import get_settings
+from workers.models.load import load_folder
 from workers.rollouts.engine import TooManyFailures
 from workers.storage.recorder import RunRecorder
-from workers.training.assignment import Assignment, read_assignment
-from workers.training.branching import take_over
-from workers.training.checkpoints import CheckpointStore
+from workers.training.assignment import Assignment, read_assignment, training_folder
+from workers.training.checkpoints import CheckpointStore, take_over
 from workers.training.context import Ended, Stopped, TrainingContext, UsedUp
 from workers.training.ending import (
-    Outcome,
-    asked_to_stop,
+    TrainingOutcome,
     finish,
     is_out_of_memory,
-    is_worth_another_attempt,
     out_of_memory,
+    should_retry,
+    stopped_on_request,
 )
-from workers.training.env_pool import env_pool_of
-from workers.training.followers import follow
-from workers.training.gate import GateClosed, check_gate
-from workers.training.hardware import take_device
-from workers.training.imitation import run_sft
-from workers.training.ranks.joining import is_follower, join, lead, tell_launcher
-from workers.training.ranks.room import check_room
-from workers.training.reinforcement import run_grpo
-from workers.training.warm_up import begin
+from workers.training.env_pool import check_capacity, env_pool_of
+from workers.training.example_sources import read_examples
+from workers.training.grpo import run_grpo, training_player, training_sampler
+from workers.training.grpo_batch import GrpoRun
+from workers.training.hardware import settle, take_device
+from workers.training.initial_policy import initial_checkpoint
+from workers.training.ranks import (
+    GrpoOrder,
+    Ranks,
+    SftOrder,
+    die_with_launcher,
+    is_follower,
+    join,
+    lead,
+    leave_with_leader,
+    order_of,
+    run_recorded,
+    sign_of,
+)
+from workers.training.sft import GateClosed, SftRun, check_gate, run_sft, train_sft
+from workers.training.trl_grpo import train_grpo
 
-WORTH_ANOTHER_ATTEMPT = (DBAPIError, SandboxError, ConnectionError)
-"""The infrastructure failed, not the run: the process ends badly and the job is tried again."""
+INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
+"""The process fails with these, and the job is tried again."""
+LEADER_SECONDS = 10.0
+"""Pause after a follower's error: the leader often has the same error and records it."""
 
 logger = structlog.get_logger(__name__)
 
 
-def train(run_id: uuid.UUID) -> Outcome:
+def train(run_id: uuid.UUID) -> TrainingOutcome:
     """Conduct the run and record how it ended."""
     assignment = read_assignment(run_id)
     recorder = RunRecorder(run_id)
     torch.set_num_threads(assignment.configuration.threads)
-    summary: dict[str, Any] = {}
+    summary: dict[str, object] = {}
     try:
         outcome = _conduct(assignment, recorder, summary)
-    except WORTH_ANOTHER_ATTEMPT:
+    except INFRASTRUCTURE_ERRORS:
         raise
     except Exception as error:
         logger.exception("training failed")
-        told = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}"
         if is_out_of_memory(error):
             outcome = out_of_memory(run_id, error)
-        elif is_worth_another_attempt(run_id, assignment.folder, error):
-            recorder.log(f"crashed, and goes on from its last saved state. {told}", "error")
+        elif should_retry(run_id, assignment.folder, error):
+            recorder.log(f"crashed, and continues from its last saved state. {message}", "error")
             raise
         else:
-            outcome = Outcome(RunStatus.FAILED, told)
+            outcome = TrainingOutcome(RunStatus.FAILED, message)
     outcome = finish(run_id, outcome, summary)
-    recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), _level(outcome.status))
+    level = "error" if outcome.status is RunStatus.FAILED else "info"
+    recorder.log(f"{outcome.status}. {outcome.reason or ''}".strip(), level)
     if outcome.status is RunStatus.COMPLETED:
         shutil.rmtree(assignment.folder, ignore_errors=True)
     return outcome
 
 
-def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, Any]) -> Outcome:
+def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, object]) -> TrainingOutcome:
+    """Run all stages and return how they ended."""
     take_device(assignment.configuration.hardware)
     ranks = join()
     recorder.progress(phase="preparing the environment", done=0, total=1)
     if ranks.count > 1:
-        needs = [env.manifest.proctor.resources for env in assignment.envs]
-        check_room(needs * ranks.count, assignment.configuration.servers)
+        check_capacity(assignment, ranks.count)
     store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
     try:
-        with (
-            env_pool_of(assignment) as env_pool,
-            _paid(TrainingContext(assignment, env_pool, recorder, store, summary, ranks)) as bench,
-        ):
-            _stages(bench)
+        with env_pool_of(assignment) as env_pool:
+            context = TrainingContext(assignment, env_pool, recorder, store, summary, ranks)
+            try:
+                _run_stages(context)
+            finally:
+                context.budget_tracker.save()  # time counts however the attempt ends
     except Stopped:
-        return asked_to_stop(assignment.run_id)
+        return stopped_on_request(assignment.run_id)
     except Ended as ended:
-        return Outcome.of(ended)
+        return TrainingOutcome(ended.status, str(ended), ended.roll_back)
     except GateClosed as closed:
-        return Outcome(RunStatus.PAUSED, str(closed))
+        return TrainingOutcome(RunStatus.PAUSED, str(closed))
     except TooManyFailures as error:
-        return Outcome(RunStatus.PAUSED, f"Paused because too much failed. {error}")
-    return Outcome(RunStatus.COMPLETED, _ended_early(summary))
+        return TrainingOutcome(RunStatus.PAUSED, f"Paused because too many rollouts failed. {error}")
+    budget = summary.get("budget")
+    used_up = budget.get("used_up") if isinstance(budget, dict) else None
+    note = f"{used_up} The last held-out evaluation is of the policy at that point."
+    return TrainingOutcome(RunStatus.COMPLETED, note if used_up else None)
 
 
-@contextmanager
-def _paid(bench: TrainingContext) -> Iterator[TrainingContext]:
-    """However the attempt ends, its time is counted."""
-    try:
-        yield bench
-    finally:
-        bench.budget_tracker.save()
-
-
-def _ended_early(summary: Mapping[str, Any]) -> str | None:
-    """Why a run that did what it should ended before its last step."""
-    if used_up := summary.get("budget", {}).get("used_up"):
-        return f"{used_up} The last examination is of the policy at that point."
-    return None
-
-
-def _stages(bench: TrainingContext) -> None:
-    if point := bench.assignment.branch:
-        every = bench.configuration.checkpoints.every
-        if taken := take_over(point, bench.folder_of(Stage.GRPO), bench.configuration.grpo, save_every=every):
-            bench.recorder.log(f"goes on from step {point.step} of the run it branches off, with {taken}")
-        run_grpo(bench, point.start())
+def _run_stages(context: TrainingContext) -> None:
+    configuration = context.configuration
+    recipe = configuration.recipe
+    if point := context.assignment.branch:
+        folder, every = context.folder_of(Stage.GRPO), configuration.checkpoints.every
+        if state := take_over(point, folder, configuration.grpo, save_every=every):
+            context.recorder.log(f"continues from step {point.step} of the source run, with {state}")
+        run_grpo(context, point.start())
     else:
         with suppress(UsedUp):
-            _all_stages(bench)
-    if best := bench.store.best():
-        bench.summary["best"] = {
+            checkpoint = initial_checkpoint(context)
+            if recipe.has_sft:
+                checkpoint = run_sft(context, checkpoint)
+            if recipe.has_sft and recipe.has_grpo:
+                check_gate(context, checkpoint)
+            if recipe.has_grpo:
+                run_grpo(context, checkpoint)
+    if best := context.store.best():
+        context.summary["best"] = {
             "checkpoint_id": str(best.id),
             "stage": best.stage,
             "step": best.step,
@@ -139,36 +151,97 @@ def _stages(bench: TrainingContext) -> None:
         }
 
 
-def _all_stages(bench: TrainingContext) -> None:
-    recipe = bench.configuration.recipe
-    start = begin(bench)
-    if recipe.has_sft:
-        start = run_sft(bench, start)
-    if recipe.has_sft and recipe.has_grpo:
-        check_gate(bench, start)
-    if recipe.has_grpo:
-        run_grpo(bench, start)
+def follow(run_id: uuid.UUID) -> NoReturn:
+    """Follow the leader's orders until it leaves, which ends this process. An error here ends all ranks."""
+    die_with_launcher()
+    assignment = read_assignment(run_id)
+    leave_with_leader(sign_of(assignment.folder))
+    torch.set_num_threads(assignment.configuration.threads)
+    try:
+        take_device(assignment.configuration.hardware)
+        ranks = join()
+        while True:
+            order = order_of(ranks.hear())
+            if isinstance(order, SftOrder):
+                _follow_sft(assignment, ranks, order)
+            else:
+                _follow_grpo(assignment, ranks, order)
+    except Exception as error:
+        logger.exception("a rank failed")
+        time.sleep(LEADER_SECONDS)
+        if is_out_of_memory(error):  # the leader waits for this rank's gradient and cannot record it
+            finish(run_id, out_of_memory(run_id, error), {})
+        raise
 
 
-def _level(status: RunStatus) -> str:
-    return "error" if status is RunStatus.FAILED else "info"
+def _follow_sft(assignment: Assignment, ranks: Ranks, order: SftOrder) -> None:
+    configuration = assignment.configuration
+    model, tokenizer = load_folder(Path(order.weights))
+    train_sft(
+        SftRun(
+            model=model,
+            tokenizer=tokenizer,
+            choice=configuration.sft.model_copy(update={"steps": order.steps}),
+            examples=read_examples(Path(order.examples)),
+            seed=order.seed,
+            folder=Path(order.folder),
+            save_every=order.save_every,
+            on_step=_leader_only,
+            rate_factor=_leader_only,
+            hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+            ranks=ranks,
+        )
+    )
+
+
+def _follow_grpo(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
+    configuration = assignment.configuration
+    hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
+    model, tokenizer = load_folder(Path(order.weights))
+    policy = training_sampler(model, tokenizer, configuration.grpo, hardware)
+    with env_pool_of(assignment) as env_pool:
+        train_grpo(
+            GrpoRun(
+                model=model,
+                tokenizer=tokenizer,
+                choice=configuration.grpo.model_copy(update={"micro_batches": order.micro_batches}),
+                columns=assignment.columns,
+                seed=configuration.seed,
+                folder=Path(order.folder),
+                save_every=configuration.checkpoints.every,
+                play=_leader_only,
+                on_step=_leader_only,
+                columns_of=assignment.columns_of if assignment.is_mixed else None,
+                set_temperature=policy.set_temperature,
+                hardware=hardware,
+                ranks=ranks,
+                play_share=training_player(env_pool, policy, configuration.seed),
+            )
+        )
+        env_pool.close_policy(policy)
+
+
+def _leader_only(*_: object) -> NoReturn:
+    raise AssertionError("only the leader does this")
 
 
 def main() -> int:
     run_id = uuid.UUID(sys.argv[1])
-    gc.freeze()  # modules are no garbage: Trainer collects it time and again, and would walk through all of them
+    gc.freeze()  # modules are never garbage, and Trainer collects often enough that scanning them is slow
     configure_logging("training")
     logging.getLogger("accelerate").setLevel(logging.WARNING)
     disable_progress_bar()
     structlog.contextvars.bind_contextvars(run_id=str(run_id))
-    tell_launcher(lambda: follow(run_id) if is_follower() else _lead(run_id))
+
+    def work() -> None:
+        if is_follower():
+            follow(run_id)
+        with lead(training_folder(run_id)):
+            outcome = train(run_id)
+        logger.info("training ended", status=outcome.status, reason=outcome.reason)
+
+    run_recorded(work)
     return 0
-
-
-def _lead(run_id: uuid.UUID) -> None:
-    with lead(get_settings().data / "training" / str(run_id)):
-        outcome = train(run_id)
-    logger.info("training ended", status=outcome.status, reason=outcome.reason)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,9 @@ from workers.models.policy import LocalPolicy
 from workers.training.assignment import Assignment
 from workers.training.checkpoints import CheckpointStore
 from workers.training.context import single_groups
+from workers.training.curriculum import heldout_tasks
 from workers.training.env_pool import env_pool_of
-from workers.training.heldout_evaluation import HeldoutEvaluation, summarise
-from workers.training.planning.tasks import heldout_tasks
+from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.weights import PROBES
 
 
@@ -76,7 +76,7 @@ def play(
         )
         env_pool.close_policy(policy)
     columns = [column.name for column in assignment.columns]
-    return rollouts, summarise(rollouts, columns, assignment.envs)
+    return rollouts, summarize(rollouts, columns, assignment.envs)
 
 
 def rewards_of(rollouts: Sequence[Rollout]) -> dict[int, float]:

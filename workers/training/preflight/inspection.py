@@ -18,9 +18,10 @@ from backend.domain.training.preflight.measured import (
 from backend.domain.training.preflight.static import in_mb, load_of, memory_finding
 from workers.models.chat import ChatTokens, ChatUnusable
 from workers.models.load import ModelUnusable, best_device
+from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
 from workers.training.hardware import settle
-from workers.training.planning.training_env import TrainingEnv
+from workers.training.initial_policy import starting_weights
 from workers.training.preflight.effort import (
     DoesNotFit,
     measure_effort,
@@ -32,7 +33,6 @@ from workers.training.preflight.notebook import Notebook
 from workers.training.preflight.pace import TimeEstimate
 from workers.training.preflight.play import Played, play_policy, play_script, successes
 from workers.training.preflight.subject import Subject
-from workers.training.warm_up import starting_weights
 
 
 def look(bench: TrainingContext, notebook: Notebook) -> None:

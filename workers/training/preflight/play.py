@@ -14,10 +14,10 @@ from workers.models.chat import ChatTokens
 from workers.models.policy import LocalPolicy
 from workers.policies.base import Policy
 from workers.rollouts.engine import GroupPlan, TooManyFailures
+from workers.training.assignment import TrainingEnv
 from workers.training.context import TrainingContext
-from workers.training.examples import TrainingExample, lesson_of
-from workers.training.planning.planner import Planner
-from workers.training.planning.training_env import TrainingEnv
+from workers.training.curriculum import Planner
+from workers.training.examples import TrainingExample, example_of
 from workers.training.teacher import Teacher
 
 TASKS = 32
@@ -114,7 +114,7 @@ def _play(
         failure = str(error)
     finally:
         bench.env_pool.close_policy(policy)
-    lessons = [lesson_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
+    lessons = [example_of(rollout, end=chat.end) for rollout in rollouts if rollout.is_completed]
     return Played(rollouts, Range.of(each) if each else NOTHING, failure, lessons)
 
 

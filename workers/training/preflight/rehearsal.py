@@ -14,10 +14,10 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.preflight.measured import Range
 from workers.training.context import TrainingContext
 from workers.training.examples import TrainingExample
-from workers.training.grpo.stage import GrpoRun, GrpoStep
+from workers.training.grpo_batch import GrpoRun, GrpoStep
 from workers.training.hardware import Hardware
+from workers.training.sft import SftRun, train_sft
 from workers.training.trl_grpo import train_grpo
-from workers.training.trl_sft import SftRun, train_sft
 
 SFT_STEPS = 6
 GRPO_STEPS = 3
