@@ -245,7 +245,7 @@ def test_a_grave_flag_is_an_alarm_and_lost_variance_is_not_said_twice() -> None:
 
 
 def test_every_look_is_an_alarm_that_is_explained_and_can_be_set() -> None:
-    looked_for = {look.__name__ for look in BROKEN + TRENDS + HELDOUT_CHECKS}
+    looked_for = set(BROKEN | TRENDS | HELDOUT_CHECKS)
     seen_elsewhere = {"warm_up_flat", "suspicion", "intervention", "stall", "out_of_memory", "process_killed"}
     assert looked_for | seen_elsewhere == set(ALARM_KINDS)
     for kind in ALARM_KINDS.values():

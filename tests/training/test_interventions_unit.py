@@ -28,7 +28,7 @@ from workers.storage.interventions import (
 )
 from workers.storage.steering import AlarmDraft, record_alarm
 from workers.training.detector_actions import interventions_of, pattern_of, suspicions_of
-from workers.training.ending import TrainingOutcome, finish
+from workers.training.run import TrainingOutcome, finish
 
 
 def draft(detector: str = "paid_exit", **fields: Any) -> FlagDraft:

@@ -1,5 +1,6 @@
 """Several processes for one run: how work is divided, what is refused, and what travels between them unchanged."""
 
+import json
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -26,7 +27,7 @@ from workers.rollouts.engine import GroupPlan
 from workers.tasks.training import LAUNCHER, module_of
 from workers.training.hardware import take_device
 from workers.training.launch import failure_message, write_configuration
-from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, order_of, shares
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, fingerprint, hear_order, shares
 from workers.training.trl_grpo import grpo_arguments, mean_and_highest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.*:FutureWarning")
@@ -123,9 +124,13 @@ def test_why_a_process_ended_is_said_in_a_line() -> None:
     assert failure_message("Signal 9 (SIGKILL) received") == "Signal 9 (SIGKILL) received"
 
 
-def test_orders_arrive_as_they_were_given() -> None:
-    for order in (SftOrder("weights", "lessons", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
-        assert order_of(order.as_json()) == order
+def test_orders_arrive_as_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(Ranks, "_send", lambda _, number, value: sent.append(value))
+    monkeypatch.setattr(Ranks, "_receive", lambda _, number: json.loads(json.dumps(sent[-1])))
+    for order in (SftOrder("weights", "examples", "folder", 12, 3, 10, False), GrpoOrder("weights", "folder", 2, True)):
+        Ranks(0, 2).tell(order)
+        assert hear_order(Ranks(1, 2)) == order
 
 
 def test_weights_that_learned_apart_are_told_apart() -> None:

@@ -17,7 +17,7 @@ from workers.models.build import build_tokenizer
 from workers.models.chat import ChatTokens
 from workers.training.context import single_groups
 from workers.training.curriculum import warm_up_tasks
-from workers.training.env_pool import EnvPool, leased_server
+from workers.training.env_pool import EnvPool, EnvSpec, leased_server
 from workers.training.examples import example_of
 from workers.training.teacher import MOST_SPOILED, Teacher
 
@@ -30,7 +30,7 @@ MANIFEST: Manifest = read_manifest(FILES["openenv.yaml"])
 @pytest.fixture
 def env_pool(installation: None) -> Iterator[EnvPool]:
     open_server = partial(leased_server, content_hash(FILES), FILES, MANIFEST, 1)
-    with EnvPool(open_server, MANIFEST, concurrency=64) as env_pool:
+    with EnvPool({None: EnvSpec(open_server, MANIFEST)}, concurrency=64) as env_pool:
         yield env_pool
 
 

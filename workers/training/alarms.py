@@ -1,12 +1,13 @@
 """Alarms of a training run: its curves so far, one check per alarm, and which conditions hold now.
 
-A check is named after its alarm in `ALARM_KINDS`, which holds its title, formula and advice.
+Checks are registered by the name of their alarm in `ALARM_KINDS`, which holds its title, formula and advice.
 """
 
 import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -154,68 +155,41 @@ def failed_rollouts(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("failed_rollouts", sentence, now.first, evidence)]
 
 
-def no_variance(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    sentence = "All episodes earned the same reward in {now.mean:.0%} of the groups of steps {now.first} to {now.last}."
-    return _above(history, "no_variance", "groups/no_variance", choice.no_variance_share, sentence)
+def _above_limit(
+    history: History, choice: AlarmsChoice, *, name: str, curve: str, limit: str, sentence: str
+) -> list[Sighting]:
+    """Compare the current mean of a curve with the setting `limit`. `sentence` is a format string."""
+    now, highest = history.present(curve), getattr(choice, limit)
+    if now is None or now.mean <= highest:
+        return []
+    evidence = {"curve": curve, "value": now.mean, "limit": highest, "window": now.steps}
+    return [Sighting(name, f"{sentence.format(now.mean)} over steps {now.first} to {now.last}.", now.first, evidence)]
 
 
-def truncation(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    sentence = "{now.mean:.0%} of the episodes of steps {now.first} to {now.last} were cut off at the token limit."
-    return _above(history, "truncation", "completions/truncated", choice.truncation_share, sentence)
-
-
-def divergence(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def _entropy(history: History, choice: AlarmsChoice, *, is_explosion: bool) -> list[Sighting]:
+    now, began = history.present("entropy"), history.beginning("entropy")
+    if now is None or began is None:
+        return []
+    limit = (choice.entropy_ceiling if is_explosion else choice.entropy_floor) * began
+    if (now.mean <= limit) if is_explosion else (now.mean >= limit):
+        return []
+    calmest = history.best("entropy", sign=-1) if is_explosion else None
+    ratio = f"{now.mean / began:.1f} times" if is_explosion else f"{now.mean / began:.0%} of"
     sentence = (
-        "The policy's divergence from the policy before GRPO is {now.mean:.2g} nats per token over steps {now.first} "
-        "to {now.last}."
+        f"The entropy is {now.mean:.3g} nats per token over steps {now.first} to {now.last}, {ratio} the {began:.3g} "
+        "at the beginning."
     )
-    return _above(history, "divergence", "divergence", choice.divergence_limit, sentence)
-
-
-def _above(history: History, name: str, curve: str, limit: float, sentence: str) -> list[Sighting]:
-    """Compare the current mean of a curve with an absolute limit. `sentence` is a format string for the stretch."""
-    now = history.present(curve)
-    if now is None or now.mean <= limit:
-        return []
-    evidence = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
-    return [Sighting(name, sentence.format(now=now), now.first, evidence)]
-
-
-def entropy_collapse(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    now, began = history.present("entropy"), history.beginning("entropy")
-    if now is None or began is None or now.mean >= choice.entropy_floor * began:
-        return []
-    share = f"{now.mean / began:.0%} of the {began:.3g} at the beginning"
-    return [_entropy("entropy_collapse", now, began, choice.entropy_floor * began, share, now.first)]
-
-
-def entropy_explosion(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    now, began = history.present("entropy"), history.beginning("entropy")
-    if now is None or began is None or now.mean <= choice.entropy_ceiling * began:
-        return []
-    calmest = history.best("entropy", sign=-1)
-    onset = calmest.last if calmest else now.first
-    times = f"{now.mean / began:.1f} times the {began:.3g} at the beginning"
-    return [_entropy("entropy_explosion", now, began, choice.entropy_ceiling * began, times, onset)]
-
-
-def _entropy(name: str, now: Stretch, began: float, limit: float, comparison: str, onset: int) -> Sighting:
-    sentence = f"The entropy is {now.mean:.3g} nats per token over steps {now.first} to {now.last}, {comparison}."
     evidence = {"curve": "entropy", "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
-    return Sighting(name, sentence, onset, evidence)
+    name = "entropy_explosion" if is_explosion else "entropy_collapse"
+    return [Sighting(name, sentence, calmest.last if calmest else now.first, evidence)]
 
 
-def length_growth(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    return _length(history, "length_growth", choice.length_ceiling, sign=1)
-
-
-def length_collapse(history: History, choice: AlarmsChoice) -> list[Sighting]:
-    return _length(history, "length_collapse", choice.length_floor, sign=-1)
-
-
-def _length(history: History, name: str, factor: float, *, sign: int) -> list[Sighting]:
+def _length(history: History, choice: AlarmsChoice, *, is_growth: bool) -> list[Sighting]:
     now, began = history.present(LENGTH), history.beginning(LENGTH)
-    if now is None or began is None or sign * (now.mean / began - factor) <= 0:
+    factor = choice.length_ceiling if is_growth else choice.length_floor
+    if now is None or began is None:
+        return []
+    if (now.mean / began <= factor) if is_growth else (now.mean / began >= factor):
         return []
     rewards = history.curves.get("reward", Curve())
     count = len(rewards.values)
@@ -228,7 +202,7 @@ def _length(history: History, name: str, factor: float, *, sign: int) -> list[Si
         f"{now.mean / began:.1f} times the {began:.0f} at the beginning, and the reward does not rise."
     )
     evidence = {"curve": LENGTH, "value": now.mean, "limit": factor * began, "beginning": began, "window": now.steps}
-    return [Sighting(name, sentence, now.first, evidence)]
+    return [Sighting("length_growth" if is_growth else "length_collapse", sentence, now.first, evidence)]
 
 
 def importance_ratio(history: History, choice: AlarmsChoice) -> list[Sighting]:
@@ -356,14 +330,41 @@ def warm_up_flat(history: History, choice: AlarmsChoice, *, steps: int) -> list[
     return [Sighting("warm_up_flat", sentence, 0, evidence)]
 
 
-BROKEN: tuple[Check, ...] = (not_finite, failed_rollouts)
+BROKEN: dict[str, Check] = {"not_finite": not_finite, "failed_rollouts": failed_rollouts}
 """Checked from the first step."""
-TRENDS: tuple[Check, ...] = (
-    *(no_variance, entropy_collapse, entropy_explosion, length_growth, length_collapse, truncation),
-    *(divergence, importance_ratio, gradient_norm, format_fall, column_fall),
-)
+TRENDS: dict[str, Check] = {
+    "no_variance": partial(
+        _above_limit,
+        name="no_variance",
+        curve="groups/no_variance",
+        limit="no_variance_share",
+        sentence="All episodes earned the same reward in {:.0%} of the groups",
+    ),
+    "truncation": partial(
+        _above_limit,
+        name="truncation",
+        curve="completions/truncated",
+        limit="truncation_share",
+        sentence="{:.0%} of the episodes were cut off at the token limit",
+    ),
+    "divergence": partial(
+        _above_limit,
+        name="divergence",
+        curve="divergence",
+        limit="divergence_limit",
+        sentence="The policy's divergence from the policy before GRPO is {:.2g} nats per token",
+    ),
+    "entropy_collapse": partial(_entropy, is_explosion=False),
+    "entropy_explosion": partial(_entropy, is_explosion=True),
+    "length_growth": partial(_length, is_growth=True),
+    "length_collapse": partial(_length, is_growth=False),
+    "importance_ratio": importance_ratio,
+    "gradient_norm": gradient_norm,
+    "format_fall": format_fall,
+    "column_fall": column_fall,
+}
 """Checked after the grace period."""
-HELDOUT_CHECKS: tuple[Check, ...] = (heldout_regression, heldout_gap)
+HELDOUT_CHECKS: dict[str, Check] = {"heldout_regression": heldout_regression, "heldout_gap": heldout_gap}
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,19 +384,20 @@ class AlarmWatch:
     """Each condition that holds → consecutive checks that did not meet it."""
 
     def after_step(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        self.history.add(step, figures)
-        return self._check(BROKEN + (TRENDS if step > choice.grace_steps else ()), choice, patience=CALM_STEPS)
+        checks = BROKEN | TRENDS if step > choice.grace_steps else BROKEN
+        return self._check(checks, step, figures, choice, patience=CALM_STEPS)
 
     def after_heldout(self, step: int, figures: Mapping[str, float], choice: AlarmsChoice) -> AlarmChanges:
-        self.history.add(step, figures)
-        return self._check(HELDOUT_CHECKS, choice, patience=1)
+        return self._check(HELDOUT_CHECKS, step, figures, choice, patience=1)
 
-    def _check(self, checks: tuple[Check, ...], choice: AlarmsChoice, *, patience: int) -> AlarmChanges:
-        enabled = [check for check in checks if action_of(choice, check.__name__)]
+    def _check(
+        self, checks: dict[str, Check], step: int, figures: Mapping[str, float], choice: AlarmsChoice, *, patience: int
+    ) -> AlarmChanges:
+        self.history.add(step, figures)
+        enabled = [check for name, check in checks.items() if action_of(choice, name)]
         met = {sighting.condition: sighting for check in enabled for sighting in check(self.history, choice)}
         changes = AlarmChanges([sighting for condition, sighting in met.items() if condition not in self.calm], [])
-        names = {check.__name__ for check in checks}
-        for condition in [each for each in self.calm if each.partition("/")[0] in names and each not in met]:
+        for condition in [each for each in self.calm if each.partition("/")[0] in checks and each not in met]:
             self.calm[condition] += 1
             if self.calm[condition] >= patience:
                 del self.calm[condition]

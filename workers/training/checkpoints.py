@@ -10,12 +10,10 @@ from pathlib import Path
 from sqlalchemy import select, update
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerControl, TrainerState
 
-from backend.checkpoints.pruning import PrunePlan, prune_by_rule
 from backend.checkpoints.tables import Checkpoint
 from backend.core.artifacts import get_folder, put_folder
 from backend.core.events import announce, run_topic
 from backend.core.session import transaction
-from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
@@ -81,11 +79,6 @@ class CheckpointStore:
             )
             choose_best(session, self.run_id)
             announce(session, run_topic(self.run_id))
-
-    def prune(self, rule: KeepRule) -> PrunePlan:
-        """Delete weights that the rule does not keep. Weights needed for a resume are always kept."""
-        with transaction() as session:
-            return prune_by_rule(session, self.run_id, rule)
 
     def best(self) -> Checkpoint | None:
         with transaction() as session:

@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlalchemy import func, select
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from backend.checkpoints.pruning import prune_by_rule
 from backend.core.session import transaction
 from backend.domain.checkpoints.retention import KeepRule
 from backend.domain.rollouts.rollout import Rollout, TaskSpec
@@ -139,8 +140,8 @@ class TrainingContext:
     ) -> HeldoutEvaluation:
         """Evaluate a checkpoint on the held-out tasks and keep the result with it.
 
-        `at`: training step under which its rollouts and curves are stored. With `is_stored` False, no rollouts are
-        stored and the curves get the stage's prefix: the evaluation only selects a checkpoint, which is evaluated again.
+        `at`: training step of its stored rollouts and curves. With `is_stored` False, the evaluation only selects a
+        checkpoint, which is evaluated again: no rollouts are stored, and the curves get the stage's prefix.
         """
         choice = self.configuration.heldout
         tasks = heldout_tasks(self.assignment.envs, choice.tasks)
@@ -164,7 +165,8 @@ class TrainingContext:
         if not is_stored:
             self.recorder.metrics(step, {f"{stage}/{name}": value for name, value in metrics.items()})
             return evaluation
-        pruned = self.store.prune(KeepRule.of(self.configuration.checkpoints))
+        with transaction() as session:
+            pruned = prune_by_rule(session, self.assignment.run_id, KeepRule.of(self.configuration.checkpoints))
         if pruned.to_delete:
             names = ", ".join(f"{each.checkpoint.stage} {each.checkpoint.step}" for each in pruned.to_delete)
             self.recorder.log(f"weights pruned by the rule: {names} ({pruned.freed_bytes / 1e6:.1f} MB freed)")

@@ -1,7 +1,7 @@
 """Tasks that a training run plays: for the warm-up, for each GRPO step and for held-out evaluations.
 
-Everything is a function of the configuration and, in an adaptive curriculum, of the rollouts so far. A resumed run plays
-what an uninterrupted run would have played.
+Everything is a function of the configuration and, in an adaptive curriculum, of the rollouts so far: a resumed run
+plays what an uninterrupted run would have played.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import fsum
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Any
 
 from sqlalchemy import select
 
@@ -32,6 +32,8 @@ from workers.training.checkpoints import newest_complete, step_of
 TOLERANCE = 1e-6
 """Stored rewards are single precision: a value this close to the bar reaches it, as in a filter."""
 MOST_DOUBLINGS = 6
+State = dict[str, Any]
+"""State that later steps depend on, as JSON."""
 
 
 class Turns:
@@ -80,50 +82,18 @@ class LevelOutcome:
     succeeded: bool
 
 
-class LevelsState(TypedDict, total=False):
-    """State of a curriculum's levels, as JSON."""
-
-    credit: list[float]
-    high: int
-    recent: dict[str, str]
-    """Level → recent outcomes as zeros and ones."""
-    played: int
-    falls: dict[str, int]
-
-
-class Levels(Protocol):
-    """Chooses the level of each task of one environment."""
-
-    def next(self) -> int: ...
-
-    def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
-        """Take in a step. Return the points of its curves: the levels it was played with."""
-        ...
-
-    @property
-    def state(self) -> LevelsState: ...
-
-    def restore(self, state: LevelsState) -> None: ...
-
-
-class FixedLevels:
+class FixedLevels(Turns):
     """The same mix of levels in every step."""
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        self._turns = Turns(shares)
-
-    def next(self) -> int:
-        return self._turns.next()
 
     def learn(self, outcomes: Iterable[LevelOutcome]) -> dict[str, float]:
         return {}
 
     @property
-    def state(self) -> LevelsState:
-        return {"credit": self._turns.credit}
+    def state(self) -> State:
+        return {"credit": self.credit}
 
-    def restore(self, state: LevelsState) -> None:
-        self._turns = Turns(self._turns.shares, state["credit"])
+    def restore(self, state: State) -> None:
+        self.credit = list(state["credit"])
 
 
 class AdaptiveLevels:
@@ -184,7 +154,7 @@ class AdaptiveLevels:
         return sum(recent) / len(recent) if len(recent) == self._choice.window else None
 
     @property
-    def state(self) -> LevelsState:
+    def state(self) -> State:
         return {
             "high": self.high,
             "credit": self._turns.credit,
@@ -193,7 +163,7 @@ class AdaptiveLevels:
             "falls": {str(level): count for level, count in self._falls.items()},
         }
 
-    def restore(self, state: LevelsState) -> None:
+    def restore(self, state: State) -> None:
         self._move_to(state["high"], state["credit"])
         self._played = state["played"]
         self._falls = {int(level): count for level, count in state["falls"].items()}
@@ -208,29 +178,12 @@ class _Lane:
     """The order of tasks of one environment."""
 
     env: TrainingEnv
-    levels: Levels
+    levels: FixedLevels | AdaptiveLevels
     rule: SuccessRule
     start: int
     """Tasks below this number belong to the warm-up."""
     used: list[int] = field(default_factory=list)
     """Number of tasks taken so far, by level."""
-
-    def is_success(self, rollout: Rollout) -> bool:
-        rule = self.rule
-        value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
-        return value is not None and value >= rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
-
-
-class LaneState(TypedDict):
-    used: list[int]
-    levels: LevelsState
-
-
-class PlannerState(TypedDict):
-    """Everything that later steps depend on, as JSON."""
-
-    environments: list[float]
-    lanes: list[LaneState]
 
 
 class Planner:
@@ -246,7 +199,8 @@ class Planner:
         for env, start in zip(envs, portions(weights, episodes), strict=True):
             count = env.manifest.proctor.tasks.levels
             shares = (self.choice.levels or [1.0] * count)[:count]
-            levels: Levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
+            levels: FixedLevels | AdaptiveLevels
+            levels = AdaptiveLevels(curriculum, count) if self.is_adaptive else FixedLevels(shares)
             rule = curriculum.rule(env.manifest)
             self._lanes.append(_Lane(env, levels, rule, start + -start % count, [0] * count))
         self._turns = Turns(weights)
@@ -258,26 +212,23 @@ class Planner:
 
     def plans(self, step: int) -> list[GroupPlan]:
         """Return the step's groups, the same ones on every call."""
-        count = self.choice.tasks_per_step
-        if step != self._step:
-            self._step, self._plans = step, {}
-            lanes = [self._lanes[self._turns.next()] for _ in range(count)]
-            self._strata = [(lane, lane.levels.next()) for lane in lanes]
-        return self._of_ordinals(range(count))
+        return self.plans_of(step, range(self.choice.tasks_per_step))
 
     def plans_of(self, step: int, ordinals: Sequence[int]) -> list[GroupPlan]:
         """Return the step's groups with these ordinals.
 
-        An ordinal beyond the step's groups replaces the group with the same remainder by the number of groups: it gets a
-        fresh task of the same environment and level.
+        Ordinals beyond the step's groups are replacements: they get a fresh task of the environment and level of the
+        group with the same remainder by the number of groups.
         """
-        self.plans(step)
-        return self._of_ordinals(ordinals)
-
-    def _of_ordinals(self, ordinals: Sequence[int]) -> list[GroupPlan]:
-        for ordinal in ordinals:
+        count, needed = self.choice.tasks_per_step, list(ordinals)
+        if step != self._step:
+            self._step, self._plans = step, {}
+            lanes = [self._lanes[self._turns.next()] for _ in range(count)]
+            self._strata = [(lane, lane.levels.next()) for lane in lanes]
+            needed = [*range(count), *ordinals]
+        for ordinal in needed:
             if ordinal not in self._plans:
-                lane, level = self._strata[ordinal % self.choice.tasks_per_step]
+                lane, level = self._strata[ordinal % count]
                 index = lane.start + level + lane.used[level] * len(lane.used)  # no task repeats while there are enough
                 lane.used[level] += 1
                 task = lane.env.drawn_task(index)
@@ -294,16 +245,21 @@ class Planner:
             rewards = [rollout.reward for rollout in own if rollout.reward is not None]
             if rewards and len(self._lanes) > 1:
                 points[f"environment/{lane.env.name}"] = fsum(rewards) / len(rewards)
-            levels = lane.levels.learn(LevelOutcome(rollout.task.level, lane.is_success(rollout)) for rollout in own)
+            outcomes, rule = [], lane.rule
+            bar = rule.at_least - TOLERANCE * max(1.0, abs(rule.at_least))
+            for rollout in own:
+                value = rollout.reward if rule.column == REWARD else rollout.columns.get(rule.column)
+                outcomes.append(LevelOutcome(rollout.task.level, value is not None and value >= bar))
+            levels = lane.levels.learn(outcomes)
             points |= {f"curriculum/{lane.env.name}/{name}": value for name, value in levels.items()}
         return points
 
     @property
-    def state(self) -> PlannerState:
-        lanes: list[LaneState] = [{"used": list(lane.used), "levels": lane.levels.state} for lane in self._lanes]
+    def state(self) -> State:
+        lanes = [{"used": list(lane.used), "levels": lane.levels.state} for lane in self._lanes]
         return {"environments": self._turns.credit, "lanes": lanes}
 
-    def restore(self, state: PlannerState) -> None:
+    def restore(self, state: State) -> None:
         self._turns = Turns(self._turns.shares, state["environments"])
         for lane, kept in zip(self._lanes, state["lanes"], strict=True):
             lane.used = list(kept["used"])

@@ -1,15 +1,15 @@
 """How verdicts and detector flags act on a run while it trains.
 
 - A rollout that repeats, reply by reply, an episode that was judged a hack is masked from the gradient.
-- A rollout flagged by a detector with the action `screen` stays out of the gradient until someone reviews it. Detectors
-  of rollouts scan the step before it is learned. Flags of other detectors act on repeats of the rollouts that they name.
+- A rollout flagged by a detector with the action `screen` stays out of the gradient until someone reviews it.
+  Detectors of rollouts scan the step before it is learned. Other flags act on repeats of the rollouts that they name.
 - Flags of detectors with other actions raise alarms, which may end the run.
 """
 
 import re
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlalchemy import select
@@ -24,7 +24,7 @@ from backend.domain.detectors.run_view import RolloutRow as DetectorRow
 from backend.domain.detectors.run_view import row_of
 from backend.domain.detectors.spec import Action
 from backend.domain.notifications.notices import MOST_EXAMPLES
-from backend.domain.rollouts.rollout import Rollout, TaskSpec
+from backend.domain.rollouts.rollout import Rollout
 from backend.domain.text import plain_text
 from backend.domain.training.alarms import INTERVENTION
 from backend.domain.vocabulary import Severity, Verdict
@@ -50,53 +50,30 @@ DetectorActions = Callable[[], Mapping[str, Action]]
 """The action of each enabled detector in the current step."""
 
 
-class EpisodeKeys:
-    """Keys of stored rollouts, each read once."""
-
-    def __init__(self) -> None:
-        self._known: dict[uuid.UUID, EpisodeKey] = {}
-
-    def of(self, session: Session, rollout_ids: Collection[uuid.UUID]) -> set[EpisodeKey]:
-        if unknown := set(rollout_ids) - self._known.keys():
-            statement = (
-                select(RolloutRow.id, RolloutRow.steps, Task)
-                .join(Group, Group.id == RolloutRow.group_id)
-                .join(Task, Task.id == Group.task_id)
-                .where(RolloutRow.id.in_(unknown))
-            )
-            for row in session.execute(statement):
-                replies = (step["reply"] for step in row.steps)
-                self._known[row.id] = _episode_key(row.Task, row.Task.version_id, replies)
-        return {self._known[rollout] for rollout in rollout_ids if rollout in self._known}
-
-
-def _episode_key(task: Task | TaskSpec, version_id: uuid.UUID, replies: Iterable[str]) -> EpisodeKey:
-    return (str(version_id), str(task.split), str(task.index), str(task.seed), *replies)
-
-
 class Verdicts:
     """Verdicts on rollouts of these environment versions, from all runs.
 
-    GRPO learns only from what it has just played, so a verdict acts on later rollouts that do the same in the same task.
-    The latest verdict counts as soon as it is given. `unsure` changes nothing.
+    GRPO learns only from new rollouts, so a verdict acts on later ones that do the same in the same task. The latest
+    verdict counts as soon as it is given. `unsure` changes nothing.
     """
 
     def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
         """`version_ids`: the run's own version first."""
         self._versions = version_ids
-        self._keys = EpisodeKeys()
+        self._keys: dict[uuid.UUID, EpisodeKey] = {}
+        """Keys of stored rollouts, each read once."""
 
     def wrongly_rewarded(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat a hack or a wrongly rewarded episode."""
         with transaction() as session:
-            wrong = self._keys.of(session, self._judged(session, WRONG))
+            wrong = self.keys_of(session, self._judged(session, WRONG))
         return self.positions(rollouts, wrong)
 
     def honest(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat an honest episode that was never judged wrong."""
         with transaction() as session:
-            wrong = self._keys.of(session, self._judged(session, WRONG))
-            honest = self._keys.of(session, self._judged(session, {Verdict.HONEST}))
+            wrong = self.keys_of(session, self._judged(session, WRONG))
+            honest = self.keys_of(session, self._judged(session, {Verdict.HONEST}))
         return self.positions(rollouts, honest - wrong)
 
     def positions(self, rollouts: Sequence[Rollout], keys: Collection[EpisodeKey]) -> set[int]:
@@ -106,8 +83,24 @@ class Verdicts:
         return {position for position, rollout in enumerate(rollouts) if self.key_of(rollout) in keys}
 
     def key_of(self, rollout: Rollout) -> EpisodeKey:
+        task = rollout.task
         replies = (plain_text(step.reply) for step in rollout.steps)
-        return _episode_key(rollout.task, rollout.task.version_id or self._versions[0], replies)
+        version_id = task.version_id or self._versions[0]
+        return (str(version_id), str(task.split), str(task.index), str(task.seed), *replies)
+
+    def keys_of(self, session: Session, rollout_ids: Collection[uuid.UUID]) -> set[EpisodeKey]:
+        """Return the keys of stored rollouts."""
+        if unknown := set(rollout_ids) - self._keys.keys():
+            statement = (
+                select(RolloutRow.id, RolloutRow.steps, Task)
+                .join(Group, Group.id == RolloutRow.group_id)
+                .join(Task, Task.id == Group.task_id)
+                .where(RolloutRow.id.in_(unknown))
+            )
+            for id_, steps, task in session.execute(statement):
+                place = (str(task.version_id), str(task.split), str(task.index), str(task.seed))
+                self._keys[id_] = (*place, *(step["reply"] for step in steps))
+        return {self._keys[rollout] for rollout in rollout_ids if rollout in self._keys}
 
     def _judged(self, session: Session, verdicts: Collection[Verdict]) -> set[uuid.UUID]:
         """Return the rollouts whose latest verdict is one of these."""
@@ -138,7 +131,6 @@ class Screening:
         """`environments`: names by the version that tasks carry, for runs with several environments."""
         self._run_id, self._scanner, self._verdicts, self._actions = run_id, scanner, verdicts, actions
         self._environments = environments or {}
-        self._keys = EpisodeKeys()
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -177,7 +169,7 @@ class Screening:
         if flagged:
             with transaction() as session:
                 for id_, detectors in flagged.items():
-                    for key in self._keys.of(session, {id_}):
+                    for key in self._verdicts.keys_of(session, {id_}):
                         self._flagged_before.setdefault(key, set()).update(detectors)
 
     def rows(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> list[DetectorRow]:

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import TypeVar
 
 import structlog
@@ -145,28 +145,20 @@ class EnvSpec:
 def env_pool_of(assignment: Assignment) -> "EnvPool":
     """Return a pool with servers of all environments of the run."""
     choice = assignment.configuration
-    own, *others = (
-        EnvSpec(partial(leased_server, env.content_hash, env.files, env.manifest, choice.servers), env.manifest)
+    specs = {
+        env.tag: EnvSpec(
+            partial(leased_server, env.content_hash, env.files, env.manifest, choice.servers), env.manifest
+        )
         for env in assignment.envs
-    )
-    further = {env.tag: spec for env, spec in zip(assignment.envs[1:], others, strict=True)}
-    return EnvPool(own.open_server, own.manifest, concurrency=choice.concurrency, further=further)
+    }
+    return EnvPool(specs, concurrency=choice.concurrency)
 
 
 class EnvPool:
     """Plays episodes for synchronous code. Leases and sockets stay open between calls."""
 
-    def __init__(
-        self,
-        open_server: OpenServer,
-        manifest: Manifest,
-        *,
-        concurrency: int,
-        further: Mapping[Tag, EnvSpec] = MappingProxyType({}),
-    ) -> None:
-        """`further`: environments whose tasks carry the id of their version."""
-        self.concurrency = concurrency
-        self._specs: dict[Tag, EnvSpec] = {None: EnvSpec(open_server, manifest), **further}
+    def __init__(self, specs: Mapping[Tag, EnvSpec], *, concurrency: int) -> None:
+        self.concurrency, self._specs = concurrency, specs
         self._servers: dict[Tag, EnvServer] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="env-pool", daemon=True)

@@ -1,4 +1,4 @@
-"""Training examples: token lists for TRL, checked here because TRL accepts wrong lengths and misnamed masks silently."""
+"""Training examples as token lists, checked because TRL silently accepts wrong lengths and misnamed masks."""
 
 import math
 import random

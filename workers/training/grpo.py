@@ -107,7 +107,7 @@ class GrpoStage:
             micro_batches=choice.micro_batches,
             checkpoints_gradients=self._hardware.checkpoints_gradients,
         )
-        context.ranks.deal([order.as_json()] * context.ranks.count)
+        context.ranks.tell(order)
         run = GrpoRun(
             model=self._model,
             tokenizer=self._tokenizer,

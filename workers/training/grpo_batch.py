@@ -7,12 +7,12 @@ turn onward, compared with the group at the same turn:
 
 with s = 1, or the standard deviation of the episodes' rewards in the group or the step, by `scale_rewards`. This is the
 process supervision of DeepSeekMath (arXiv 2402.03300, §4.1.3: a token gets the normalized rewards of all later steps)
-with one baseline per turn instead of one for all step rewards, so that longer episodes are neither rewarded nor punished
-for their length. Turn-level credit for agents: arXiv 2505.11821. The first turn's advantage is the episode's.
+with one baseline per turn instead of one for all step rewards: the length of an episode is neither rewarded nor
+punished. Turn-level credit for agents: arXiv 2505.11821. The first turn's advantage is the episode's.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -37,6 +37,8 @@ SCREENED = "grpo_screened"
 """Metric of a masked rollout that was not reviewed yet: a detector with the action `screen` flagged it."""
 EQUAL_DIGITS = 6
 """Rewards are equal if they agree to this many digits: the rest is rounding."""
+STEP_PARTS = ("rollouts", "reward", "forward", "backward", "optimiser", "other")
+"""Timed parts of a step. The last is padding, and states that were saved before the step."""
 TINY = 1e-4
 """Added to a standard deviation before dividing, as in TRL."""
 
@@ -90,20 +92,13 @@ class GrpoStep:
     no_variance: float
     """Share of groups whose rewards are all equal: they teach nothing."""
     ratio: Ratio
-    rollout_seconds: float
-    reward_seconds: float
-    forward_seconds: float
-    backward_seconds: float
-    optimiser_seconds: float
-    other_seconds: float
-    """Padding, and states that were saved before the step."""
-    seconds: float
+    seconds: Mapping[str, float]
+    """By part, and `step` in all."""
 
     @property
     def idle_seconds(self) -> float:
-        """Bookkeeping and waiting for other processes."""
-        learning = self.forward_seconds + self.backward_seconds + self.optimiser_seconds
-        return max(0.0, self.seconds - self.rollout_seconds - self.reward_seconds - learning - self.other_seconds)
+        """Time of bookkeeping and of waiting for other processes."""
+        return max(0.0, self.seconds["step"] - sum(self.seconds[name] for name in STEP_PARTS))
 
     @property
     def learned(self) -> list[Rollout]:

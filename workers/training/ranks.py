@@ -1,8 +1,8 @@
 """Several processes for one training run: how they join, exchange values and share a step's rollouts.
 
 Rank 0 leads and the others follow. Only the leader uses the database, decides and stores. Its messages travel as JSON
-over gloo on the loopback interface, separately from the trainer's exchange of gradients, so that a follower may wait for
-hours without a collective timing out.
+over gloo on the loopback interface, separately from the trainer's exchange of gradients: a follower may wait for hours
+without a collective timing out.
 """
 
 import hashlib
@@ -64,12 +64,16 @@ class Ranks:
             self._send(number, values[number])
         return values[0]
 
+    def tell(self, order: "SftOrder | GrpoOrder") -> None:
+        """Leader: start a stage on all ranks."""
+        self.deal([asdict(order)] * self.count)
+
     def hear(self) -> Any:
         """Follower: return the leader's next message."""
         return self._receive(0)
 
     def gather(self, value: T) -> list[T]:
-        """Send a value to the leader, which returns the values of all ranks in order. Followers return an empty list."""
+        """Send a value to the leader, which gets the values of all ranks in order. Followers get an empty list."""
         if self.leads:
             return [value, *(self._receive(number) for number in range(1, self.count))]
         self._send(0, value)
@@ -176,9 +180,7 @@ class SftOrder:
     seed: int
     save_every: int
     checkpoints_gradients: bool
-
-    def as_json(self) -> dict[str, object]:
-        return {"stage": "sft", **asdict(self)}
+    stage: str = "sft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,14 +192,12 @@ class GrpoOrder:
     micro_batches: int
     """Current setting of the run."""
     checkpoints_gradients: bool
-
-    def as_json(self) -> dict[str, object]:
-        return {"stage": "grpo", **asdict(self)}
+    stage: str = "grpo"
 
 
-def order_of(message: dict[str, Any]) -> SftOrder | GrpoOrder:
-    fields = dict(message)
-    return SftOrder(**fields) if fields.pop("stage") == "sft" else GrpoOrder(**fields)
+def hear_order(ranks: Ranks) -> SftOrder | GrpoOrder:
+    message = ranks.hear()
+    return SftOrder(**message) if message["stage"] == "sft" else GrpoOrder(**message)
 
 
 def play_together(ranks: Ranks, step: int, plans: Sequence[GroupPlan], play: PlayPlans) -> list[Rollout]:

@@ -1,4 +1,4 @@
-"""Curves of a GRPO step, the remaining time of a stage, and a writer that stores a step while the next one is played."""
+"""Curves of a GRPO step, the remaining time of a stage, and a writer that stores a step during the next one."""
 
 import math
 import time
@@ -69,16 +69,11 @@ def step_figures(
         "temperature": step.temperature,
         "ratio/mean": step.ratio.mean,
         "ratio/max": step.ratio.highest,
-        "seconds/step": step.seconds,
-        "seconds/rollouts": step.rollout_seconds,
-        "seconds/reward": step.reward_seconds,
-        "seconds/forward": step.forward_seconds,
-        "seconds/backward": step.backward_seconds,
-        "seconds/optimiser": step.optimiser_seconds,
-        "seconds/other": step.other_seconds,
         "seconds/idle": step.idle_seconds,
+        **{f"seconds/{name}": seconds for name, seconds in step.seconds.items()},
     }
-    figures["tokens_per_second"] = figures["tokens/out"] / step.seconds if step.seconds > 0 else math.nan
+    seconds = step.seconds["step"]
+    figures["tokens_per_second"] = figures["tokens/out"] / seconds if seconds > 0 else math.nan
     optional = {
         "divergence": step.divergence,
         "ratio/low_clip": step.ratio.low_clip,

@@ -1,7 +1,7 @@
 """One training run in its own process: `python -m workers.training.run <run id>`.
 
-Started again for the same run, it resumes from the run's checkpoints and saved states. A run in several processes starts
-this module in each of them: the first leads and the others follow.
+Started again for the same run, it resumes from the run's checkpoints and saved states. A run in several processes
+starts this module in each of them: the first leads and the others follow.
 """
 
 import gc
@@ -11,35 +11,43 @@ import sys
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import structlog
 import torch
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from transformers.utils.logging import disable_progress_bar
 
+from backend.checkpoints.tables import Checkpoint
 from backend.core.logs import configure_logging
+from backend.core.session import transaction
 from backend.domain.errors import SandboxError
+from backend.domain.training.alarm_kinds import ALARM_KINDS
+from backend.domain.training.alarms import action_of
 from backend.domain.training.configuration import Stage
-from backend.domain.vocabulary import RunStatus
+from backend.domain.vocabulary import AlarmAction, RunStatus
+from backend.errors import Conflict
+from backend.runs.service import finish_run
+from backend.runs.tables import Run
+from backend.training.alarms import roll_back
+from backend.training.branches import MOST_IN_A_ROW, depth_of
+from backend.training.steering import current_settings
+from backend.training.tables import Alarm
 from workers.models.load import load_folder
+from workers.models.read import ModelUnusable
 from workers.rollouts.engine import TooManyFailures
+from workers.storage.interventions import lay_down
 from workers.storage.recorder import RunRecorder
+from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
-from workers.training.checkpoints import CheckpointStore, take_over
+from workers.training.checkpoints import CheckpointStore, newest_under, take_over
 from workers.training.context import Ended, Stopped, TrainingContext, UsedUp
-from workers.training.ending import (
-    TrainingOutcome,
-    finish,
-    is_out_of_memory,
-    out_of_memory,
-    should_retry,
-    stopped_on_request,
-)
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples
+from workers.training.examples import BrokenStep
 from workers.training.grpo import run_grpo, training_player, training_sampler
 from workers.training.grpo_batch import GrpoRun
 from workers.training.hardware import settle, take_device
@@ -49,11 +57,11 @@ from workers.training.ranks import (
     Ranks,
     SftOrder,
     die_with_launcher,
+    hear_order,
     is_follower,
     join,
     lead,
     leave_with_leader,
-    order_of,
     run_recorded,
     sign_of,
 )
@@ -62,10 +70,23 @@ from workers.training.trl_grpo import train_grpo
 
 INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
 """The process fails with these, and the job is tried again."""
+MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+CRASHED_AT = "crashed_at"
+"""Key of a run's summary: the newest saved state and checkpoint at its last crash."""
 LEADER_SECONDS = 10.0
 """Pause after a follower's error: the leader often has the same error and records it."""
 
 logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOutcome:
+    """How an attempt ended."""
+
+    status: RunStatus
+    reason: str | None = None
+    roll_back: uuid.UUID | None = None
+    """The alarm after which a branch starts."""
 
 
 def train(run_id: uuid.UUID) -> TrainingOutcome:
@@ -151,6 +172,79 @@ def _run_stages(context: TrainingContext) -> None:
         }
 
 
+def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
+    if read_requests(run_id).pause:
+        return TrainingOutcome(
+            RunStatus.PAUSED, "Paused on request. Resume the run to continue from its last saved state."
+        )
+    return TrainingOutcome(
+        RunStatus.STOPPED, "Stopped on request. Resume the run to continue from its last saved state."
+    )
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(phrase in str(error).lower() for phrase in MEMORY_PHRASES)
+
+
+def should_retry(run_id: uuid.UUID, folder: Path, error: Exception) -> bool:
+    """Return whether a crashed run made progress since its last crash, and remember where it crashed.
+
+    An error that repeats at the same place would repeat forever.
+    """
+    if isinstance(error, ModelUnusable | BrokenStep):
+        return False
+    state = newest_under(folder)
+    trained = (Checkpoint.run_id == run_id, Checkpoint.stage != Stage.UNTRAINED)
+    newest = select(Checkpoint).where(*trained).order_by(Checkpoint.created_at.desc(), Checkpoint.id.desc()).limit(1)
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        checkpoint = session.scalars(newest).first()
+        place = [
+            str(state.relative_to(folder)) if state else None,
+            f"{checkpoint.stage} {checkpoint.step}" if checkpoint else None,
+        ]
+        if not any(place) or run.summary.get(CRASHED_AT) == place:
+            return False
+        run.summary = {**run.summary, CRASHED_AT: place}
+    return True
+
+
+def out_of_memory(run_id: uuid.UUID, error: Exception) -> TrainingOutcome:
+    """Raise the alarm, and pause or stop the run: the same settings would need the same memory."""
+    kind = ALARM_KINDS["out_of_memory"]
+    message = " ".join(str(error).split())[:300] or type(error).__name__
+    sentence = f"The training process ran out of memory: {message}."
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        action = action_of(current_settings(session, run).alarms, kind.name) or AlarmAction.PAUSE
+        is_training = run.progress.get("phase") in (Stage.SFT, Stage.GRPO)
+        step = int(run.progress.get("done") or 0) if is_training else 0
+    record_alarm(run_id, AlarmDraft(kind.name, step, sentence, action, kind.name, step, {}))
+    status = RunStatus.STOPPED if action is AlarmAction.STOP else RunStatus.PAUSED
+    return TrainingOutcome(status, f"{sentence} {kind.advice}")
+
+
+def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, object]) -> TrainingOutcome:
+    """Set the run's final status, and start the branch of a rollback in the same transaction."""
+    with transaction() as session:
+        run = session.get_one(Run, run_id)
+        lay_down(session, run)
+        if outcome.roll_back is not None:
+            try:
+                if depth_of(session, run) >= MOST_IN_A_ROW:
+                    raise Conflict(f"{MOST_IN_A_ROW} branches in a row ended this way.")
+                branch = roll_back(session, None, run, session.get_one(Alarm, outcome.roll_back))
+                reason = f"{outcome.reason} Rolled back: {branch.name} continues."
+                outcome = TrainingOutcome(outcome.status, reason)
+            except Conflict as error:
+                reason = f"{outcome.reason} It could not be rolled back: {error.message}"
+                outcome = TrainingOutcome(RunStatus.PAUSED, reason)
+        finish_run(session, run, outcome.status, summary, outcome.reason)
+        return outcome
+
+
 def follow(run_id: uuid.UUID) -> NoReturn:
     """Follow the leader's orders until it leaves, which ends this process. An error here ends all ranks."""
     die_with_launcher()
@@ -161,11 +255,7 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         take_device(assignment.configuration.hardware)
         ranks = join()
         while True:
-            order = order_of(ranks.hear())
-            if isinstance(order, SftOrder):
-                _follow_sft(assignment, ranks, order)
-            else:
-                _follow_grpo(assignment, ranks, order)
+            _follow_order(assignment, ranks, hear_order(ranks))
     except Exception as error:
         logger.exception("a rank failed")
         time.sleep(LEADER_SECONDS)
@@ -174,30 +264,27 @@ def follow(run_id: uuid.UUID) -> NoReturn:
         raise
 
 
-def _follow_sft(assignment: Assignment, ranks: Ranks, order: SftOrder) -> None:
-    configuration = assignment.configuration
-    model, tokenizer = load_folder(Path(order.weights))
-    train_sft(
-        SftRun(
-            model=model,
-            tokenizer=tokenizer,
-            choice=configuration.sft.model_copy(update={"steps": order.steps}),
-            examples=read_examples(Path(order.examples)),
-            seed=order.seed,
-            folder=Path(order.folder),
-            save_every=order.save_every,
-            on_step=_leader_only,
-            rate_factor=_leader_only,
-            hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
-            ranks=ranks,
-        )
-    )
-
-
-def _follow_grpo(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None:
-    configuration = assignment.configuration
+def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
+    configuration, folder = assignment.configuration, Path(order.folder)
     hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     model, tokenizer = load_folder(Path(order.weights))
+    if isinstance(order, SftOrder):
+        train_sft(
+            SftRun(
+                model=model,
+                tokenizer=tokenizer,
+                choice=configuration.sft.model_copy(update={"steps": order.steps}),
+                examples=read_examples(Path(order.examples)),
+                seed=order.seed,
+                folder=folder,
+                save_every=order.save_every,
+                on_step=_leader_only,
+                rate_factor=_leader_only,
+                hardware=hardware,
+                ranks=ranks,
+            )
+        )
+        return
     policy = training_sampler(model, tokenizer, configuration.grpo, hardware)
     with env_pool_of(assignment) as env_pool:
         train_grpo(
@@ -207,7 +294,7 @@ def _follow_grpo(assignment: Assignment, ranks: Ranks, order: GrpoOrder) -> None
                 choice=configuration.grpo.model_copy(update={"micro_batches": order.micro_batches}),
                 columns=assignment.columns,
                 seed=configuration.seed,
-                folder=Path(order.folder),
+                folder=folder,
                 save_every=configuration.checkpoints.every,
                 play=_leader_only,
                 on_step=_leader_only,

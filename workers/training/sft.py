@@ -11,14 +11,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from sqlalchemy import select
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback
 from trl import SFTConfig, SFTTrainer
 
@@ -35,7 +28,7 @@ from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, settle
 from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights
 from workers.training.steering import WarmUpSteering
-from workers.training.trl_base import TimedTrainer
+from workers.training.trl_base import TimedTrainer, shared_arguments
 
 LOG_EVERY = 5
 """Steps between two logs of the trainer."""
@@ -44,7 +37,7 @@ SEED_STRIDE = 7919
 
 
 class GateClosed(Exception):
-    """The warm-up did not reach what GRPO requires: rewards teach nothing to a policy whose replies are never parsed."""
+    """The warm-up did not reach what GRPO requires: rewards teach nothing if replies are never parsed."""
 
 
 def check_gate(context: TrainingContext, row: Checkpoint) -> None:
@@ -260,7 +253,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         save_every=run.save_every,
         checkpoints_gradients=hardware.checkpoints_gradients,
     )
-    context.ranks.deal([order.as_json()] * context.ranks.count)
+    context.ranks.tell(order)
     train_sft(run)
     if reached < attempt.steps and context.is_used_up():
         store.save(Stage.SFT, attempt.before + reached, model, tokenizer)
@@ -301,7 +294,8 @@ def train_sft(run: SftRun) -> None:
     """Train until the last step or until `on_step` returns False. Resumes from the newest complete state."""
     if not run.examples:
         raise BrokenStep("there are no training examples to learn from")
-    order = example_order(run.examples, batch=run.choice.batch, steps=run.choice.steps, seed=run.seed)
+    choice = run.choice
+    order = example_order(run.examples, batch=choice.batch, steps=choice.steps, seed=run.seed)
     # with tokens and labels, TRL neither renders nor masks anything
     columns = {
         "input_ids": [example.tokens for example in run.examples],
@@ -313,7 +307,19 @@ def train_sft(run: SftRun) -> None:
         with unrounded(run.model):
             listener.trainer = trainer = _SftTrainer(
                 model=run.model,
-                args=_arguments(run),
+                args=SFTConfig(
+                    max_steps=choice.steps,
+                    per_device_train_batch_size=choice.batch // run.ranks.count,
+                    lr_scheduler_type="cosine",
+                    warmup_steps=min(choice.warmup_steps, choice.steps // 2),
+                    max_length=None,
+                    packing=False,
+                    train_sampling_strategy="sequential",  # the examples are laid out in order
+                    dataset_kwargs={"skip_prepare_dataset": True},
+                    logging_steps=LOG_EVERY,
+                    save_steps=run.save_every,
+                    **shared_arguments(run.model, choice, seed=run.seed, folder=run.folder, hardware=run.hardware),
+                ),
                 train_dataset=Dataset.from_dict(columns).select(order),
                 processing_class=run.tokenizer,
                 callbacks=[listener],
@@ -321,39 +327,6 @@ def train_sft(run: SftRun) -> None:
         trainer.remove_callback(PrinterCallback)
         newest = newest_complete(run.folder)
         trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-
-
-def _arguments(run: SftRun) -> SFTConfig:
-    choice = run.choice
-    on_cpu = next(run.model.parameters()).device.type == "cpu"
-    return SFTConfig(
-        output_dir=str(run.folder),
-        max_steps=choice.steps,
-        per_device_train_batch_size=choice.batch // run.ranks.count,
-        learning_rate=choice.learning_rate,
-        lr_scheduler_type="cosine",
-        warmup_steps=min(choice.warmup_steps, choice.steps // 2),
-        adam_beta2=choice.adam_beta2,
-        max_grad_norm=choice.max_grad_norm,
-        weight_decay=0.0,
-        seed=run.seed,
-        max_length=None,
-        packing=False,
-        train_sampling_strategy="sequential",  # the examples are laid out in order
-        dataset_kwargs={"skip_prepare_dataset": True},
-        # TRL's default is True, even on a CPU
-        bf16=run.hardware.is_bf16,
-        gradient_checkpointing=run.hardware.checkpoints_gradients,
-        use_cpu=on_cpu,
-        report_to="none",
-        logging_steps=LOG_EVERY,
-        logging_nan_inf_filter=False,  # it would hide spoiled weights
-        disable_tqdm=True,
-        dataloader_pin_memory=not on_cpu,
-        save_strategy="steps",
-        save_steps=run.save_every,
-        save_total_limit=2,
-    )
 
 
 class _SftListener(TrainerCallback):  # type: ignore[misc]
@@ -365,28 +338,19 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         self.run = run
         self._logged_at, self._logged_step, self._logged_tokens = time.monotonic(), 0, 0.0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> None:
+    def on_train_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         self._logged_at, self._logged_step = time.monotonic(), state.global_step
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         self.trainer.learning_rate.factor = self.run.ranks.agree(lambda: self.run.rate_factor(state.global_step + 1))
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
-    ) -> TrainerControl:
+    def on_step_end(self, _: object, state: TrainerState, control: TrainerControl, **__: object) -> TrainerControl:
         return self._report(state.global_step, {}, control)
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: object,
+        self, _: object, state: TrainerState, control: TrainerControl, logs: dict[str, float], **__: object
     ) -> TrainerControl:
-        if logs is None or "loss" not in logs:
+        if "loss" not in logs:
             return control
         names = ("loss", "grad_norm", "learning_rate", "entropy", "mean_token_accuracy")
         figures = {name: float(logs[name]) for name in names if name in logs}
@@ -410,7 +374,7 @@ class _SftListener(TrainerCallback):  # type: ignore[misc]
         self._logged_at += time.monotonic() - began  # the listener's time is not part of the steps
         return control
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         check_same_weights(self.run.ranks, self.run.model)
         if self.run.ranks.leads:
             mark_complete(self.run.folder / f"checkpoint-{state.global_step}")

@@ -76,7 +76,7 @@ class RaisedAlarm:
 def _raise_alarm(
     context: TrainingContext, step: int, sighting: Sighting, action: AlarmAction, changes: Iterable[Change] = ()
 ) -> tuple[RaisedAlarm, bool]:
-    """Store an alarm with the settings that it changes, and return whether it is new. A resumed run meets some again."""
+    """Store an alarm with the settings that it changes. Return whether it is new: a resumed run raises some again."""
     draft = AlarmDraft(
         name=sighting.name,
         step=step,

@@ -3,10 +3,16 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback
+
+from backend.domain.training.grpo import GrpoChoice
+from backend.domain.training.warm_up import SftChoice
+from workers.training.hardware import Hardware
 
 
 class Clock:
@@ -46,8 +52,49 @@ class Clock:
         return seconds
 
 
+def shared_arguments(
+    model: PreTrainedModel, choice: SftChoice | GrpoChoice, *, seed: int, folder: Path, hardware: Hardware
+) -> dict[str, Any]:
+    """Return the arguments that both trainers share."""
+    on_cpu = next(model.parameters()).device.type == "cpu"
+    return {
+        "output_dir": str(folder),
+        "learning_rate": choice.learning_rate,
+        "adam_beta2": choice.adam_beta2,
+        "max_grad_norm": choice.max_grad_norm,
+        "weight_decay": 0.0,
+        "seed": seed,
+        # TRL's default is True, even on a CPU
+        "bf16": hardware.is_bf16,
+        "gradient_checkpointing": hardware.checkpoints_gradients,
+        "use_cpu": on_cpu,
+        "report_to": "none",
+        "logging_nan_inf_filter": False,  # it would replace a spoiled loss with the mean of other steps
+        "disable_tqdm": True,
+        "dataloader_pin_memory": not on_cpu,
+        "save_strategy": "steps",
+        "save_total_limit": 2,
+    }
+
+
+def _timed(method: str, name: str) -> Callable[..., object]:
+    """Return an override of a trainer's method that counts its time under `name`."""
+
+    def call(self: "TimedTrainer", *arguments: object, **named: object) -> object:
+        with self.clock.counts(name):
+            result: object = getattr(super(TimedTrainer, self), method)(*arguments, **named)
+            return result
+
+    return call
+
+
 class TimedTrainer:
     """Mixin for a trainer of TRL: counts learning, the optimizer, padding and saved states."""
+
+    training_step = _timed("training_step", "backward")
+    _prepare_inputs = _timed("_prepare_inputs", "other")
+    _clip_grad_norm = _timed("_clip_grad_norm", "optimiser")
+    _save_checkpoint = _timed("_save_checkpoint", "other")
 
     def __init__(self, **arguments: object) -> None:
         super().__init__(**arguments)
@@ -56,28 +103,12 @@ class TimedTrainer:
         self.learning_rate = LearningRate(self.clock)
         self.add_callback(self.learning_rate)  # type: ignore[attr-defined]
 
-    def training_step(self, *arguments: object, **named: object) -> torch.Tensor:
-        with self.clock.counts("backward"):
-            return super().training_step(*arguments, **named)  # type: ignore[misc, no-any-return]
-
-    def _prepare_inputs(self, *arguments: object) -> object:
-        with self.clock.counts("other"):
-            return super()._prepare_inputs(*arguments)  # type: ignore[misc]
-
-    def _clip_grad_norm(self, *arguments: object) -> object:
-        with self.clock.counts("optimiser"):
-            return super()._clip_grad_norm(*arguments)  # type: ignore[misc]
-
-    def _save_checkpoint(self, *arguments: object) -> None:
-        with self.clock.counts("other"):
-            super()._save_checkpoint(*arguments)  # type: ignore[misc]
-
     def create_model_card(self, *_: object, **__: object) -> None:
         """Render no model card with each state: they are only for a resume."""
 
 
 class LearningRate(TrainerCallback):  # type: ignore[misc]
-    """Multiplies the schedule's rate by `factor` during an update, and counts the optimizer's time.
+    """Multiplies the scheduled rate by `factor` during an update, and counts the optimizer's time.
 
     The rates are restored after each update, so that the schedule stays as planned.
     """
@@ -87,27 +118,13 @@ class LearningRate(TrainerCallback):  # type: ignore[misc]
         self._clock = clock
         self._planned: list[float] = []
 
-    def on_pre_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: torch.optim.Optimizer,
-        **_: object,
-    ) -> None:
+    def on_pre_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
         self._planned = [group["lr"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
             group["lr"] *= self.factor
         self._clock.begin()
 
-    def on_optimizer_step(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        optimizer: torch.optim.Optimizer,
-        **_: object,
-    ) -> None:
+    def on_optimizer_step(self, *_: object, optimizer: torch.optim.Optimizer, **__: object) -> None:
         self._clock.end("optimiser")
         for group, rate in zip(optimizer.param_groups, self._planned, strict=True):
             group["lr"] = rate

@@ -1,7 +1,7 @@
 """GRPO with TRL, the only module that knows TRL's names for GRPO.
 
-TRL calls back for rollouts, rewards and logs. It accepts wrong lengths, misnamed masks and missing completions silently.
-So inputs are checked before, and the mean reward and the number of tokens that TRL reports for a step must match ours.
+TRL calls back for rollouts, rewards and logs. It silently accepts wrong lengths, misnamed masks and missing
+completions, so inputs are checked before, and the mean reward and number of tokens that it reports must match ours.
 
 `GrpoTrainer` overrides private methods of TRL 1.16, which is pinned exactly. Tests cover each of them.
 """
@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 from peft import PeftModel
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
@@ -27,9 +28,9 @@ from backend.domain.training.grpo import GrpoChoice
 from workers.models.adapter import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.examples import BrokenStep
-from workers.training.grpo_batch import Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
+from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
 from workers.training.ranks import check_same_weights, play_for_leader
-from workers.training.trl_base import TimedTrainer
+from workers.training.trl_base import TimedTrainer, shared_arguments
 
 TOLERANCE = 1e-3
 """Relative difference between TRL's figures and ours that is accepted."""
@@ -78,7 +79,6 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
     States are saved only between sets of rollouts, because TRL does not keep the set it is working on.
     """
     choice = run.choice
-    on_cpu = next(run.model.parameters()).device.type == "cpu"
     sampling: dict[str, object] = {}
     if run.vllm is not None:  # TRL starts vLLM and sends it the weights before each step
         sampling = {"use_vllm": True, "vllm_mode": run.vllm.mode, "top_p": choice.top_p, "top_k": choice.top_k}
@@ -87,7 +87,6 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
         else:
             sampling["vllm_gpu_memory_utilization"] = run.vllm.memory
     return GRPOConfig(
-        output_dir=str(run.folder),
         max_steps=choice.steps * choice.updates,
         per_device_train_batch_size=run.rows,
         gradient_accumulation_steps=choice.micro_batches,
@@ -95,12 +94,8 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
         num_generations=choice.group_size,
         num_iterations=choice.updates,
         shuffle_dataset=False,  # the tasks are laid out in order, with mixed levels
-        learning_rate=choice.learning_rate,
         lr_scheduler_type=choice.schedule,
         warmup_steps=choice.warmup_steps * choice.updates,
-        adam_beta2=choice.adam_beta2,
-        max_grad_norm=choice.max_grad_norm,
-        weight_decay=0.0,
         loss_type=choice.loss_type,
         importance_sampling_level=choice.ratio_level,
         epsilon=choice.epsilon,
@@ -112,20 +107,10 @@ def grpo_arguments(run: GrpoRun) -> GRPOConfig:
         temperature=choice.temperature,
         entropy_coef=choice.entropy_bonus,
         max_completion_length=run.longest_completion,
-        seed=run.seed,
-        # TRL's default is True, even on a CPU
-        bf16=run.hardware.is_bf16,
-        gradient_checkpointing=run.hardware.checkpoints_gradients,
-        use_cpu=on_cpu,
-        report_to="none",
         logging_steps=1,
-        logging_nan_inf_filter=False,  # it would replace a spoiled loss with the mean of other steps
         log_completions=False,
-        disable_tqdm=True,
-        dataloader_pin_memory=not on_cpu,
-        save_strategy="steps",
         save_steps=run.save_every * choice.updates,
-        save_total_limit=2,
+        **shared_arguments(run.model, choice, seed=run.seed, folder=run.folder, hardware=run.hardware),
         **sampling,
     )
 
@@ -244,18 +229,13 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self._last_step_at = time.monotonic()
 
     def on_train_begin(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        lr_scheduler: torch.optim.lr_scheduler.LRScheduler,
-        **_: object,
+        self, _: object, state: TrainerState, *__: object, lr_scheduler: LRScheduler, **___: object
     ) -> None:
         while lr_scheduler.last_epoch < state.global_step:  # a state without an optimizer has no schedule either
             lr_scheduler.step()
         self._last_step_at = time.monotonic()
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_step_begin(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         """Apply changed settings before the first update of a step."""
         run = self.run
         if state.global_step % run.choice.updates:
@@ -306,14 +286,9 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         return values_of_column
 
     def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **_: object,
+        self, _: object, state: TrainerState, control: TrainerControl, logs: dict[str, float], **__: object
     ) -> TrainerControl:
-        if logs is None or "loss" not in logs:
+        if "loss" not in logs:
             return control
         run, step = self.run, -(-state.global_step // self.run.choice.updates)
         if run.ranks.leads and not self._updates:
@@ -383,16 +358,10 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
                 low_clip=mean("clip_ratio/low_mean"),
                 high_clip=mean("clip_ratio/high_mean", "cispo_clip_ratio"),
             ),
-            rollout_seconds=spent["rollouts"],
-            reward_seconds=spent["reward"],
-            forward_seconds=spent["forward"],
-            backward_seconds=spent["backward"],
-            optimiser_seconds=spent["optimiser"],
-            other_seconds=spent["other"],
-            seconds=seconds,
+            seconds={name: spent[name] for name in STEP_PARTS} | {"step": seconds},
         )
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_save(self, _: object, state: TrainerState, *__: object, **___: object) -> None:
         check_same_weights(self.run.ranks, self.run.model)
         if self.run.ranks.leads:
             self.run.before_save()

@@ -83,7 +83,7 @@ def grpo_seconds(
             hardware=hardware,
         )
     )
-    return Range.of([(step.seconds - step.rollout_seconds) * parts for step in steps[1:]])
+    return Range.of([(step.seconds["step"] - step.seconds["rollouts"]) * parts for step in steps[1:]])
 
 
 def _as_groups(rollouts: Sequence[Rollout], ordinals: Sequence[int], size: int) -> list[Rollout]:
