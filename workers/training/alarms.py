@@ -13,22 +13,16 @@ import numpy as np
 
 from backend.domain.training.alarms import AlarmsChoice, action_of
 
-WINDOW = 10
-"""Steps over which current values are averaged."""
-BEGINNING = slice(4, 20)
-"""Points that represent the beginning of a curve: steps 5 to 20."""
-CALM_STEPS = 5
-"""Steps without a condition after which its alarm is cleared."""
+WINDOW = 10  # steps over which current values are averaged
+BEGINNING = slice(4, 20)  # points that represent the beginning of a curve: steps 5 to 20
+CALM_STEPS = 5  # steps without a condition after which its alarm is cleared
 FALL_ERRORS = 4.0
 """Standard errors that a fall must exceed: small steps are noisy, and the best of many windows is biased upward."""
-RECENT, SPIKES = 5, 3
-"""Long gradients among recent steps that raise an alarm; a single one does not."""
-USUAL_STEPS, FEWEST_STEPS = 50, 20
-"""Steps that define the usual gradient norm, and steps required before it is checked."""
+RECENT, SPIKES = 5, 3  # long gradients among recent steps that raise an alarm; a single one does not
+USUAL_STEPS, FEWEST_STEPS = 50, 20  # steps that define the usual gradient norm, and steps required before it is checked
 MUST_BE_NUMBERS = ("loss", "grad_norm", "entropy", "divergence", "sft/loss", "sft/grad_norm")
 HELDOUT, HELDOUT_ERROR = "heldout/reward", "heldout/reward_error"
-SMALLEST_FALL = 0.02
-"""Held-out regression that does not matter, however certain."""
+SMALLEST_FALL = 0.02  # held-out regression that does not matter, however certain
 GAP_ERRORS = 2.0
 LENGTH = "completions/mean_length"
 
@@ -40,8 +34,7 @@ class Stretch:
     first: int
     last: int
     mean: float
-    error: float
-    """Standard error of the mean, from the spread of the steps."""
+    error: float  # standard error of the mean, from the spread of the steps
 
     @property
     def steps(self) -> list[int]:
@@ -67,12 +60,9 @@ class History:
     """All curves of a run so far. Steps are added in ascending order, a held-out evaluation after its step."""
 
     weights: Mapping[str, float]
-    """Reward columns and their weights."""
     episodes: int
-    """Episodes per step."""
     curves: dict[str, Curve] = field(default_factory=dict)
-    newest: dict[str, float] = field(default_factory=dict)
-    """All figures of the latest step, including NaN and infinity."""
+    newest: dict[str, float] = field(default_factory=dict)  # all figures of the latest step, including NaN and infinity
     step: int = 0
 
     def add(self, step: int, figures: Mapping[str, float]) -> None:
@@ -120,20 +110,17 @@ class Sighting:
 
     name: str
     sentence: str
-    """Explanation with numbers."""
     onset: int
     """Last step that was probably still sound. Roll back to a checkpoint before it."""
     evidence: Mapping[str, object] = field(default_factory=dict)
-    key: str = ""
-    """Subject of the alarm, for alarms that can have several at once."""
+    key: str = ""  # subject of the alarm, for alarms that can have several at once
 
     @property
     def condition(self) -> str:
         return f"{self.name}/{self.key}" if self.key else self.name
 
 
-Check = Callable[[History, AlarmsChoice], list[Sighting]]
-"""Returns the conditions that hold after the latest step."""
+Check = Callable[[History, AlarmsChoice], list[Sighting]]  # returns the conditions that hold after the latest step
 
 
 def not_finite(history: History, choice: AlarmsChoice) -> list[Sighting]:
@@ -156,53 +143,42 @@ def failed_rollouts(history: History, choice: AlarmsChoice) -> list[Sighting]:
 
 
 def _above_limit(
-    history: History, choice: AlarmsChoice, *, name: str, curve: str, limit: str, sentence: str
+    name: str, curve: str, setting: str, sentence: str, history: History, choice: AlarmsChoice
 ) -> list[Sighting]:
-    """Compare the current mean of a curve with the setting `limit`. `sentence` is a format string."""
-    now, highest = history.present(curve), getattr(choice, limit)
-    if now is None or now.mean <= highest:
+    """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string."""
+    now, limit = history.present(curve), getattr(choice, setting)
+    if now is None or now.mean <= limit:
         return []
-    evidence = {"curve": curve, "value": now.mean, "limit": highest, "window": now.steps}
+    evidence = {"curve": curve, "value": now.mean, "limit": limit, "window": now.steps}
     return [Sighting(name, f"{sentence.format(now.mean)} over steps {now.first} to {now.last}.", now.first, evidence)]
 
 
-def _entropy(history: History, choice: AlarmsChoice, *, is_explosion: bool) -> list[Sighting]:
-    now, began = history.present("entropy"), history.beginning("entropy")
+def _relative(
+    name: str, curve: str, setting: str, sentence: str, history: History, choice: AlarmsChoice
+) -> list[Sighting]:
+    """Compare the current mean of a curve with its beginning times the factor in `setting`."""
+    now, began = history.present(curve), history.beginning(curve)
     if now is None or began is None:
         return []
-    limit = (choice.entropy_ceiling if is_explosion else choice.entropy_floor) * began
-    if (now.mean <= limit) if is_explosion else (now.mean >= limit):
+    limit, is_rise = getattr(choice, setting) * began, setting.endswith("_ceiling")
+    if (now.mean <= limit) if is_rise else (now.mean >= limit):
         return []
-    calmest = history.best("entropy", sign=-1) if is_explosion else None
-    ratio = f"{now.mean / began:.1f} times" if is_explosion else f"{now.mean / began:.0%} of"
-    sentence = (
-        f"The entropy is {now.mean:.3g} nats per token over steps {now.first} to {now.last}, {ratio} the {began:.3g} "
-        "at the beginning."
-    )
-    evidence = {"curve": "entropy", "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
-    name = "entropy_explosion" if is_explosion else "entropy_collapse"
-    return [Sighting(name, sentence, calmest.last if calmest else now.first, evidence)]
-
-
-def _length(history: History, choice: AlarmsChoice, *, is_growth: bool) -> list[Sighting]:
-    now, began = history.present(LENGTH), history.beginning(LENGTH)
-    factor = choice.length_ceiling if is_growth else choice.length_floor
-    if now is None or began is None:
-        return []
-    if (now.mean / began <= factor) if is_growth else (now.mean / began >= factor):
-        return []
-    rewards = history.curves.get("reward", Curve())
-    count = len(rewards.values)
-    if count >= 3 * WINDOW:
-        late, early = rewards.stretch(count - WINDOW, count), rewards.stretch(count - 3 * WINDOW, count - 2 * WINDOW)
-        if late.mean > early.mean + max(late.error, early.error):
-            return []  # the reward rose over the last twenty steps
-    sentence = (
-        f"Episodes average {now.mean:.0f} generated tokens over steps {now.first} to {now.last}, "
-        f"{now.mean / began:.1f} times the {began:.0f} at the beginning, and the reward does not rise."
-    )
-    evidence = {"curve": LENGTH, "value": now.mean, "limit": factor * began, "beginning": began, "window": now.steps}
-    return [Sighting("length_growth" if is_growth else "length_collapse", sentence, now.first, evidence)]
+    onset, note = now.first, ""
+    if curve == LENGTH:
+        rewards = history.curves.get("reward", Curve())
+        count = len(rewards.values)
+        if count >= 3 * WINDOW:
+            late = rewards.stretch(count - WINDOW, count)
+            early = rewards.stretch(count - 3 * WINDOW, count - 2 * WINDOW)
+            if late.mean > early.mean + max(late.error, early.error):
+                return []
+        note = ", and the reward does not rise"
+    elif is_rise and (calmest := history.best(curve, sign=-1)):
+        onset = calmest.last
+    steps = f"over steps {now.first} to {now.last}"
+    change = f"{now.mean / began:.2g} times the {began:.3g} at the beginning"
+    evidence = {"curve": curve, "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
+    return [Sighting(name, f"{sentence.format(now.mean)} {steps}, {change}{note}.", onset, evidence)]
 
 
 def importance_ratio(history: History, choice: AlarmsChoice) -> list[Sighting]:
@@ -330,34 +306,23 @@ def warm_up_flat(history: History, choice: AlarmsChoice, *, steps: int) -> list[
     return [Sighting("warm_up_flat", sentence, 0, evidence)]
 
 
+LIMITS = {
+    "no_variance": ("groups/no_variance", "no_variance_share", "All rewards are equal in {:.0%} of the groups"),
+    "truncation": ("completions/truncated", "truncation_share", "{:.0%} of the episodes hit the token limit"),
+    "divergence": ("divergence", "divergence_limit", "The divergence from the policy before GRPO is {:.2g} nats/token"),
+}
+"""Alarms on the current mean of a curve: the curve, the setting with its limit, and the sentence."""
+RELATIVE_LIMITS = {
+    "entropy_collapse": ("entropy", "entropy_floor", "The entropy is {:.3g} nats per token"),
+    "entropy_explosion": ("entropy", "entropy_ceiling", "The entropy is {:.3g} nats per token"),
+    "length_growth": (LENGTH, "length_ceiling", "Episodes average {:.0f} generated tokens"),
+    "length_collapse": (LENGTH, "length_floor", "Episodes average {:.0f} generated tokens"),
+}
+"""Alarms on the current mean of a curve relative to its beginning, which `LIMITS` compares with a fixed limit."""
 BROKEN: dict[str, Check] = {"not_finite": not_finite, "failed_rollouts": failed_rollouts}
-"""Checked from the first step."""
 TRENDS: dict[str, Check] = {
-    "no_variance": partial(
-        _above_limit,
-        name="no_variance",
-        curve="groups/no_variance",
-        limit="no_variance_share",
-        sentence="All episodes earned the same reward in {:.0%} of the groups",
-    ),
-    "truncation": partial(
-        _above_limit,
-        name="truncation",
-        curve="completions/truncated",
-        limit="truncation_share",
-        sentence="{:.0%} of the episodes were cut off at the token limit",
-    ),
-    "divergence": partial(
-        _above_limit,
-        name="divergence",
-        curve="divergence",
-        limit="divergence_limit",
-        sentence="The policy's divergence from the policy before GRPO is {:.2g} nats per token",
-    ),
-    "entropy_collapse": partial(_entropy, is_explosion=False),
-    "entropy_explosion": partial(_entropy, is_explosion=True),
-    "length_growth": partial(_length, is_growth=True),
-    "length_collapse": partial(_length, is_growth=False),
+    **{name: partial(_above_limit, name, *limit) for name, limit in LIMITS.items()},
+    **{name: partial(_relative, name, *limit) for name, limit in RELATIVE_LIMITS.items()},
     "importance_ratio": importance_ratio,
     "gradient_norm": gradient_norm,
     "format_fall": format_fall,

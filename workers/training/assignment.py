@@ -9,7 +9,6 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload, undefer
 
-from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.environments.manifest import Manifest, RewardColumn
 from backend.domain.rollouts.rollout import Rollout, TaskSpec, drawn_task, task_of
@@ -33,8 +32,7 @@ class TrainingEnv:
     content_hash: str
     files: Mapping[str, str]
     weight: float = 1.0
-    tag: uuid.UUID | None = None
-    """Version id that its tasks carry: None for the run's own version."""
+    tag: uuid.UUID | None = None  # version id that its tasks carry: None for the run's own version
 
     def task(self, split: Split, index: int) -> TaskSpec:
         """Return task `index` of the split. Indices wrap around."""
@@ -50,41 +48,25 @@ class TrainingEnv:
 
 @dataclass(frozen=True, slots=True)
 class BranchPoint:
-    """Step of another run from which a run continues."""
-
     source_run_id: uuid.UUID
     step: int
-    """GRPO step of the source."""
     checkpoint_id: uuid.UUID
-    start_id: uuid.UUID
-    """Policy before GRPO, from which the divergence is measured."""
-    source_folder: Path
-    """Trainer states of the source, if it ran on this machine."""
-
-    def start(self) -> Checkpoint:
-        with transaction() as session:
-            return session.get_one(Checkpoint, self.checkpoint_id if self.step == 0 else self.start_id)
+    start_id: uuid.UUID  # policy before GRPO, from which the divergence is measured
+    source_folder: Path  # trainer states of the source, if it ran on this machine
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A training run."""
-
     run_id: uuid.UUID
     policy_id: uuid.UUID
-    """The policy being trained."""
     configuration: TrainingConfiguration
-    envs: tuple[TrainingEnv, ...]
-    """The run's own environment version first, then those of its mix."""
-    folder: Path
-    """Trainer states on this machine, from which the run resumes."""
-    was_gate_closed: bool
-    """An earlier attempt paused at the gate, and someone resumed the run."""
+    envs: tuple[TrainingEnv, ...]  # the run's own environment version first, then those of its mix
+    folder: Path  # trainer states on this machine, from which the run resumes
+    was_gate_closed: bool  # an earlier attempt paused at the gate, and someone resumed the run
     branch: BranchPoint | None = None
 
     @property
     def manifest(self) -> Manifest:
-        """Manifest of the run's own environment."""
         return self.envs[0].manifest
 
     @property
@@ -97,14 +79,7 @@ class Assignment:
         return union_columns(env.manifest for env in self.envs)
 
     def columns_of(self, rollout: Rollout) -> list[RewardColumn]:
-        """Return the reward columns of the rollout's environment."""
         return next(env.manifest.columns for env in self.envs if env.tag == rollout.task.version_id)
-
-    def player_of(self, step: int) -> uuid.UUID:
-        """Return the run that played this GRPO step: for early steps of a branch, its source."""
-        if self.branch is not None and step <= self.branch.step:
-            return self.branch.source_run_id
-        return self.run_id
 
 
 class NoPolicy(RuntimeError):
@@ -116,7 +91,6 @@ class VersionIsGone(RuntimeError):
 
 
 def training_folder(run_id: uuid.UUID) -> Path:
-    """Return the folder with a run's trainer states on this machine."""
     return get_settings().data / "training" / str(run_id)
 
 

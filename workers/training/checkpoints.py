@@ -22,15 +22,13 @@ from workers.models.load import load_folder
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 
-COMPLETE = "complete"
-"""File in a trainer state that was written completely."""
+COMPLETE = "complete"  # file in a trainer state that was written completely
 
 
 class CheckpointStore:
     """The checkpoints of one run. Saving the same one again after a resume changes nothing."""
 
     def __init__(self, run_id: uuid.UUID, policy_id: uuid.UUID, folder: Path) -> None:
-        """`folder`: scratch space on this machine."""
         self.run_id, self.policy_id, self._folder = run_id, policy_id, folder
 
     def find(self, stage: Stage, step: int | None = None) -> Checkpoint | None:
@@ -42,7 +40,6 @@ class CheckpointStore:
             return session.scalars(statement.order_by(Checkpoint.step.desc()).limit(1)).first()
 
     def save(self, stage: Stage, step: int, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Store the weights and their row, unless they are stored."""
         if self.find(stage, step) is not None:
             return
         key = f"checkpoints/{self.run_id}/{stage}-{step}"
@@ -80,12 +77,6 @@ class CheckpointStore:
             choose_best(session, self.run_id)
             announce(session, run_topic(self.run_id))
 
-    def best(self) -> Checkpoint | None:
-        with transaction() as session:
-            return session.scalars(
-                select(Checkpoint).where(Checkpoint.run_id == self.run_id, Checkpoint.is_best)
-            ).one_or_none()
-
     def load(self, checkpoint: Checkpoint) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load model and tokenizer. Their folder stays: TRL reads its reference model from it."""
         target = self.folder_of(checkpoint)
@@ -93,7 +84,6 @@ class CheckpointStore:
         return load_folder(get_folder(checkpoint.artifact, target))
 
     def folder_of(self, checkpoint: Checkpoint) -> Path:
-        """Return the folder in which `load` puts the weights."""
         return self._folder / "weights" / checkpoint.id.hex
 
 
@@ -123,7 +113,6 @@ def mark_complete(state: Path) -> None:
 
 
 def newest_complete(folder: Path) -> Path | None:
-    """Return the complete trainer state of the latest step, if there is one."""
     states = [
         (int(match[1]), path)
         for path in (folder.iterdir() if folder.is_dir() else ())

@@ -27,8 +27,7 @@ from workers.training.env_pool import EnvPool
 from workers.training.heldout_evaluation import HeldoutEvaluation, summarize
 from workers.training.ranks import ALONE, Ranks
 
-SAVED_EVERY_SECONDS = 2.0
-"""Most training time that a killed process fails to count."""
+SAVED_EVERY_SECONDS = 2.0  # most training time that a killed process fails to count
 
 
 class Stopped(Exception):
@@ -41,8 +40,7 @@ class Ended(Exception):
     def __init__(self, status: RunStatus, reason: str, roll_back: uuid.UUID | None = None) -> None:
         super().__init__(reason)
         self.status = status
-        self.roll_back = roll_back
-        """The alarm after which a branch starts from the last good checkpoint."""
+        self.roll_back = roll_back  # the alarm after which a branch starts from the last good checkpoint
 
 
 class UsedUp(Exception):
@@ -64,7 +62,6 @@ class BudgetTracker:
         self._tokens = self._rollouts = 0
 
     def recall(self, run_id: uuid.UUID, last: int) -> None:
-        """Count the stored rollouts of the run's GRPO steps up to `last`."""
         of_run = (RolloutRow.run_id == run_id, RolloutRow.phase.in_(OF_STEPS), RolloutRow.training_step <= last)
         statement = select(func.count(), func.coalesce(func.sum(RolloutRow.tokens_out), 0)).where(*of_run)
         with transaction() as session:
@@ -112,10 +109,6 @@ class TrainingContext:
     @property
     def configuration(self) -> TrainingConfiguration:
         return self.assignment.configuration
-
-    def folder_of(self, stage: Stage) -> Path:
-        """Return the folder in which the stage's trainer saves its states."""
-        return self.assignment.folder / stage
 
     def is_used_up(self) -> bool:
         """Return whether a limit of the budget is reached, and record the spending in the run's summary."""
@@ -179,5 +172,4 @@ class TrainingContext:
 
 
 def single_groups(tasks: Sequence[TaskSpec]) -> list[GroupPlan]:
-    """Plan one episode per task."""
     return [GroupPlan(task, ordinal, (0,)) for ordinal, task in enumerate(tasks)]

@@ -29,23 +29,19 @@ from workers.rollouts.engine import GroupPlan
 from workers.training.assignment import TrainingEnv
 from workers.training.checkpoints import newest_complete, step_of
 
-TOLERANCE = 1e-6
-"""Stored rewards are single precision: a value this close to the bar reaches it, as in a filter."""
+TOLERANCE = 1e-6  # stored rewards are single precision: a value this close to the bar reaches it, as in a filter
 MOST_DOUBLINGS = 6
-State = dict[str, Any]
-"""State that later steps depend on, as JSON."""
+State = dict[str, Any]  # state that later steps depend on, as JSON
 
 
 class Turns:
     """Smooth weighted round robin: any stretch of turns follows the shares as closely as whole numbers allow."""
 
     def __init__(self, shares: Sequence[float], credit: Sequence[float] | None = None) -> None:
-        """`credit`: the complete state."""
         self.shares = list(shares)
         self.credit = list(credit) if credit is not None else [0.0] * len(self.shares)
 
     def next(self) -> int:
-        """Return the index of the next share."""
         self.credit = [have + share for have, share in zip(self.credit, self.shares, strict=True)]
         chosen = max(range(len(self.credit)), key=self.credit.__getitem__)
         self.credit[chosen] -= sum(self.shares)
@@ -76,8 +72,6 @@ def _interleaved(envs: Sequence[TrainingEnv], counts: Sequence[int], split: Spli
 
 @dataclass(frozen=True, slots=True)
 class LevelOutcome:
-    """Result of one completed rollout."""
-
     level: int
     succeeded: bool
 
@@ -106,8 +100,7 @@ class AdaptiveLevels:
     def __init__(self, choice: CurriculumChoice, count: int) -> None:
         self._choice, self._highest = choice, count - 1
         self._recent: dict[int, deque[bool]] = {}
-        self._falls: dict[int, int] = {}
-        """Falls from each level since it was last mastered."""
+        self._falls: dict[int, int] = {}  # falls from each level since it was last mastered
         self._move_to(min(choice.start, self._highest))
 
     @property
@@ -129,7 +122,6 @@ class AdaptiveLevels:
         return points
 
     def _move(self) -> None:
-        """Move the top by at most one level."""
         choice, top, below = self._choice, self._success(self.high), self._success(self.high - 1)
         falls = self._falls.get(self.high + 1, 0)
         is_ready = self._played >= choice.window << min(max(0, falls - 1), MOST_DOUBLINGS)
@@ -180,10 +172,8 @@ class _Lane:
     env: TrainingEnv
     levels: FixedLevels | AdaptiveLevels
     rule: SuccessRule
-    start: int
-    """Tasks below this number belong to the warm-up."""
-    used: list[int] = field(default_factory=list)
-    """Number of tasks taken so far, by level."""
+    start: int  # tasks below this number belong to the warm-up
+    used: list[int] = field(default_factory=list)  # number of tasks taken so far, by level
 
 
 class Planner:
@@ -206,12 +196,9 @@ class Planner:
         self._turns = Turns(weights)
         self._step = 0
         self._plans: dict[int, GroupPlan] = {}
-        """Groups of the step, by ordinal."""
-        self._strata: list[tuple[_Lane, int]] = []
-        """Environment and level of each of the step's groups."""
+        self._strata: list[tuple[_Lane, int]] = []  # environment and level of each of the step's groups
 
     def plans(self, step: int) -> list[GroupPlan]:
-        """Return the step's groups, the same ones on every call."""
         return self.plans_of(step, range(self.choice.tasks_per_step))
 
     def plans_of(self, step: int, ordinals: Sequence[int]) -> list[GroupPlan]:
@@ -266,31 +253,26 @@ class Planner:
             lane.levels.restore(kept["levels"])
 
 
-class PlanMemory:
-    """The planner's state after each step that the trainer may resume from, next to the trainer's states."""
+def keep_plan(states: Path, step: int, planner: Planner) -> None:
+    """Save the planner's state next to the trainer's states, and delete those older than the trainer's newest."""
+    folder = states / "plans"
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{step}.partial"
+    partial.write_text(json.dumps(planner.state))
+    partial.replace(folder / f"{step}.json")
+    needed = step_of(newest_complete(states)) // planner.choice.updates
+    for path in folder.glob("*.json"):
+        if int(path.stem) < needed:
+            path.unlink()
 
-    def __init__(self, states: Path) -> None:
-        """`states`: folder of the trainer's states."""
-        self._states, self._folder = states, states / "plans"
 
-    def keep(self, step: int, planner: Planner) -> None:
-        """Save the state after a step, and delete states older than the trainer's newest."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        partial = self._folder / f"{step}.partial"
-        partial.write_text(json.dumps(planner.state))
-        partial.replace(self._folder / f"{step}.json")
-        needed = step_of(newest_complete(self._states)) // planner.choice.updates
-        for path in self._folder.glob("*.json"):
-            if int(path.stem) < needed:
-                path.unlink()
-
-    def recall(self, step: int, planner: Planner, run_id: uuid.UUID) -> None:
-        """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
-        path = self._folder / f"{step}.json"
-        if step and path.exists():
-            planner.restore(json.loads(path.read_text()))
-        elif step:
-            replay(planner, run_id, step)
+def recall_plan(states: Path, step: int, planner: Planner, run_id: uuid.UUID) -> None:
+    """Bring a new planner to its state after this step, from the file or from the stored rollouts."""
+    path = states / "plans" / f"{step}.json"
+    if step and path.exists():
+        planner.restore(json.loads(path.read_text()))
+    elif step:
+        replay(planner, run_id, step)
 
 
 def replay(planner: Planner, run_id: uuid.UUID, last: int) -> None:

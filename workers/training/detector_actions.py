@@ -37,17 +37,14 @@ from workers.storage.rollouts import rollout_id
 from workers.training.alarms import Sighting
 from workers.training.grpo_batch import SCREENED
 
-WRONG = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})
-"""Verdicts on rewards that must not be learned from."""
+WRONG = frozenset({Verdict.HACK, Verdict.BROKEN_REWARD})  # verdicts on rewards that must not be learned from
 ENDING = (Action.PAUSE, Action.STOP_AND_ROLL_BACK)
 MOST_NAMED = 20
-"""Flagged rollouts that an alarm names."""
 SCANS_AHEAD = frozenset(detector.id for detector in ROLLOUT_DETECTORS)
 
 EpisodeKey = tuple[str, ...]
 """A task and every reply in it. Episodes with equal keys did the same."""
-DetectorActions = Callable[[], Mapping[str, Action]]
-"""The action of each enabled detector in the current step."""
+DetectorActions = Callable[[], Mapping[str, Action]]  # the action of each enabled detector in the current step
 
 
 class Verdicts:
@@ -58,10 +55,8 @@ class Verdicts:
     """
 
     def __init__(self, version_ids: Sequence[uuid.UUID]) -> None:
-        """`version_ids`: the run's own version first."""
         self._versions = version_ids
         self._keys: dict[uuid.UUID, EpisodeKey] = {}
-        """Keys of stored rollouts, each read once."""
 
     def wrongly_rewarded(self, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of rollouts that repeat a hack or a wrongly rewarded episode."""
@@ -77,7 +72,6 @@ class Verdicts:
         return self.positions(rollouts, honest - wrong)
 
     def positions(self, rollouts: Sequence[Rollout], keys: Collection[EpisodeKey]) -> set[int]:
-        """Return the positions of rollouts with one of these keys."""
         if not keys:
             return set()
         return {position for position, rollout in enumerate(rollouts) if self.key_of(rollout) in keys}
@@ -89,7 +83,6 @@ class Verdicts:
         return (str(version_id), str(task.split), str(task.index), str(task.seed), *replies)
 
     def keys_of(self, session: Session, rollout_ids: Collection[uuid.UUID]) -> set[EpisodeKey]:
-        """Return the keys of stored rollouts."""
         if unknown := set(rollout_ids) - self._keys.keys():
             statement = (
                 select(RolloutRow.id, RolloutRow.steps, Task)
@@ -103,7 +96,6 @@ class Verdicts:
         return {self._keys[rollout] for rollout in rollout_ids if rollout in self._keys}
 
     def _judged(self, session: Session, verdicts: Collection[Verdict]) -> set[uuid.UUID]:
-        """Return the rollouts whose latest verdict is one of these."""
         latest = (
             select(VerdictRecord.rollout_id, VerdictRecord.verdict)
             .join(RolloutRow, RolloutRow.id == VerdictRecord.rollout_id)
@@ -135,14 +127,10 @@ class Screening:
 
     def _begin(self, step: int) -> None:
         self._step = step
-        self._ahead_by: frozenset[str] = frozenset()
-        """Detectors that scan this step before it is learned."""
-        self._ahead: dict[tuple[str, str], FlagDraft] = {}
-        """Flags of this step by detector and key."""
-        self._reasons: defaultdict[uuid.UUID, set[str]] = defaultdict(set)
-        """Flagged rollouts of this step → detectors."""
-        self._flagged_before: dict[EpisodeKey, set[str]] = {}
-        """Episodes flagged in earlier steps → detectors."""
+        self._ahead_by: frozenset[str] = frozenset()  # detectors that scan this step before it is learned
+        self._ahead: dict[tuple[str, str], FlagDraft] = {}  # flags of this step by detector and key
+        self._reasons: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # flagged rollouts of this step → detectors
+        self._flagged_before: dict[EpisodeKey, set[str]] = {}  # episodes flagged in earlier steps → detectors
 
     def screened(self, step: int, rollouts: Sequence[Rollout]) -> set[int]:
         """Return the positions of flagged rollouts, except repeats of episodes judged honest.
@@ -151,7 +139,13 @@ class Screening:
         """
         if step != self._step:
             self._begin(step)
-            self._read_earlier_flags()
+            screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
+            self._ahead_by = frozenset(screening & SCANS_AHEAD)
+            if earlier := flagged_by(self._run_id, screening - SCANS_AHEAD, before_step=step):
+                with transaction() as session:
+                    for id_, detectors in earlier.items():
+                        for key in self._verdicts.keys_of(session, {id_}):
+                            self._flagged_before.setdefault(key, set()).update(detectors)
         ids = [rollout_id(self._run_id, rollout) for rollout in rollouts]
         for draft in self._scanner.scan_ahead(self.rows(ids, rollouts), self._ahead_by):
             self._ahead.setdefault((draft.detector, draft.key), draft)
@@ -161,16 +155,6 @@ class Screening:
             self._reasons[ids[position]].update(self._flagged_before[self._verdicts.key_of(rollouts[position])])
         flagged = {position for position, id_ in enumerate(ids) if id_ in self._reasons}
         return flagged - self._verdicts.honest(rollouts) if flagged else flagged
-
-    def _read_earlier_flags(self) -> None:
-        screening = {name for name, action in self._actions().items() if action is Action.SCREEN}
-        self._ahead_by = frozenset(screening & SCANS_AHEAD)
-        flagged = flagged_by(self._run_id, screening - SCANS_AHEAD, before_step=self._step)
-        if flagged:
-            with transaction() as session:
-                for id_, detectors in flagged.items():
-                    for key in self._verdicts.keys_of(session, {id_}):
-                        self._flagged_before.setdefault(key, set()).update(detectors)
 
     def rows(self, ids: Sequence[uuid.UUID], rollouts: Sequence[Rollout]) -> list[DetectorRow]:
         """Return the detectors' view of the completed rollouts."""

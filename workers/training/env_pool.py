@@ -26,11 +26,9 @@ from workers.storage.rollout_writer import RolloutWriter
 from workers.training.assignment import Assignment
 
 T = TypeVar("T")
-Tag = uuid.UUID | None
-"""Version id that tasks carry: None for the run's own environment."""
+Tag = uuid.UUID | None  # version id that tasks carry: None for the run's own environment
 OpenServer = Callable[[], AbstractAsyncContextManager[EnvServer]]
-SECOND_TRY_SECONDS = 2.0
-"""Pause before new servers are leased after most episodes failed."""
+SECOND_TRY_SECONDS = 2.0  # pause before new servers are leased after most episodes failed
 
 logger = structlog.get_logger(__name__)
 
@@ -39,7 +37,6 @@ logger = structlog.get_logger(__name__)
 async def leased_server(
     content_hash: str, files: Mapping[str, str], manifest: Manifest, servers: int
 ) -> AsyncIterator[EnvServer]:
-    """Prepare the package and lease servers for it."""
     async with open_env_host() as host:
         await host.prepare(content_hash, files)
         async with host.lease(content_hash, manifest.proctor.resources, servers=servers) as server:
@@ -76,8 +73,7 @@ class EnvCapacity:
     """Number of episodes of one environment that run at a time."""
 
     capacity: int
-    is_grouped: bool = False
-    """Groups are never split, because their rollouts are scored together."""
+    is_grouped: bool = False  # groups are never split, because their rollouts are scored together
 
 
 def plans_by_env(plans: Sequence[GroupPlan]) -> dict[Tag, list[GroupPlan]]:
@@ -111,7 +107,6 @@ def waves(plans: Sequence[GroupPlan], capacities: Mapping[Tag, EnvCapacity], con
 
 
 def _split(plans: Sequence[GroupPlan], parts: int, *, is_grouped: bool) -> list[list[GroupPlan]]:
-    """Split plans into at most `parts` equal parts."""
     if is_grouped:
         limit = -(-len(plans) // parts)
         return [list(plans[first : first + limit]) for first in range(0, len(plans), limit)]
@@ -136,14 +131,11 @@ def _episodes(plans: Sequence[GroupPlan]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EnvSpec:
-    """An environment and how to open its servers."""
-
     open_server: OpenServer
     manifest: Manifest
 
 
 def env_pool_of(assignment: Assignment) -> "EnvPool":
-    """Return a pool with servers of all environments of the run."""
     choice = assignment.configuration
     specs = {
         env.tag: EnvSpec(
@@ -182,7 +174,6 @@ class EnvPool:
 
     @property
     def capacity(self) -> int:
-        """Episodes at a time."""
         return min(self.concurrency, sum(server.sessions for server in self._servers.values()))
 
     def play(

@@ -53,20 +53,16 @@ NO_EXAMPLES = {
 
 @dataclass
 class SourceExamples:
-    """The examples of one source, and the number that were skipped."""
-
     examples: list[TrainingExample]
-    too_long: int = 0
-    """Longer than the model's context."""
-    silent: int = 0
-    """No reply in them could be parsed."""
+    too_long: int = 0  # longer than the model's context
+    silent: int = 0  # no reply in them could be parsed
 
 
 def collect_examples(
     context: TrainingContext, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
 ) -> list[TrainingExample]:
     """Return all examples, main source first. Reads them back if they were collected before."""
-    folder = context.folder_of(Stage.SFT)
+    folder = context.assignment.folder / Stage.SFT
     if (folder / EXAMPLES_FILE).exists():
         context.summary["lessons"] = json.loads((folder / SUMMARY_FILE).read_text())
         return read_examples(folder)
@@ -98,7 +94,6 @@ def collect_examples(
 
 
 def read_examples(folder: Path) -> list[TrainingExample]:
-    """Read the examples that were collected before."""
     with (folder / EXAMPLES_FILE).open() as lines:
         return [TrainingExample(**json.loads(line)) for line in lines]
 
@@ -124,7 +119,6 @@ def _collect(context: TrainingContext, chat: ChatTokens, source: str, episodes: 
 
 
 def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> SourceExamples:
-    """Play the scripted policy and store its play as warm-up rollouts."""
     choice, recorder = context.configuration.sft, context.recorder
     examples: dict[int, TrainingExample] = {}
     failed = 0
@@ -194,7 +188,6 @@ def _stored(context: TrainingContext, chat: ChatTokens, source: str) -> SourceEx
 
 
 def conversations(context: TrainingContext, source: str) -> Iterator[Conversation]:
-    """Yield the stored conversations of a source, in the order in which they are taken."""
     configuration = context.configuration
     replaces = configuration.sft.system == "environment" and source != "demonstrations"
     system = _environment_prompt(context) if replaces else None

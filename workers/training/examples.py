@@ -11,8 +11,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.examples import Conversation
 from workers.models.chat import ChatTokens
 
-SORTED_BATCHES = 16
-"""Batches whose examples are sorted by length among themselves."""
+SORTED_BATCHES = 16  # batches whose examples are sorted by length among themselves
 
 
 class BrokenStep(RuntimeError):

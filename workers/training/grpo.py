@@ -20,7 +20,7 @@ from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.tasks.detectors import record_flags, resume_scanner
 from workers.training.context import Stopped, TrainingContext
-from workers.training.curriculum import PlanMemory, Planner
+from workers.training.curriculum import Planner, keep_plan, recall_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
@@ -37,7 +37,7 @@ def run_grpo(context: TrainingContext, start: Checkpoint) -> None:
     last = context.store.find(Stage.GRPO, context.configuration.grpo.steps)
     if last is not None and last.heldout:
         return
-    reached = reached_step(context.folder_of(Stage.GRPO), context.configuration.grpo)
+    reached = reached_step(context.assignment.folder / Stage.GRPO, context.configuration.grpo)
     context.budget_tracker.recall(context.assignment.run_id, reached)
     if reached or not context.is_used_up():
         GrpoStage(context, start, reached).run()
@@ -55,7 +55,6 @@ def training_sampler(
 
 
 def training_player(env_pool: EnvPool, policy: LocalPolicy, seed: int) -> PlayPlans:
-    """Return a function that plays a step's plans in lockstep."""
 
     def play(step: int, plans: Sequence[GroupPlan]) -> list[Rollout]:
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=seed, training_step=step)
@@ -64,19 +63,18 @@ def training_player(env_pool: EnvPool, policy: LocalPolicy, seed: int) -> PlayPl
 
 
 class GrpoStage:
-    """One attempt at the stage, with its state between steps."""
-
     def __init__(self, context: TrainingContext, start: Checkpoint, reached: int) -> None:
-        """`reached`: the step after which the trainer's newest state was saved."""
         self.context, self.reached, self._start = context, reached, start
-        self.folder = context.folder_of(Stage.GRPO)
+        self.folder = context.assignment.folder / Stage.GRPO
         assignment, configuration = context.assignment, context.configuration
         self._model, self._tokenizer = context.store.load(start)
         self._scanner = resume_scanner(assignment.run_id, before_step=reached + 1)
         self._environments = {env.tag: env.name for env in assignment.envs}
         self._eta = EtaEstimator(reached)
-        self._planner, self._plan_memory = Planner(assignment.envs, configuration), PlanMemory(self.folder)
-        self._plan_memory.recall(reached, self._planner, assignment.player_of(reached))
+        self._planner = Planner(assignment.envs, configuration)
+        branch = assignment.branch
+        player = branch.source_run_id if branch and reached <= branch.step else assignment.run_id
+        recall_plan(self.folder, reached, self._planner, player)
         self._controls = GrpoControls()
         self._steering = Steering(context, self._controls)
         self._steering.begin(reached)
@@ -90,7 +88,6 @@ class GrpoStage:
         self._screening = Screening(assignment.run_id, self._scanner, self._verdicts, self._actions, mixed)
         self._writer = BackgroundWriter()
         self._clock = Clock()
-        """Time between two steps."""
         self._is_used_up = False
 
     def run(self) -> None:
@@ -161,7 +158,7 @@ class GrpoStage:
             context.recorder.metrics(number, cheat_points(self._scanner.view, number))
         suspicions = suspicions_of(drafts, elsewhere=[name for name, action in actions.items() if action in ENDING])
         with counts("steering"):
-            self._plan_memory.keep(number, self._planner)
+            keep_plan(self.folder, number, self._planner)
             interventions = interventions_of(drafts, actions)
             should_continue = self._steering.after_step(number, figures, suspicions, interventions)
         if number % self._steering.settings.heldout.every == 0 or number == self.choice.steps or self._is_used_up:
@@ -189,7 +186,6 @@ class GrpoStage:
         self._writer.write(write)
 
     def _run_detectors(self, step: GrpoStep) -> list[FlagDraft]:
-        """Scan the step and store its flags and screened rollouts."""
         run_id = self.context.assignment.run_id
         ids = [rollout_id(run_id, rollout) for rollout in step.rollouts]
         drafts = self._screening.scan(step.step, self._screening.rows(ids, step.rollouts))
@@ -203,7 +199,6 @@ class GrpoStage:
         return drafts
 
     def _evaluate_heldout(self, step: int) -> bool:
-        """Save and evaluate a checkpoint. Returns whether to continue."""
         self._writer.wait()
         self.context.store.save(Stage.GRPO, step, self._model, self._tokenizer)
         evaluation = self.context.evaluate_heldout(Stage.GRPO, step, self._model, self._tokenizer, at=step)
@@ -213,7 +208,6 @@ class GrpoStage:
         return self._steering.after_heldout(step, figures)
 
     def _actions(self) -> dict[str, Action]:
-        """Return the action of each enabled detector in the current step."""
         choice = self._steering.settings.detectors
         settings = self._scanner.settings
         return {name: choice.action_of(name, force.action) for name, force in settings.items() if force.enabled}

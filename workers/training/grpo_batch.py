@@ -27,7 +27,7 @@ from backend.domain.training.hardware import VllmChoice
 from workers.models.vllm_sampling import Generation
 from workers.training.examples import BrokenStep, examples_of_step
 from workers.training.hardware import FLOAT32, Hardware
-from workers.training.ranks import ALONE, PlayPlans, Ranks
+from workers.training.ranks import ALONE, PlayPlans, Ranks, leader_only
 
 REPLACED = "grpo_replaced"
 """Metric of a rollout whose group was replaced by a fresh one: it was played but not learned from."""
@@ -35,18 +35,15 @@ MASKED = "grpo_masked"
 """Metric of a rollout excluded from its group: judged a hack or broken reward, flagged, or a canary."""
 SCREENED = "grpo_screened"
 """Metric of a masked rollout that was not reviewed yet: a detector with the action `screen` flagged it."""
-EQUAL_DIGITS = 6
-"""Rewards are equal if they agree to this many digits: the rest is rounding."""
+EQUAL_DIGITS = 6  # rewards are equal if they agree to this many digits: the rest is rounding
 STEP_PARTS = ("rollouts", "reward", "forward", "backward", "optimiser", "other")
 """Timed parts of a step. The last is padding, and states that were saved before the step."""
-TINY = 1e-4
-"""Added to a standard deviation before dividing, as in TRL."""
+TINY = 1e-4  # added to a standard deviation before dividing, as in TRL
 
 Play = Callable[[int, Sequence[int]], list[Rollout]]
 """(training step from 1, ordinals of groups) → all members of each group, in order. Ordinals beyond the step's groups
 are fresh tasks: number `n` of a round of replacements replaces group `n mod tasks_per_step`."""
-Masked = Callable[[Sequence[Rollout]], set[int]]
-"""Positions of a step's rollouts that must not be learned from."""
+Masked = Callable[[Sequence[Rollout]], set[int]]  # positions of a step's rollouts that must not be learned from
 Screened = Callable[[int, Sequence[Rollout]], set[int]]
 """(training step, rollouts) → positions that are masked until someone reviews them."""
 ColumnsFor = Callable[[Rollout], Sequence[RewardColumn]]
@@ -58,8 +55,7 @@ class GrpoControls:
 
     learning_rate_factor: float = 1.0
     """Factor of the scheduled learning rate. The schedule itself continues as planned."""
-    temperature: float | None = None
-    """Replaces the planned temperature."""
+    temperature: float | None = None  # replaces the planned temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +74,18 @@ class GrpoStep:
     """One training step, after it was taken."""
 
     step: int
-    rollouts: list[Rollout]
-    """All rollouts with their advantages: those learned from in order, then replaced ones."""
+    rollouts: list[Rollout]  # all rollouts with their advantages: those learned from in order, then replaced ones
     loss: float
     grad_norm: float
-    learning_rate: float
-    """As applied: the scheduled rate times the factor."""
+    learning_rate: float  # as applied: the scheduled rate times the factor
     learning_rate_factor: float
     temperature: float
     entropy: float
     divergence: float | None
     """From the policy before GRPO. None unless `beta` is above 0."""
-    no_variance: float
-    """Share of groups whose rewards are all equal: they teach nothing."""
+    no_variance: float  # share of groups whose rewards are all equal: they teach nothing
     ratio: Ratio
-    seconds: Mapping[str, float]
-    """By part, and `step` in all."""
+    seconds: Mapping[str, float]  # by part, and `step` in all
 
     @property
     def idle_seconds(self) -> float:
@@ -102,46 +94,35 @@ class GrpoStep:
 
     @property
     def learned(self) -> list[Rollout]:
-        """Rollouts that were not replaced."""
         return [rollout for rollout in self.rollouts if REPLACED not in rollout.metrics]
 
 
 @dataclass(slots=True)
 class GrpoRun:
-    """Input of a GRPO stage."""
-
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     choice: GrpoChoice
-    columns: Sequence[RewardColumn]
-    """Reward columns of all environments."""
+    columns: Sequence[RewardColumn]  # reward columns of all environments
     seed: int
     folder: Path
-    """Folder of the trainer's states."""
     save_every: int
-    play: Play
-    """Leader: plays with all ranks."""
-    on_step: Callable[[GrpoStep], bool]
-    """Leader: returns whether to continue."""
+    play: Play = leader_only  # plays with all ranks
+    on_step: Callable[[GrpoStep], bool] = leader_only  # returns whether to continue
     masked: Masked = lambda _: set()
     screened: Screened = lambda *_: set()
     controls: GrpoControls = field(default_factory=GrpoControls)
-    set_temperature: Callable[[float], None] = lambda _: None
-    """Sets the sampler's temperature before a step is played."""
+    set_temperature: Callable[[float], None] = lambda _: None  # sets the sampler's temperature before a step is played
     columns_of: ColumnsFor | None = None
     """Mixes only: columns of the rollout's own environment, whose weights make its reward."""
     before_save: Callable[[], None] = lambda: None
     """Called before a trainer state counts as complete, to finish storing its steps."""
     hardware: Hardware = FLOAT32
-    vllm: VllmChoice | None = None
-    """Samples with vLLM."""
+    vllm: VllmChoice | None = None  # samples with vLLM
     set_generation: Callable[[Generation], None] = lambda _: None
     """Receives TRL's vLLM generation before anything is played."""
-    longest_completion: int = 256
-    """Scale of the `dr_grpo` loss only."""
+    longest_completion: int = 256  # scale of the `dr_grpo` loss only
     ranks: Ranks = ALONE
-    play_share: PlayPlans | None = None
-    """Follower: plays what the leader assigns to this rank."""
+    play_share: PlayPlans | None = None  # follower: plays what the leader assigns to this rank
 
     @property
     def rows(self) -> int:
@@ -164,22 +145,13 @@ class GrpoRun:
 
 @dataclass(slots=True)
 class Batch:
-    """The rollouts of a step."""
-
     size: int
-    """Members per group."""
     groups: list[int]
-    """Ordinals of the groups that are learned from."""
     rollouts: list[Rollout]
-    """Their members, group by group."""
-    masked: set[int] = field(default_factory=set)
-    """Positions of rollouts excluded from their groups."""
+    masked: set[int] = field(default_factory=set)  # positions of rollouts excluded from their groups
     screened: set[int] = field(default_factory=set)
-    """Masked positions that were not reviewed yet."""
     replaced: list[Rollout] = field(default_factory=list)
-    """Members of replaced groups."""
     no_variance: float = 0.0
-    """Share of the groups whose rewards are all equal."""
 
     def uniform(self, signature: Callable[[Rollout], tuple[float, ...]]) -> list[int]:
         """Return the groups, by position, in which fewer than two signatures differ among counted members."""

@@ -11,10 +11,7 @@ from workers.models.read import ModelUnusable
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """Resolved settings of this process."""
-
     is_bf16: bool = False
-    """Compute products in bf16."""
     checkpoints_gradients: bool = False
 
 

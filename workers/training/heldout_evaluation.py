@@ -10,8 +10,7 @@ from backend.domain.rollouts.rollout import Rollout
 from backend.domain.statistics import TIE, Estimate, estimate_mean, weighted_mean
 from workers.training.assignment import TrainingEnv
 
-NORMAL_95 = 1.96
-"""Standard errors from a mean to the end of its 95% interval."""
+NORMAL_95 = 1.96  # standard errors from a mean to the end of its 95% interval
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -21,21 +20,17 @@ class HeldoutEvaluation:
 
     reward: Estimate | None
     """With several environments, the mean by their weights. None if every rollout of one failed."""
-    columns: dict[str, Estimate]
-    """Each column over the rollouts whose environment has it."""
+    columns: dict[str, Estimate]  # each column over the rollouts whose environment has it
     levels: dict[int, Estimate]
     """Reward by level. Single environments only: levels of different environments are not comparable."""
     environments: dict[str, Estimate]
-    """Reward by environment, if there are several."""
     format: float
-    """Mean share of turns that could be parsed."""
     failed: int
     success: Estimate | None = None
     """Share of tasks solved, by each environment's success rule. None without an environment."""
     environment_levels: dict[str, dict[int, Estimate]] = field(default_factory=dict)
     """Reward by level of each environment, if there are several."""
     environment_successes: dict[str, Estimate] = field(default_factory=dict)
-    """Success by environment, if there are several."""
 
     def as_json(self) -> dict[str, object]:
         def by_level(levels: Mapping[int, Estimate]) -> dict[str, object]:
@@ -70,7 +65,6 @@ class HeldoutEvaluation:
 def summarize(
     rollouts: Sequence[Rollout], columns: Iterable[str], envs: Sequence[TrainingEnv] = ()
 ) -> HeldoutEvaluation:
-    """Summarize the completed rollouts of these environments. A failed rollout does not count as zero."""
     completed = [rollout for rollout in rollouts if rollout.is_completed]
     of_env = {env.name: [each for each in completed if each.task.version_id == env.tag] for env in envs}
     is_mixed = len(envs) > 1
@@ -78,7 +72,8 @@ def summarize(
     formats = [mean_format(rollout) for rollout in completed]
     reward = _mean_reward(completed)
     if is_mixed:
-        reward = weighted_mean([(env.weight, _rewards(of_env[env.name])) for env in envs])
+        rewards = [(env, [each.reward for each in of_env[env.name] if each.reward is not None]) for env in envs]
+        reward = weighted_mean([(env.weight, own_rewards) for env, own_rewards in rewards])
     successes: dict[str, list[float]] = {}
     for env in envs:
         rule = default_rule(env.manifest)
@@ -108,11 +103,7 @@ def _levels(completed: Sequence[Rollout]) -> dict[int, Estimate]:
 
 
 def _mean_reward(completed: Sequence[Rollout]) -> Estimate | None:
-    return estimate_mean(_rewards(completed))
-
-
-def _rewards(completed: Sequence[Rollout]) -> list[float]:
-    return [rollout.reward for rollout in completed if rollout.reward is not None]
+    return estimate_mean([rollout.reward for rollout in completed if rollout.reward is not None])
 
 
 def _present(estimates: dict[Key, Estimate | None]) -> dict[Key, Estimate]:

@@ -15,14 +15,11 @@ from workers.policies.scripted import ScriptedPolicy
 from workers.training.context import TrainingContext
 from workers.training.example_sources import texts_to_read
 
-READING_EPISODES = 96
-"""Scripted episodes whose text a new tokenizer is built from."""
-READING_CONVERSATIONS = 400
-"""Stored conversations of each source that a new tokenizer is built from."""
+READING_EPISODES = 96  # scripted episodes whose text a new tokenizer is built from
+READING_CONVERSATIONS = 400  # stored conversations of each source that a new tokenizer is built from
 
 
 def initial_checkpoint(context: TrainingContext) -> Checkpoint:
-    """Return the checkpoint of the policy before training, with its held-out evaluation."""
     row = context.store.find(Stage.UNTRAINED, 0)
     if row is None:
         model, tokenizer = starting_weights(context)

@@ -17,13 +17,12 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from accelerate import PartialState
 from pydantic import TypeAdapter
 from torch import distributed
-from torch.distributed.elastic.multiprocessing.errors import record
 
 from backend.core.embedded import die_with_parent
 from backend.domain.rollouts.rollout import Rollout
@@ -31,17 +30,14 @@ from workers.rollouts.engine import GroupPlan, TooManyFailures
 from workers.training.examples import BrokenStep
 
 T = TypeVar("T")
-LAUNCHER = "RANKS_LAUNCHED_BY"
-"""Environment variable with the launcher's process id."""
-STEP_PATIENCE = timedelta(minutes=30)
-"""Timeout of gradients and everything else that the trainer exchanges."""
+LAUNCHER = "RANKS_LAUNCHED_BY"  # environment variable with the launcher's process id
+STEP_PATIENCE = timedelta(minutes=30)  # timeout of gradients and everything else that the trainer exchanges
 PATIENCE = timedelta(days=7)
 """Timeout of followers while the leader plays held-out evaluations or collects examples. A dead leader is noticed
 otherwise."""
 WATCH_SECONDS = 0.2
 
-PlayPlans = Callable[[int, Sequence[GroupPlan]], list[Rollout]]
-"""(training step, plans) → all their rollouts, in order."""
+PlayPlans = Callable[[int, Sequence[GroupPlan]], list[Rollout]]  # (training step, plans) → all their rollouts, in order
 _PLANS = TypeAdapter(list[GroupPlan])
 _ROLLOUTS = TypeAdapter(list[Rollout])
 
@@ -65,11 +61,9 @@ class Ranks:
         return values[0]
 
     def tell(self, order: "SftOrder | GrpoOrder") -> None:
-        """Leader: start a stage on all ranks."""
         self.deal([asdict(order)] * self.count)
 
     def hear(self) -> Any:
-        """Follower: return the leader's next message."""
         return self._receive(0)
 
     def gather(self, value: T) -> list[T]:
@@ -106,13 +100,12 @@ class Ranks:
 ALONE = Ranks()
 
 
-def is_launched() -> bool:
-    """Return whether this process is one of several."""
-    return distributed.is_torchelastic_launched()
+def leader_only(*_: object) -> NoReturn:
+    raise AssertionError("only the leader does this")
 
 
 def is_follower() -> bool:
-    return is_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
+    return distributed.is_torchelastic_launched() and os.environ["RANK"] != "0"  # noqa: TID251 - set by the launcher
 
 
 def sign_of(folder: Path) -> Path:
@@ -120,37 +113,33 @@ def sign_of(folder: Path) -> Path:
     return folder / "ranks" / "at-work"
 
 
-def die_with_launcher() -> None:
-    """End this process with the launcher, which starts it in a session that a kill of the group does not reach."""
+def _die_with_launcher() -> None:
+    """End this process with the launcher, whose kill of a process group does not reach this session."""
     die_with_parent(signal.SIGKILL)
     if str(os.getppid()) != os.environ[LAUNCHER]:  # noqa: TID251 - the launcher ended before it could be watched
         os._exit(1)
 
 
-def leave_with_leader(sign: Path) -> None:
-    """End this process when the sign is gone, whatever it is doing.
+def follow_leader(folder: Path) -> None:
+    """End this process when the leader leaves, whatever it is doing.
 
     The leader may leave in the middle of a step with a recorded outcome. Followers would then wait for its gradients.
     """
 
     def watch() -> None:
-        while sign.exists():
+        while sign_of(folder).exists():
             time.sleep(WATCH_SECONDS)
         os._exit(0)
 
+    _die_with_launcher()
     threading.Thread(target=watch, name="sign", daemon=True).start()
-
-
-def run_recorded(work: Callable[[], None]) -> None:
-    """Do the work, and report an error to the launcher too."""
-    (record(work) if is_launched() else work)()
 
 
 @contextmanager
 def lead(folder: Path) -> Iterator[None]:
     """Remove the leader's sign from the run's folder at the end, so that its followers leave."""
-    if is_launched():
-        die_with_launcher()
+    if distributed.is_torchelastic_launched():
+        _die_with_launcher()
     try:
         yield
     finally:
@@ -159,7 +148,7 @@ def lead(folder: Path) -> Iterator[None]:
 
 def join() -> Ranks:
     """Return this process's rank when all have joined. Call it between choosing the device and using it."""
-    if not is_launched():
+    if not distributed.is_torchelastic_launched():
         return ALONE
     state = PartialState(cpu=not torch.cuda.is_available(), timeout=STEP_PATIENCE)
     group = distributed.new_group(backend="gloo", timeout=PATIENCE)
@@ -173,9 +162,7 @@ class SftOrder:
     weights: str
     """Folder of the starting checkpoint. Other weights of the same shape are taken over from the leader."""
     examples: str
-    """Folder of the collected training examples."""
     folder: str
-    """Folder of the trainer's states."""
     steps: int
     seed: int
     save_every: int
@@ -185,12 +172,9 @@ class SftOrder:
 
 @dataclass(frozen=True, slots=True)
 class GrpoOrder:
-    """The leader starts GRPO on all ranks."""
-
     weights: str
     folder: str
     micro_batches: int
-    """Current setting of the run."""
     checkpoints_gradients: bool
     stage: str = "grpo"
 

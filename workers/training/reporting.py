@@ -21,8 +21,7 @@ QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
 FEWEST = 8
 """Rollouts that a level or an environment needs for its own deviation and quantiles. This also bounds the points of a
 step: at most five per column for eight rollouts, however many levels there are."""
-ETA_STEPS = 60
-"""Recent steps that the remaining time is estimated from: enough to include held-out evaluations."""
+ETA_STEPS = 60  # recent steps that the remaining time is estimated from: enough to include held-out evaluations
 
 logger = structlog.get_logger(__name__)
 
@@ -37,7 +36,7 @@ def step_figures(
     """
     completed = [rollout for rollout in step.rollouts if rollout.is_completed and not rollout.task.is_canary]
     rewards = _rewards(completed)
-    figures = {"reward": _mean(rewards), "reward_std": _deviation(rewards)}
+    figures = {"reward": _mean(rewards), "reward_std": _spread(rewards)["std"]}
     for name in columns:
         values = _values(completed, name)
         figures[f"columns/{name}"] = _mean(values)
@@ -83,7 +82,6 @@ def step_figures(
 
 
 def _level_figures(rollouts: Sequence[Rollout], columns: Sequence[str], part: str, prefix: str) -> dict[str, float]:
-    """Return rewards and columns by level."""
     figures: dict[str, float] = {}
     for level, members in _split(rollouts, lambda rollout: rollout.task.level).items():
         figures[f"{part}/{prefix}{level}"] = _mean(_rewards(members))
@@ -122,12 +120,8 @@ def _rewards(rollouts: Iterable[Rollout]) -> list[float]:
 def _spread(values: Sequence[float]) -> dict[str, float]:
     quantiles = np.quantile(values, list(QUANTILES.values())) if values else [math.nan] * len(QUANTILES)
     by_label = {label: float(value) for label, value in zip(QUANTILES, quantiles, strict=True)}
-    return {"std": _deviation(values), **by_label}
-
-
-def _deviation(values: Sequence[float]) -> float:
     deviation = spread_of(values)
-    return math.nan if deviation is None else deviation
+    return {"std": math.nan if deviation is None else deviation, **by_label}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -156,7 +150,6 @@ class BackgroundWriter:
         self._last: Future[None] | None = None
 
     def write(self, work: Callable[[], None]) -> None:
-        """Start this work after the previous one is done."""
         self.wait()
         self._last = self._thread.submit(work)
 

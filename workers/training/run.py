@@ -19,6 +19,8 @@ import structlog
 import torch
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
+from torch import distributed
+from torch.distributed.elastic.multiprocessing.errors import record
 from transformers.utils.logging import disable_progress_bar
 
 from backend.checkpoints.tables import Checkpoint
@@ -52,45 +54,27 @@ from workers.training.grpo import run_grpo, training_player, training_sampler
 from workers.training.grpo_batch import GrpoRun
 from workers.training.hardware import settle, take_device
 from workers.training.initial_policy import initial_checkpoint
-from workers.training.ranks import (
-    GrpoOrder,
-    Ranks,
-    SftOrder,
-    die_with_launcher,
-    hear_order,
-    is_follower,
-    join,
-    lead,
-    leave_with_leader,
-    run_recorded,
-    sign_of,
-)
+from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, hear_order, is_follower, join, lead
 from workers.training.sft import GateClosed, SftRun, check_gate, run_sft, train_sft
 from workers.training.trl_grpo import train_grpo
 
 INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
 """The process fails with these, and the job is tried again."""
 MEMORY_PHRASES = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
-CRASHED_AT = "crashed_at"
-"""Key of a run's summary: the newest saved state and checkpoint at its last crash."""
-LEADER_SECONDS = 10.0
-"""Pause after a follower's error: the leader often has the same error and records it."""
+CRASHED_AT = "crashed_at"  # key of a run's summary: the newest saved state and checkpoint at its last crash
+LEADER_SECONDS = 10.0  # pause after a follower's error: the leader often has the same error and records it
 
 logger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingOutcome:
-    """How an attempt ended."""
-
     status: RunStatus
     reason: str | None = None
     roll_back: uuid.UUID | None = None
-    """The alarm after which a branch starts."""
 
 
 def train(run_id: uuid.UUID) -> TrainingOutcome:
-    """Conduct the run and record how it ended."""
     assignment = read_assignment(run_id)
     recorder = RunRecorder(run_id)
     torch.set_num_threads(assignment.configuration.threads)
@@ -118,7 +102,6 @@ def train(run_id: uuid.UUID) -> TrainingOutcome:
 
 
 def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, object]) -> TrainingOutcome:
-    """Run all stages and return how they ended."""
     take_device(assignment.configuration.hardware)
     ranks = join()
     recorder.progress(phase="preparing the environment", done=0, total=1)
@@ -150,10 +133,12 @@ def _run_stages(context: TrainingContext) -> None:
     configuration = context.configuration
     recipe = configuration.recipe
     if point := context.assignment.branch:
-        folder, every = context.folder_of(Stage.GRPO), configuration.checkpoints.every
+        folder, every = context.assignment.folder / Stage.GRPO, configuration.checkpoints.every
         if state := take_over(point, folder, configuration.grpo, save_every=every):
             context.recorder.log(f"continues from step {point.step} of the source run, with {state}")
-        run_grpo(context, point.start())
+        with transaction() as session:
+            start = session.get_one(Checkpoint, point.checkpoint_id if point.step == 0 else point.start_id)
+        run_grpo(context, start)
     else:
         with suppress(UsedUp):
             checkpoint = initial_checkpoint(context)
@@ -163,7 +148,10 @@ def _run_stages(context: TrainingContext) -> None:
                 check_gate(context, checkpoint)
             if recipe.has_grpo:
                 run_grpo(context, checkpoint)
-    if best := context.store.best():
+    of_run = (Checkpoint.run_id == context.assignment.run_id, Checkpoint.is_best)
+    with transaction() as session:
+        best = session.scalars(select(Checkpoint).where(*of_run)).one_or_none()
+    if best is not None:
         context.summary["best"] = {
             "checkpoint_id": str(best.id),
             "stage": best.stage,
@@ -173,13 +161,9 @@ def _run_stages(context: TrainingContext) -> None:
 
 
 def stopped_on_request(run_id: uuid.UUID) -> TrainingOutcome:
-    if read_requests(run_id).pause:
-        return TrainingOutcome(
-            RunStatus.PAUSED, "Paused on request. Resume the run to continue from its last saved state."
-        )
-    return TrainingOutcome(
-        RunStatus.STOPPED, "Stopped on request. Resume the run to continue from its last saved state."
-    )
+    status = RunStatus.PAUSED if read_requests(run_id).pause else RunStatus.STOPPED
+    reason = f"{status.capitalize()} on request. Resume the run to continue from its last saved state."
+    return TrainingOutcome(status, reason)
 
 
 def is_out_of_memory(error: Exception) -> bool:
@@ -247,9 +231,8 @@ def finish(run_id: uuid.UUID, outcome: TrainingOutcome, summary: dict[str, objec
 
 def follow(run_id: uuid.UUID) -> NoReturn:
     """Follow the leader's orders until it leaves, which ends this process. An error here ends all ranks."""
-    die_with_launcher()
+    follow_leader(training_folder(run_id))
     assignment = read_assignment(run_id)
-    leave_with_leader(sign_of(assignment.folder))
     torch.set_num_threads(assignment.configuration.threads)
     try:
         take_device(assignment.configuration.hardware)
@@ -278,8 +261,6 @@ def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOr
                 seed=order.seed,
                 folder=folder,
                 save_every=order.save_every,
-                on_step=_leader_only,
-                rate_factor=_leader_only,
                 hardware=hardware,
                 ranks=ranks,
             )
@@ -296,8 +277,6 @@ def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOr
                 seed=configuration.seed,
                 folder=folder,
                 save_every=configuration.checkpoints.every,
-                play=_leader_only,
-                on_step=_leader_only,
                 columns_of=assignment.columns_of if assignment.is_mixed else None,
                 set_temperature=policy.set_temperature,
                 hardware=hardware,
@@ -306,10 +285,6 @@ def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOr
             )
         )
         env_pool.close_policy(policy)
-
-
-def _leader_only(*_: object) -> NoReturn:
-    raise AssertionError("only the leader does this")
 
 
 def main() -> int:
@@ -327,7 +302,7 @@ def main() -> int:
             outcome = train(run_id)
         logger.info("training ended", status=outcome.status, reason=outcome.reason)
 
-    run_recorded(work)
+    (record(work) if distributed.is_torchelastic_launched() else work)()  # reports errors to the launcher
     return 0
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from datasets import Dataset
 from sqlalchemy import select
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
@@ -26,12 +25,11 @@ from workers.training.context import Stopped, TrainingContext, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, settle
-from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights
+from workers.training.ranks import ALONE, Ranks, SftOrder, check_same_weights, leader_only
 from workers.training.steering import WarmUpSteering
-from workers.training.trl_base import TimedTrainer, shared_arguments
+from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
 LOG_EVERY = 5
-"""Steps between two logs of the trainer."""
 SEED_STRIDE = 7919
 """Difference between the seeds of two attempts: large enough that runs with neighboring seeds never share one."""
 
@@ -79,7 +77,6 @@ def success_of(row: Checkpoint) -> float:
 
 
 def gate_advice(gate: GateChoice, row: Checkpoint) -> str:
-    """Return the usual remedy."""
     retry = "" if gate.retries else ", or let it retry automatically (gate.retries)"
     if row.heldout["format"] < gate.minimum_format:
         seeds = "results of small models vary strongly by seed"
@@ -98,15 +95,12 @@ class WarmUpAttempt:
     """One warm-up from the start. Its steps continue the numbering of earlier attempts."""
 
     number: int
-    """From 1."""
     seed: int
     before: int
-    """Steps of earlier attempts."""
     steps: int
 
     @property
     def last(self) -> int:
-        """Step of its last checkpoint."""
         return self.before + self.steps
 
 
@@ -161,7 +155,7 @@ def run_sft(context: TrainingContext, start: Checkpoint) -> Checkpoint:
     }
     if not _is_final(chosen):
         context.evaluate_heldout(Stage.SFT, chosen.step, *context.store.load(chosen), at=0)
-    shutil.rmtree(context.folder_of(Stage.SFT), ignore_errors=True)
+    shutil.rmtree(context.assignment.folder / Stage.SFT, ignore_errors=True)
     return _checkpoint(context, chosen.step)
 
 
@@ -206,7 +200,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
     if attempt.number > 1 and configuration.model.source == "scratch":
         model = build_model(tokenizer, configuration.model, seed=attempt.seed)
     examples = collect_examples(context, model, tokenizer)
-    examples_folder = context.folder_of(Stage.SFT)
+    examples_folder = context.assignment.folder / Stage.SFT
     folder = examples_folder if attempt.number == 1 else examples_folder / f"attempt-{attempt.number}"
     reached = step_of(newest_complete(folder))
     steering = WarmUpSteering(context, before=attempt.before, reached=reached, steps=attempt.steps)
@@ -266,28 +260,22 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
 
 @dataclass(slots=True)
 class SftRun:
-    """Input of one warm-up."""
-
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     choice: SftChoice
     examples: Sequence[TrainingExample]
     seed: int
     folder: Path
-    """Folder of the trainer's states."""
     save_every: int
-    on_step: Callable[[int, dict[str, float]], bool]
-    """Leader: (step, figures, which are empty between logs) → whether to continue."""
+    on_step: Callable[[int, dict[str, float]], bool] = leader_only
+    """(step, figures, which are empty between logs) → whether to continue."""
     hardware: Hardware = FLOAT32
     ranks: Ranks = ALONE
-    rate_factor: Callable[[int], float] = lambda _: 1.0
-    """Leader: factor of the scheduled learning rate at a step, from 1."""
+    rate_factor: Callable[[int], float] = lambda _: 1.0  # factor of the scheduled rate at a step, from 1; leader only
 
 
 class _SftTrainer(TimedTrainer, SFTTrainer):  # type: ignore[misc]
-    def compute_loss(self, *arguments: object, **named: object) -> torch.Tensor:
-        with self.clock.counts("forward"):
-            return super().compute_loss(*arguments, **named)  # type: ignore[no-any-return]
+    compute_loss = timed("compute_loss", "forward")
 
 
 def train_sft(run: SftRun) -> None:

@@ -54,8 +54,6 @@ HELDOUT_CURVES = ("heldout/reward", "heldout/reward_error")
 
 @dataclass(frozen=True, slots=True)
 class RaisedAlarm:
-    """A stored alarm."""
-
     id: uuid.UUID
     name: str
     sentence: str
@@ -64,43 +62,12 @@ class RaisedAlarm:
     """Checkpoint that a branch would start from, if a detector stopped the run."""
 
     def ended(self) -> Ended:
-        """Return how the run ends because of it."""
         roll_back = self.id if self.action is AlarmAction.ROLL_BACK else None
         reason = f"Alarm {self.name}: {self.sentence}"
         if self.action is AlarmAction.STOP and self.prepared:
             checkpoint = f"{self.prepared['stage']} step {self.prepared['step']}"
             reason += f" A branch from {checkpoint}, the last honest checkpoint, is prepared: Roll back starts it."
         return Ended(ENDINGS[self.action], reason, roll_back)
-
-
-def _raise_alarm(
-    context: TrainingContext, step: int, sighting: Sighting, action: AlarmAction, changes: Iterable[Change] = ()
-) -> tuple[RaisedAlarm, bool]:
-    """Store an alarm with the settings that it changes. Return whether it is new: a resumed run raises some again."""
-    draft = AlarmDraft(
-        name=sighting.name,
-        step=step,
-        sentence=sighting.sentence,
-        action=action,
-        condition=sighting.condition,
-        onset=sighting.onset,
-        evidence=sighting.evidence,
-    )
-    stored = record_alarm(context.assignment.run_id, draft, changes)
-    if stored.is_new:
-        context.recorder.log(f"alarm {sighting.name}: {sighting.sentence} Action: {action}.", "warning")
-    prepared = sighting.evidence.get(PREPARED)
-    checkpoint = prepared if isinstance(prepared, Mapping) else None
-    return RaisedAlarm(stored.id, sighting.name, sighting.sentence, action, checkpoint), stored.is_new
-
-
-def _claim_changes(context: TrainingContext, step_of: Callable[[str], int | None]) -> list[Change]:
-    """Apply waiting changes from their steps on, and log them. A None step keeps a change waiting."""
-    changes = claim_changes(context.assignment.run_id, step_of)
-    for change in changes:
-        since = f"step {change.step}" if change.step else "the warm-up"
-        context.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")
-    return changes
 
 
 def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> list[tuple[int, dict[str, float]]]:
@@ -130,19 +97,46 @@ def stored_figures(run_id: uuid.UUID, last: int, names: Iterable[str]) -> list[t
     return sorted(by_step.items())
 
 
-class Steering:
+class _StageSteering:
+    """Alarms and changed settings of one stage. `settings` are the run's current settings."""
+
+    def __init__(self, context: TrainingContext) -> None:
+        self._context, self._run_id = context, context.assignment.run_id
+        self._changes = claimed_changes(self._run_id)
+        self.settings = context.configuration
+
+    def _raise_alarm(
+        self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[Change] = ()
+    ) -> tuple[RaisedAlarm, bool]:
+        """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
+        name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
+        draft = AlarmDraft(name, step, sentence, action, condition, sighting.onset, sighting.evidence)
+        stored = record_alarm(self._run_id, draft, changes)
+        if stored.is_new:
+            self._changes += changes
+            self._context.recorder.log(f"alarm {name}: {sentence} Action: {action}.", "warning")
+        prepared = sighting.evidence.get(PREPARED)
+        checkpoint = prepared if isinstance(prepared, Mapping) else None
+        return RaisedAlarm(stored.id, name, sentence, action, checkpoint), stored.is_new
+
+    def _claim_changes(self, step_of: Callable[[str], int | None]) -> None:
+        """Claim waiting changes from their steps on. A None step keeps a change waiting."""
+        for change in claim_changes(self._run_id, step_of):
+            since = f"step {change.step}" if change.step else "the warm-up"
+            self._context.recorder.log(f"{change.name}: {change.before} → {change.after} from {since} on")
+            self._changes.append(change)
+
+
+class Steering(_StageSteering):
     """Steers one attempt at GRPO. `settings` are the run's current settings."""
 
     def __init__(self, context: TrainingContext, controls: GrpoControls) -> None:
-        self._context, self._controls = context, controls
-        self._run_id = context.assignment.run_id
+        super().__init__(context)
+        self._controls = controls
         self._columns = {column.name: column.weight for column in context.assignment.columns}
         self._watch = AlarmWatch(History(self._columns, context.configuration.grpo.episodes_per_step))
-        self._changes = claimed_changes(self._run_id)
         self._ending: RaisedAlarm | None = None
-        """The most severe alarm that ends the run."""
         self._patterns_let_pass: dict[str, set[str]] = {}
-        self.settings = context.configuration
 
     def begin(self, reached: int) -> None:
         """Restore the state after step `reached`, and apply changes made since."""
@@ -183,7 +177,6 @@ class Steering:
         return not requests.stop and self._ending is None
 
     def after_heldout(self, step: int, figures: Mapping[str, float]) -> bool:
-        """Return whether to continue."""
         self._act(step, self._watch.after_heldout(step, figures, self.settings.alarms))
         self._apply(step + 1)
         return self._ending is None
@@ -215,18 +208,16 @@ class Steering:
         self._consider(self._raise(step, sighting, action))
 
     def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
-        changes = []
+        changes: list[Change] = []
         if action is AlarmAction.LOWER_RATE:
             rate = self.settings.grpo.learning_rate
             changes = [Change(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
-        alarm, is_new = _raise_alarm(self._context, step, sighting, action, changes)
+        alarm, is_new = self._raise_alarm(step, sighting, action, changes)
         if is_new:
-            self._changes += changes
             self._apply(step + 1)  # two alarms in one step lower the rate twice
         return alarm
 
     def _consider(self, alarm: RaisedAlarm) -> None:
-        """Let the most severe alarm end the run."""
         known = self._ending
         if alarm.action in ENDINGS and (known is None or SEVERITY.index(alarm.action) > SEVERITY.index(known.action)):
             self._ending = alarm
@@ -237,7 +228,7 @@ class Steering:
         def step_of(name: str) -> int | None:
             return None if is_of_warm_up(name) or (name in MEMORY and not is_start) else step
 
-        self._changes += _claim_changes(self._context, step_of)
+        self._claim_changes(step_of)
 
     def _apply(self, step: int) -> None:
         """Apply the settings of this step. A change belongs to its step in every attempt."""
@@ -250,16 +241,14 @@ class Steering:
         self._context.budget_tracker.choice = self.settings.budget
 
 
-class WarmUpSteering:
+class WarmUpSteering(_StageSteering):
     """Steers one warm-up attempt: alarms on spoiled or flat losses, and changed settings."""
 
     def __init__(self, context: TrainingContext, *, before: int, reached: int, steps: int) -> None:
         """`before`: steps of earlier attempts. `steps`: of this one, of which `reached` are done."""
-        self._context, self._before, self._steps = context, before, steps
-        self._run_id = context.assignment.run_id
+        super().__init__(context)
+        self._before, self._steps = before, steps
         self._history = History({}, 0)
-        self._changes = claimed_changes(self._run_id)
-        self.settings = context.configuration
         for step, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
             if step > before:
                 self._history.add(step - before, figures)
@@ -294,7 +283,7 @@ class WarmUpSteering:
             action = action_of(self.settings.alarms, sighting.name) or AlarmAction.NOTE
             if action is AlarmAction.ROLL_BACK:  # there is no checkpoint before the warm-up
                 action = AlarmAction.PAUSE
-            alarm, is_new = _raise_alarm(self._context, at, sighting, action)
+            alarm, is_new = self._raise_alarm(at, sighting, action)
             if action in ENDINGS and (is_new or sighting.name == "not_finite"):  # else someone resumed the run
                 raise alarm.ended()
 
@@ -306,7 +295,7 @@ class WarmUpSteering:
                 return self._before + step
             return 0 if is_used_in_warm_up(name) or (is_start and name == RECOMPUTES) else None
 
-        self._changes += _claim_changes(self._context, step_of)
+        self._claim_changes(step_of)
         self.settings = self._settings_at(step)
         self._context.budget_tracker.choice = self.settings.budget
 

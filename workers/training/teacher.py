@@ -9,7 +9,6 @@ from workers.models.chat import ChatTokens
 from workers.policies.base import EpisodeStart, Reply, TokenTrace, Turn
 
 MOST_SPOILED = 2
-"""Invalid attempts per episode."""
 ILLEGAL_SHARE = 0.5
 """Share of illegal actions among invalid attempts, if the environment lists legal ones. The others cannot be parsed."""
 
@@ -37,8 +36,6 @@ class Teacher:
 
 
 class TeacherPlayer:
-    """One scripted episode."""
-
     wants_scripts = True
 
     def __init__(self, teacher: Teacher, start: EpisodeStart) -> None:

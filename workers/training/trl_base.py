@@ -34,7 +34,6 @@ class Clock:
             self.end(name)
 
     def begin(self) -> None:
-        """Start an activity whose name is given when it ends."""
         self._wait()
         self._stack.append([perf_counter(), 0.0])
 
@@ -47,7 +46,6 @@ class Clock:
             self._stack[-1][1] += seconds
 
     def take(self) -> dict[str, float]:
-        """Return the seconds by name, and start again from zero."""
         seconds, self._seconds = self._seconds, defaultdict(float)
         return seconds
 
@@ -55,7 +53,6 @@ class Clock:
 def shared_arguments(
     model: PreTrainedModel, choice: SftChoice | GrpoChoice, *, seed: int, folder: Path, hardware: Hardware
 ) -> dict[str, Any]:
-    """Return the arguments that both trainers share."""
     on_cpu = next(model.parameters()).device.type == "cpu"
     return {
         "output_dir": str(folder),
@@ -77,7 +74,7 @@ def shared_arguments(
     }
 
 
-def _timed(method: str, name: str) -> Callable[..., object]:
+def timed(method: str, name: str) -> Callable[..., object]:
     """Return an override of a trainer's method that counts its time under `name`."""
 
     def call(self: "TimedTrainer", *arguments: object, **named: object) -> object:
@@ -91,10 +88,10 @@ def _timed(method: str, name: str) -> Callable[..., object]:
 class TimedTrainer:
     """Mixin for a trainer of TRL: counts learning, the optimizer, padding and saved states."""
 
-    training_step = _timed("training_step", "backward")
-    _prepare_inputs = _timed("_prepare_inputs", "other")
-    _clip_grad_norm = _timed("_clip_grad_norm", "optimiser")
-    _save_checkpoint = _timed("_save_checkpoint", "other")
+    training_step = timed("training_step", "backward")
+    _prepare_inputs = timed("_prepare_inputs", "other")
+    _clip_grad_norm = timed("_clip_grad_norm", "optimiser")
+    _save_checkpoint = timed("_save_checkpoint", "other")
 
     def __init__(self, **arguments: object) -> None:
         super().__init__(**arguments)

@@ -30,14 +30,12 @@ from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
 from workers.training.ranks import check_same_weights, play_for_leader
-from workers.training.trl_base import TimedTrainer, shared_arguments
+from workers.training.trl_base import TimedTrainer, shared_arguments, timed
 
-TOLERANCE = 1e-3
-"""Relative difference between TRL's figures and ours that is accepted."""
+TOLERANCE = 1e-3  # relative difference between TRL's figures and ours that is accepted
 HIGHEST_LOG_RATIO = 20.0
 
-RatioSums = tuple[float, float, float]
-"""Sum of ratios, number of tokens, highest ratio."""
+RatioSums = tuple[float, float, float]  # sum of ratios, number of tokens, highest ratio
 
 logging.getLogger("trl").setLevel(logging.ERROR)
 
@@ -119,6 +117,7 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
     """TRL's trainer with advantages by token, a temperature that changes, and the ratio to the sampler."""
 
     temperature: float
+    _calculate_rewards = timed("_calculate_rewards", "reward")
 
     def __init__(self, *, token_advantages: Callable[[], list[list[float]] | None], **arguments: object) -> None:
         """`token_advantages`: for each rollout one value per token or none; None keeps TRL's own advantages."""
@@ -128,8 +127,8 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
                 _skip_padding_positions(model)
         self._token_advantages = token_advantages
         self._scored: dict[str, torch.Tensor] | None = None
-        """Part of the batch whose loss is being computed."""
-        self._ratios: RatioSums = (0.0, 0.0, 0.0)
+        self.ratios: RatioSums = (0.0, 0.0, 0.0)
+        """Training probabilities divided by sampling probabilities, in this step."""
 
     def set_temperature(self, temperature: float) -> None:
         """Set the temperature of log-probabilities, which must match the distribution that was sampled from.
@@ -145,10 +144,6 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
                 cells: dict[str, CellType] = dict(zip(forward.__code__.co_freevars, forward.__closure__, strict=True))
                 cells["temperature"].cell_contents = temperature
         self.temperature = temperature
-
-    def _calculate_rewards(self, *arguments: object) -> torch.Tensor:
-        with self.clock.counts("reward"):
-            return super()._calculate_rewards(*arguments)  # type: ignore[no-any-return]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, object]]) -> dict[str, torch.Tensor]:
         scored: dict[str, torch.Tensor] = super()._generate_and_score_completions(inputs)
@@ -175,14 +170,9 @@ class GrpoTrainer(TimedTrainer, GRPOTrainer):  # type: ignore[misc]
             change_BT = (result[0].detach() - scored["sampling_per_token_logps"]).clamp(max=HIGHEST_LOG_RATIO)
             ratio_BT = change_BT.exp() * mask_BT
             figures = torch.stack([ratio_BT.sum(), mask_BT.sum().float(), ratio_BT.max()]).tolist()
-            total, count, highest = self._ratios
-            self._ratios = (total + figures[0], count + figures[1], max(highest, figures[2]))
+            total, count, highest = self.ratios
+            self.ratios = (total + figures[0], count + figures[1], max(highest, figures[2]))
         return result
-
-    def take_ratios(self) -> RatioSums:
-        """Return training probabilities divided by sampling probabilities, since they were last taken."""
-        ratios, self._ratios = self._ratios, (0.0, 0.0, 0.0)
-        return ratios
 
 
 def mean_and_highest(sums: Sequence[RatioSums]) -> tuple[float, float]:
@@ -225,7 +215,6 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self._batch = Batch(run.choice.group_size, [], [])
         self._mean_tokens = 0.0
         self._updates: list[dict[str, float]] = []
-        """TRL's logs of each update of the current step."""
         self._last_step_at = time.monotonic()
 
     def on_train_begin(
@@ -251,7 +240,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.trainer.set_temperature(temperature)
 
     def rollouts(self, prompts: list[list[dict[str, Any]]], trainer: GrpoTrainer) -> dict[str, Any]:
-        """Play a step as TRL's `rollout_func`. The prompts contain each group once per member."""
+        """Return this rank's share of a step: TRL's `rollout_func`. The prompts repeat each group per member."""
         run = self.run
         step = trainer.state.global_step // run.choice.updates + 1
         with trainer.clock.counts("rollouts"):
@@ -261,23 +250,18 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             actual = [prompt[-1]["group"] for prompt in prompts]
             if actual != expected:
                 raise BrokenStep(f"step {step}: the trainer sampled groups {actual[:3]}…, expected {expected[:3]}…")
-            rows = self._play(step)
+            if run.play_share is not None:
+                rows: dict[str, Any] = play_for_leader(run.ranks, run.play_share)
+            else:
+                self._batch = play_batch(run, step)
+                whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
+                self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
+                parts = [{name: values and values[share] for name, values in whole.items()} for share in shares]
+                rows = run.ranks.deal(parts)
         self.token_advantages = rows.pop("token_advantages")
         return rows
 
-    def _play(self, step: int) -> dict[str, Any]:
-        """Return this rank's share of the rows that the leader made from all rollouts."""
-        run = self.run
-        if run.play_share is not None:
-            rows: dict[str, Any] = play_for_leader(run.ranks, run.play_share)
-            return rows
-        self._batch = play_batch(run, step)
-        whole, shares = rows_of(run, self._batch), run.ranks.shares(run.choice.episodes_per_step)
-        self._mean_tokens = sum(map(sum, whole["env_mask"])) / len(whole["env_mask"])
-        return run.ranks.deal([{name: rows and rows[share] for name, rows in whole.items()} for share in shares])
-
     def reward_function(self, column: str) -> Callable[..., list[float | None]]:
-        """Return TRL's reward function of one column."""
 
         def values_of_column(values: list[dict[str, float] | None], **_: object) -> list[float | None]:
             return [None if columns is None else columns.get(column, 0.0) for columns in values]
@@ -295,7 +279,8 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
             self._check(step, logs)
         self._updates.append(dict(logs))
         if state.global_step % run.choice.updates == 0:
-            ratios = run.ranks.gather(self.trainer.take_ratios())
+            ratios = run.ranks.gather(self.trainer.ratios)
+            self.trainer.ratios = (0.0, 0.0, 0.0)
             if not run.ranks.agree(lambda: self._finish(step, ratios)):
                 control.should_save = True
                 control.should_training_stop = True
