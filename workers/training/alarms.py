@@ -176,7 +176,7 @@ def _relative(
     elif is_rise and (calmest := history.best(curve, sign=-1)):
         onset = calmest.last
     steps = f"over steps {now.first} to {now.last}"
-    change = f"{now.mean / began:.2g} times the {began:.3g} at the beginning"
+    change = f"{now.mean / began:.3g} times the {began:.3g} at the beginning"
     evidence = {"curve": curve, "value": now.mean, "limit": limit, "beginning": began, "window": now.steps}
     return [Sighting(name, f"{sentence.format(now.mean)} {steps}, {change}{note}.", onset, evidence)]
 
