@@ -20,14 +20,14 @@ from backend.domain.vocabulary import Phase
 from backend.errors import InvalidInput
 from backend.runs.tables import Run
 from backend.training.example_sources import (
-    Asked,
-    Chosen,
-    chosen_rollouts,
+    LearningScope,
+    RolloutSelection,
     conversations_of,
     demonstrated_rollouts,
-    drawn_from,
+    environment_system,
     passing_episodes,
-    system_of,
+    sampled_conversations,
+    selected_rollouts,
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
@@ -201,7 +201,7 @@ def _conversations(context: TrainingContext, source: str) -> Iterator[Conversati
             file = session.get(ExampleFile, context.configuration.sft.file)
         if file is None:
             raise BrokenStep("the file of conversations (sft.file) was deleted")
-        yield from drawn_from(file, context.configuration.sft, context.configuration.seed)
+        yield from sampled_conversations(file, context.configuration.sft, context.configuration.seed)
         return
     with transaction() as session:
         if source == "rollouts":
@@ -211,19 +211,19 @@ def _conversations(context: TrainingContext, source: str) -> Iterator[Conversati
         yield from conversations_of(session, ids)
 
 
-def _chosen_rollouts(session: Session, context: TrainingContext) -> Chosen:
+def _chosen_rollouts(session: Session, context: TrainingContext) -> RolloutSelection:
     configuration, run_id = context.configuration, context.assignment.run_id
     versions = tuple(env.version_id for env in context.assignment.envs)
-    request = Asked(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
+    request = LearningScope(versions, configuration.seed, run_id, session.get_one(Run, run_id).created_at)
     try:
-        return chosen_rollouts(session, configuration.sft, request)
+        return selected_rollouts(session, configuration.sft, request)
     except InvalidInput as error:
         raise BrokenStep(" ".join(error.fields.values())) from error
 
 
 def _environment_prompt(context: TrainingContext) -> str | None:
     """Return the environment's system prompt. None if it differs between environments or episodes."""
-    return None if context.assignment.is_mixed else system_of(context.assignment.manifest)
+    return None if context.assignment.is_mixed else environment_system(context.assignment.manifest)
 
 
 def texts_to_read(context: TrainingContext, count: int) -> list[str]:

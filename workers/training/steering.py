@@ -20,7 +20,7 @@ from backend.domain.training.steering import (
 )
 from backend.domain.vocabulary import AlarmAction, RunStatus
 from backend.runs.tables import MetricPoint, Run
-from backend.training.steering import PREPARED
+from backend.training.alarms import PREPARED
 from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
