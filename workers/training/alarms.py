@@ -56,7 +56,7 @@ class Curve:
 
 
 @dataclass(slots=True)
-class History:
+class CurveHistory:
     """All curves of a run so far. Steps are added in ascending order, a held-out evaluation after its step."""
 
     weights: Mapping[str, float]
@@ -120,10 +120,10 @@ class Sighting:
         return f"{self.name}/{self.key}" if self.key else self.name
 
 
-Check = Callable[[History, AlarmsChoice], list[Sighting]]  # returns the conditions that hold after the latest step
+Check = Callable[[CurveHistory, AlarmsChoice], list[Sighting]]  # returns the conditions that hold after the latest step
 
 
-def not_finite(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def not_finite(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     spoiled = [name for name in MUST_BE_NUMBERS if not math.isfinite(history.newest.get(name, 0.0))]
     if not spoiled:
         return []
@@ -132,7 +132,7 @@ def not_finite(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("not_finite", f"At step {history.step} {values}.", history.step - 1, evidence)]
 
 
-def failed_rollouts(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def failed_rollouts(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     now = history.present("rollouts/failed", 5)
     if now is None or not history.episodes or now.mean / history.episodes <= choice.failed_share:
         return []
@@ -143,7 +143,7 @@ def failed_rollouts(history: History, choice: AlarmsChoice) -> list[Sighting]:
 
 
 def _above_limit(
-    name: str, curve: str, setting: str, sentence: str, history: History, choice: AlarmsChoice
+    name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
 ) -> list[Sighting]:
     """Compare the current mean of a curve with the limit in `setting`. `sentence` is a format string."""
     now, limit = history.present(curve), getattr(choice, setting)
@@ -154,7 +154,7 @@ def _above_limit(
 
 
 def _relative(
-    name: str, curve: str, setting: str, sentence: str, history: History, choice: AlarmsChoice
+    name: str, curve: str, setting: str, sentence: str, history: CurveHistory, choice: AlarmsChoice
 ) -> list[Sighting]:
     """Compare the current mean of a curve with its beginning times the factor in `setting`."""
     now, began = history.present(curve), history.beginning(curve)
@@ -181,7 +181,7 @@ def _relative(
     return [Sighting(name, f"{sentence.format(now.mean)} {steps}, {change}{note}.", onset, evidence)]
 
 
-def importance_ratio(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def importance_ratio(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     ratio, limit = history.present("ratio/mean"), choice.importance_ratio_limit
     if ratio is not None and not 1 / limit <= ratio.mean <= limit:
         sentence = f"The mean importance ratio is {ratio.mean:.2f} over steps {ratio.first} to {ratio.last}, not 1."
@@ -197,7 +197,7 @@ def importance_ratio(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("importance_ratio", sentence, window.first, evidence)]
 
 
-def gradient_norm(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def gradient_norm(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     curve = history.curves.get("grad_norm")
     if curve is None or len(curve.values) < FEWEST_STEPS:
         return []
@@ -214,7 +214,7 @@ def gradient_norm(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("gradient_norm", sentence, window[0] - 1, evidence)]
 
 
-def format_fall(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def format_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     best, now = history.best("format"), history.present("format")
     if best is None or now is None or not _is_fall(best, now, choice.format_drop):
         return []
@@ -226,7 +226,7 @@ def format_fall(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("format_fall", sentence, best.last, {**evidence, "window": now.steps, "best_window": best.steps})]
 
 
-def column_fall(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def column_fall(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     """Check every weighted column except the format, which has its own alarm."""
     sightings = []
     reward = history.present("reward", 2 * WINDOW)
@@ -255,7 +255,7 @@ def _is_fall(best: Stretch, now: Stretch, drop: float, sign: float = 1.0) -> boo
     return now.first > best.last and depth > max(drop, FALL_ERRORS * math.hypot(best.error, now.error))
 
 
-def heldout_regression(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def heldout_regression(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     rewards, errors = history.curves.get(HELDOUT, Curve()), history.curves.get(HELDOUT_ERROR, Curve())
     if len(rewards.values) < 2 or len(errors.values) != len(rewards.values):
         return []
@@ -270,7 +270,7 @@ def heldout_regression(history: History, choice: AlarmsChoice) -> list[Sighting]
     return [Sighting("heldout_regression", sentence, window[0], evidence)]
 
 
-def heldout_gap(history: History, choice: AlarmsChoice) -> list[Sighting]:
+def heldout_gap(history: CurveHistory, choice: AlarmsChoice) -> list[Sighting]:
     """Compare the gap of the last two held-out evaluations with the first one."""
     rewards, errors = history.curves.get(HELDOUT, Curve()), history.curves.get(HELDOUT_ERROR, Curve())
     gaps = []  # (step, training minus held-out reward, standard error)
@@ -292,7 +292,7 @@ def heldout_gap(history: History, choice: AlarmsChoice) -> list[Sighting]:
     return [Sighting("heldout_gap", sentence, gaps[-3][0], evidence)]
 
 
-def warm_up_flat(history: History, choice: AlarmsChoice, *, steps: int) -> list[Sighting]:
+def warm_up_flat(history: CurveHistory, choice: AlarmsChoice, *, steps: int) -> list[Sighting]:
     """Check the loss of a warm-up of `steps` steps after its first third."""
     curve = history.curves.get("sft/loss")
     if curve is None or len(curve.values) < 6 or curve.steps[-1] < steps / 3:
@@ -344,7 +344,7 @@ class AlarmChanges:
 class AlarmWatch:
     """Reports a condition once when it begins, and again only after it has cleared."""
 
-    history: History
+    history: CurveHistory
     calm: dict[str, int] = field(default_factory=dict)
     """Each condition that holds → consecutive checks that did not meet it."""
 

@@ -1,4 +1,4 @@
-"""What the stages of a training run share: the assignment, env pool, recorder, checkpoints and budget."""
+"""Shared by all stages of a training run: the assignment, env pool, recorder, checkpoints and budget."""
 
 import time
 import uuid
@@ -30,7 +30,7 @@ from workers.training.ranks import ALONE, Ranks
 SAVED_EVERY_SECONDS = 2.0  # most training time that a killed process fails to count
 
 
-class Stopped(Exception):
+class TrainingStopped(Exception):
     """Someone stopped the run, and its state is saved."""
 
 

@@ -31,7 +31,7 @@ from backend.training.example_sources import (
 )
 from backend.training.tables import ExampleFile
 from workers.models.chat import ChatTokens
-from workers.training.context import Stopped, TrainingContext
+from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.examples import (
     BrokenStep,
     TrainingExample,
@@ -141,7 +141,7 @@ def _scripted(context: TrainingContext, chat: ChatTokens, episodes: int) -> Sour
         should_stop=recorder.should_stop,
     )
     if len(examples) + failed < episodes:
-        raise Stopped
+        raise TrainingStopped
     if len(examples) < episodes / 2:
         raise BrokenStep(f"{failed:,} of {episodes:,} scripted episodes failed")
     passing, where = set(examples), choice.script_where
@@ -181,7 +181,7 @@ def _stored(context: TrainingContext, chat: ChatTokens, source: str) -> SourceEx
             done = len(collected.examples)
             recorder.progress(phase="reading training examples", done=done, total=done + 1, message=source)
         if recorder.should_stop():
-            raise Stopped
+            raise TrainingStopped
     if not collected.examples:
         raise BrokenStep(NO_EXAMPLES[source])
     return collected

@@ -19,7 +19,7 @@ from workers.rollouts.engine import GroupPlan
 from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.tasks.detectors import record_flags, resume_scanner
-from workers.training.context import Stopped, TrainingContext
+from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.curriculum import Planner, keep_plan, recall_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
@@ -133,7 +133,7 @@ class GrpoStage:
             context.env_pool.close_policy(self._policy)
         if self.reached < choice.steps and not self._is_used_up:
             self._steering.raise_ending()
-            raise Stopped
+            raise TrainingStopped
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _play(self, step: int, ordinals: Sequence[int]) -> list[Rollout]:

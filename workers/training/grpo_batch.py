@@ -1,4 +1,4 @@
-"""One GRPO step as data: what is played, which rollouts are learned from, and their advantages. Nothing here uses TRL.
+"""One GRPO step as data: its rollouts, the ones to learn from, and their advantages. Nothing here uses TRL.
 
 Credit by turn divides each episode's reward into what its turns earned. A turn's tokens get what was earned from that
 turn onward, compared with the group at the same turn:

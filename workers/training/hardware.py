@@ -1,4 +1,4 @@
-"""What a run's hardware settings mean on this machine."""
+"""A run's hardware settings, resolved for this machine."""
 
 import os
 from dataclasses import dataclass

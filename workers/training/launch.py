@@ -1,7 +1,7 @@
 """A training run in several processes: `python -m workers.training.launch <run id>`.
 
 Calls `accelerate launch` in this process, because its command hides how a process ended. This one ends like the first
-process that failed, so that its parent can tell a kill from an error.
+process that failed, so that its parent can distinguish a kill from an error.
 """
 
 import os

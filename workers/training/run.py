@@ -46,7 +46,7 @@ from workers.storage.recorder import RunRecorder
 from workers.storage.steering import AlarmDraft, read_requests, record_alarm
 from workers.training.assignment import Assignment, read_assignment, training_folder
 from workers.training.checkpoints import CheckpointStore, newest_under, take_over
-from workers.training.context import Ended, Stopped, TrainingContext, UsedUp
+from workers.training.context import Ended, TrainingContext, TrainingStopped, UsedUp
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples
 from workers.training.examples import BrokenStep
@@ -115,7 +115,7 @@ def _conduct(assignment: Assignment, recorder: RunRecorder, summary: dict[str, o
                 _run_stages(context)
             finally:
                 context.budget_tracker.save()  # time counts however the attempt ends
-    except Stopped:
+    except TrainingStopped:
         return stopped_on_request(assignment.run_id)
     except Ended as ended:
         return TrainingOutcome(ended.status, str(ended), ended.roll_back)

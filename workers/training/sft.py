@@ -21,7 +21,7 @@ from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
 from workers.models.adapter import unrounded
 from workers.models.build import build_model
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
-from workers.training.context import Stopped, TrainingContext, UsedUp
+from workers.training.context import TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples
 from workers.training.examples import BrokenStep, TrainingExample, example_order
 from workers.training.hardware import FLOAT32, Hardware, settle
@@ -254,7 +254,7 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         context.evaluate_heldout(Stage.SFT, attempt.before + reached, model, tokenizer, at=0)
         raise UsedUp
     if reached < attempt.steps:
-        raise Stopped
+        raise TrainingStopped
     store.save(Stage.SFT, attempt.last, model, tokenizer)
 
 

@@ -24,7 +24,7 @@ from backend.training.alarms import PREPARED
 from workers.storage.interventions import close_interventions, open_interventions, patterns_let_pass, prepared_branch
 from workers.storage.steering import (
     AlarmDraft,
-    Change,
+    ClaimedChange,
     active_alarms,
     claim_changes,
     claimed_changes,
@@ -32,7 +32,7 @@ from workers.storage.steering import (
     read_requests,
     record_alarm,
 )
-from workers.training.alarms import AlarmChanges, AlarmWatch, History, Sighting, not_finite, warm_up_flat
+from workers.training.alarms import AlarmChanges, AlarmWatch, CurveHistory, Sighting, not_finite, warm_up_flat
 from workers.training.context import Ended, TrainingContext
 from workers.training.detector_actions import DetectorIntervention
 from workers.training.grpo_batch import GrpoControls
@@ -106,7 +106,7 @@ class _StageSteering:
         self.settings = context.configuration
 
     def _raise_alarm(
-        self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[Change] = ()
+        self, step: int, sighting: Sighting, action: AlarmAction, changes: Sequence[ClaimedChange] = ()
     ) -> tuple[RaisedAlarm, bool]:
         """Store an alarm with the settings that it changes. Return whether it is new: a resumed run repeats some."""
         name, sentence, condition = sighting.name, sighting.sentence, sighting.condition
@@ -134,7 +134,7 @@ class Steering(_StageSteering):
         super().__init__(context)
         self._controls = controls
         self._columns = {column.name: column.weight for column in context.assignment.columns}
-        self._watch = AlarmWatch(History(self._columns, context.configuration.grpo.episodes_per_step))
+        self._watch = AlarmWatch(CurveHistory(self._columns, context.configuration.grpo.episodes_per_step))
         self._ending: RaisedAlarm | None = None
         self._patterns_let_pass: dict[str, set[str]] = {}
 
@@ -208,10 +208,10 @@ class Steering(_StageSteering):
         self._consider(self._raise(step, sighting, action))
 
     def _raise(self, step: int, sighting: Sighting, action: AlarmAction) -> RaisedAlarm:
-        changes: list[Change] = []
+        changes: list[ClaimedChange] = []
         if action is AlarmAction.LOWER_RATE:
             rate = self.settings.grpo.learning_rate
-            changes = [Change(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
+            changes = [ClaimedChange(LEARNING_RATE, rate, rate * self.settings.alarms.rate_factor, step + 1)]
         alarm, is_new = self._raise_alarm(step, sighting, action, changes)
         if is_new:
             self._apply(step + 1)  # two alarms in one step lower the rate twice
@@ -248,7 +248,7 @@ class WarmUpSteering(_StageSteering):
         """`before`: steps of earlier attempts. `steps`: of this one, of which `reached` are done."""
         super().__init__(context)
         self._before, self._steps = before, steps
-        self._history = History({}, 0)
+        self._history = CurveHistory({}, 0)
         for step, figures in stored_figures(self._run_id, before + reached, ["sft/loss"]):
             if step > before:
                 self._history.add(step - before, figures)

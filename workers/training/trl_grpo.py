@@ -288,7 +288,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         return control
 
     def _check(self, step: int, logs: Mapping[str, float]) -> None:
-        """Raise BrokenStep if TRL did not see what was played, because of wrong masks or lost rewards."""
+        """Raise BrokenStep if TRL counted other tokens or rewards, because of wrong masks or lost columns."""
         counted = [rollout for place, rollout in enumerate(self._batch.rollouts) if place not in self._batch.masked]
         rewards = [rollout.reward for rollout in counted if rollout.reward is not None]
         ours = {"completions/mean_length": self._mean_tokens}
