@@ -82,7 +82,7 @@ def test_with_the_weights_alone_steps_and_schedule_go_on(installation: None, tmp
     folder = tmp_path / "branch"
     taken = take_over(point_of(tmp_path / "gone", 3, weights), folder, CHOICE, save_every=1)
     assert taken is not None
-    assert "begins anew" in taken
+    assert "starts fresh" in taken
     assert reached_step(folder, CHOICE) == 3
     branch = Played(folder)
     assert [step.step for step in branch.steps] == [4]

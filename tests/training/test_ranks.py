@@ -65,7 +65,7 @@ def test_each_rank_learns_from_its_part_of_the_step(tmp_path: Path) -> None:
         ({"grpo": {"tasks_per_step": 21}}, "grpo.tasks_per_step"),
         ({"grpo": {"tasks_per_step": 6, "group_size": 4, "micro_batches": 8}}, "grpo.micro_batches"),
         ({"sft": {"batch": 33}}, "sft.batch"),
-        ({"engine": "unsloth"}, "transformers, not with unsloth"),
+        ({"engine": "unsloth"}, "transformers, not unsloth"),
     ],
 )
 def test_what_does_not_divide_is_refused_by_name(choices: dict[str, Any], named: str) -> None:
@@ -103,7 +103,7 @@ def test_on_a_cpu_it_says_what_several_processes_are_for() -> None:
         return [finding.advice or "" for finding in checks_at_once(plan) if finding.name == "processes"]
 
     assert told(configured(1)) == []
-    assert "only serve to try this out" in told(configured(2))[0]
+    assert "use them only for testing" in told(configured(2))[0]
 
 
 def test_the_launcher_understands_its_configuration(tmp_path: Path) -> None:

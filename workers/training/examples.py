@@ -101,8 +101,8 @@ def examples_of_step(
             raise BrokenStep(f"{where}: {len(example.mask)} tokens, but {count} log-probabilities")
         for value, counts in zip(rollout.logprobs, example.mask, strict=True):
             if not math.isfinite(value) or value > 1e-6 or (not counts and value != 0.0):
-                owner = "policy" if counts else "environment"
-                raise BrokenStep(f"{where}: {value} is not a log-probability of a {owner} token")
+                owner = "the policy" if counts else "the environment"
+                raise BrokenStep(f"{where}: {value} is not a log-probability of a token of {owner}")
         examples.append(replace(example, mask=[0] * len(example.mask)) if position in silent else example)
     return examples
 
