@@ -182,7 +182,7 @@ def completed(task: TaskSpec, group: int, member: int, columns: dict[str, float]
     )
 
 
-def some_lessons(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
+def some_examples(tokenizer: Any, count: int = 40) -> list[TrainingExample]:
     """Replies of which only the last is to be learned."""
     end = tokenizer.eos_token_id
     prompt = tokenizer.apply_chat_template(

@@ -102,8 +102,14 @@ def read_assignment(run_id: uuid.UUID) -> Assignment:
         branch = None
         if run.branch_step is not None:
             source_id = run.source_run_id or run.id  # a deleted source leaves no states
-            ids = (uuid.UUID(run.configuration[BRANCH][name]) for name in ("checkpoint_id", "start_id"))
-            branch = BranchPoint(source_id, run.branch_step, *ids, training_folder(source_id))
+            stored = run.configuration[BRANCH]
+            branch = BranchPoint(
+                source_run_id=source_id,
+                step=run.branch_step,
+                checkpoint_id=uuid.UUID(stored["checkpoint_id"]),
+                start_id=uuid.UUID(stored["start_id"]),
+                source_folder=training_folder(source_id),
+            )
         configuration = TrainingConfiguration.of_run(run.configuration)
         return Assignment(
             run_id=run_id,

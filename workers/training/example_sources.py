@@ -71,7 +71,7 @@ def collect_examples(
     by_model = getattr(model.config, "max_position_embeddings", None) or UNBOUNDED
     longest = min(int(by_model), int(min(tokenizer.model_max_length or UNBOUNDED, UNBOUNDED)))
     main = _collect(context, chat, choice.source, choice.scripted_episodes, longest)
-    sources = {choice.source: main}
+    sources: dict[str, SourceExamples] = {choice.source: main}
     for source, share in choice.shares.items():
         if source != choice.source and share > 0:
             count = min(choice.scripted_episodes, max(1, round(len(main.examples) * share)))

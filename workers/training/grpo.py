@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -19,13 +21,14 @@ from workers.rollouts.engine import GroupPlan
 from workers.storage.interventions import record_screened
 from workers.storage.rollouts import rollout_id
 from workers.tasks.detectors import record_flags, resume_scanner
+from workers.training.assignment import Assignment
 from workers.training.context import TrainingContext, TrainingStopped
 from workers.training.curriculum import Planner, keep_plan, recall_plan
 from workers.training.detector_actions import ENDING, Screening, Verdicts, interventions_of, suspicions_of
 from workers.training.env_pool import EnvPool
 from workers.training.grpo_batch import GrpoControls, GrpoRun, GrpoStep
 from workers.training.hardware import Hardware, settle
-from workers.training.ranks import GrpoOrder, PlayPlans, play_together
+from workers.training.ranks import GrpoOrder, PlayPlans, Ranks, play_together
 from workers.training.reporting import BackgroundWriter, EtaEstimator, step_figures
 from workers.training.steering import Steering
 from workers.training.trl_base import Clock
@@ -60,6 +63,31 @@ def training_player(env_pool: EnvPool, policy: LocalPolicy, seed: int) -> PlayPl
         return env_pool.play_in_lockstep(plans, policy, phase=Phase.TRAIN, seed=seed, training_step=step)
 
     return play
+
+
+def grpo_run(
+    assignment: Assignment,
+    order: GrpoOrder,
+    ranks: Ranks,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    policy: LocalPolicy,
+) -> GrpoRun:
+    """Return the stage of an order, as it is on every rank."""
+    configuration = assignment.configuration
+    return GrpoRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=configuration.grpo.model_copy(update={"micro_batches": order.micro_batches}),
+        columns=assignment.columns,
+        seed=configuration.seed,
+        folder=Path(order.folder),
+        save_every=configuration.checkpoints.every,
+        columns_of=assignment.columns_of if assignment.is_mixed else None,
+        set_temperature=policy.set_temperature,
+        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        ranks=ranks,
+    )
 
 
 class GrpoStage:
@@ -105,26 +133,16 @@ class GrpoStage:
             checkpoints_gradients=self._hardware.checkpoints_gradients,
         )
         context.ranks.tell(order)
-        run = GrpoRun(
-            model=self._model,
-            tokenizer=self._tokenizer,
-            choice=choice,
-            columns=context.assignment.columns,
-            seed=configuration.seed,
-            folder=self.folder,
-            save_every=configuration.checkpoints.every,
+        run = replace(
+            grpo_run(context.assignment, order, context.ranks, self._model, self._tokenizer, self._policy),
             play=self._play,
             on_step=self._on_step,
             before_save=self._writer.wait,
             masked=self._verdicts.wrongly_rewarded,
             screened=self._screening.screened,
             controls=self._controls,
-            columns_of=context.assignment.columns_of if context.assignment.is_mixed else None,
-            set_temperature=self._policy.set_temperature,
-            hardware=self._hardware,
             vllm=configuration.vllm if configuration.engine == "vllm" else None,
             set_generation=self._policy.sample_with,
-            ranks=context.ranks,
         )
         try:
             with self._writer:

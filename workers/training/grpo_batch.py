@@ -145,7 +145,6 @@ class GrpoRun:
 
 @dataclass(slots=True)
 class Batch:
-    size: int
     groups: list[int]
     rollouts: list[Rollout]
     masked: set[int] = field(default_factory=set)  # positions of rollouts excluded from their groups
@@ -153,39 +152,31 @@ class Batch:
     replaced: list[Rollout] = field(default_factory=list)
     no_variance: float = 0.0
 
-    def uniform(self, signature: Callable[[Rollout], tuple[float, ...]]) -> list[int]:
-        """Return the groups, by position, in which fewer than two signatures differ among counted members."""
-        numbers = []
-        for number in range(len(self.groups)):
-            places = range(number * self.size, min((number + 1) * self.size, len(self.rollouts)))
-            members = [self.rollouts[place] for place in places if place not in self.masked]
-            if len({signature(rollout) for rollout in members if rollout.is_completed}) < 2:
-                numbers.append(number)
-        return numbers
-
-    def replace(self, numbers: Sequence[int], ordinals: Sequence[int], fresh: Sequence[Rollout]) -> None:
-        """Put fresh groups in the positions `numbers`."""
-        for turn, number in enumerate(numbers):
-            place = slice(number * self.size, (number + 1) * self.size)
-            self.replaced += self.rollouts[place]
-            self.rollouts[place] = fresh[turn * self.size : (turn + 1) * self.size]
-            self.groups[number] = ordinals[turn]
-
 
 def play_batch(run: GrpoRun, step: int) -> Batch:
     """Play the step's groups, and replace groups without variance for up to `replace_uniform` rounds."""
-    count = run.choice.tasks_per_step
-    batch = Batch(run.choice.group_size, list(range(count)), run.play(step, range(count)))
+    count, size = run.choice.tasks_per_step, run.choice.group_size
+    batch = Batch(list(range(count)), run.play(step, range(count)))
     for turn in range(1, run.choice.replace_uniform + 2):
         judged = run.masked(batch.rollouts)
         batch.screened = run.screened(step, batch.rollouts) - judged
         canaries = {place for place, rollout in enumerate(batch.rollouts) if rollout.task.is_canary}
         batch.masked = judged | batch.screened | canaries
-        uniform = batch.uniform(run.signature)
+        uniform = []  # groups, by position, in which fewer than two counted members differ
+        for number in range(count):
+            places = range(number * size, min((number + 1) * size, len(batch.rollouts)))
+            members = [batch.rollouts[place] for place in places if place not in batch.masked]
+            if len({run.signature(rollout) for rollout in members if rollout.is_completed}) < 2:
+                uniform.append(number)
         if not uniform or turn > run.choice.replace_uniform:
             break
         ordinals = [turn * count + number for number in uniform]
-        batch.replace(uniform, ordinals, run.play(step, ordinals))
+        fresh = run.play(step, ordinals)
+        for index, number in enumerate(uniform):
+            part = slice(number * size, (number + 1) * size)
+            batch.replaced += batch.rollouts[part]
+            batch.rollouts[part] = fresh[index * size : (index + 1) * size]
+            batch.groups[number] = ordinals[index]
     batch.no_variance = len(uniform) / count
     for place in batch.masked:
         batch.rollouts[place].metrics[MASKED] = 1.0

@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,12 +50,11 @@ from workers.training.context import Ended, TrainingContext, TrainingStopped, Us
 from workers.training.env_pool import check_capacity, env_pool_of
 from workers.training.example_sources import read_examples
 from workers.training.examples import BrokenStep
-from workers.training.grpo import run_grpo, training_player, training_sampler
-from workers.training.grpo_batch import GrpoRun
+from workers.training.grpo import grpo_run, run_grpo, training_player, training_sampler
 from workers.training.hardware import settle, take_device
 from workers.training.initial_policy import initial_checkpoint
 from workers.training.ranks import GrpoOrder, Ranks, SftOrder, follow_leader, hear_order, is_follower, join, lead
-from workers.training.sft import GateClosed, SftRun, check_gate, run_sft, train_sft
+from workers.training.sft import GateClosed, check_gate, run_sft, sft_run, train_sft
 from workers.training.trl_grpo import train_grpo
 
 INFRASTRUCTURE_ERRORS = (DBAPIError, SandboxError, ConnectionError)
@@ -248,42 +247,17 @@ def follow(run_id: uuid.UUID) -> NoReturn:
 
 
 def _follow_order(assignment: Assignment, ranks: Ranks, order: SftOrder | GrpoOrder) -> None:
-    configuration, folder = assignment.configuration, Path(order.folder)
-    hardware = replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients)
     model, tokenizer = load_folder(Path(order.weights))
+    configuration = assignment.configuration
     if isinstance(order, SftOrder):
-        train_sft(
-            SftRun(
-                model=model,
-                tokenizer=tokenizer,
-                choice=configuration.sft.model_copy(update={"steps": order.steps}),
-                examples=read_examples(Path(order.examples)),
-                seed=order.seed,
-                folder=folder,
-                save_every=order.save_every,
-                hardware=hardware,
-                ranks=ranks,
-            )
-        )
+        examples = read_examples(Path(order.examples))
+        train_sft(sft_run(configuration, order, ranks, model, tokenizer, examples))
         return
-    policy = training_sampler(model, tokenizer, configuration.grpo, hardware)
+    policy = training_sampler(model, tokenizer, configuration.grpo, settle(configuration.hardware))
     with env_pool_of(assignment) as env_pool:
-        train_grpo(
-            GrpoRun(
-                model=model,
-                tokenizer=tokenizer,
-                choice=configuration.grpo.model_copy(update={"micro_batches": order.micro_batches}),
-                columns=assignment.columns,
-                seed=configuration.seed,
-                folder=folder,
-                save_every=configuration.checkpoints.every,
-                columns_of=assignment.columns_of if assignment.is_mixed else None,
-                set_temperature=policy.set_temperature,
-                hardware=hardware,
-                ranks=ranks,
-                play_share=training_player(env_pool, policy, configuration.seed),
-            )
-        )
+        run = grpo_run(assignment, order, ranks, model, tokenizer, policy)
+        run.play_share = training_player(env_pool, policy, configuration.seed)
+        train_grpo(run)
         env_pool.close_policy(policy)
 
 

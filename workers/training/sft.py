@@ -5,7 +5,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from datasets import Dataset
@@ -224,30 +224,18 @@ def _train(context: TrainingContext, start: Checkpoint, attempt: WarmUpAttempt) 
         f"SFT{suffix}: {attempt.steps:,} steps of {choice.batch} out of {len(examples):,} training examples, "
         f"seed {attempt.seed}"
     )
-    hardware = settle(steering.settings.hardware)
-    run = SftRun(
-        model=model,
-        tokenizer=tokenizer,
-        choice=choice.model_copy(update={"steps": attempt.steps}),
-        examples=examples,
-        seed=attempt.seed,
-        folder=folder,
-        save_every=max(configuration.checkpoints.every, attempt.steps // 10),
-        on_step=on_step,
-        rate_factor=steering.rate_factor,
-        hardware=hardware,
-        ranks=context.ranks,
-    )
     order = SftOrder(
         weights=str(store.folder_of(start)),
         examples=str(examples_folder),
         folder=str(folder),
         steps=attempt.steps,
         seed=attempt.seed,
-        save_every=run.save_every,
-        checkpoints_gradients=hardware.checkpoints_gradients,
+        save_every=max(configuration.checkpoints.every, attempt.steps // 10),
+        checkpoints_gradients=steering.settings.hardware.gradient_checkpointing,
     )
     context.ranks.tell(order)
+    run = sft_run(configuration, order, context.ranks, model, tokenizer, examples)
+    run.on_step, run.rate_factor = on_step, steering.rate_factor
     train_sft(run)
     if reached < attempt.steps and context.is_used_up():
         store.save(Stage.SFT, attempt.before + reached, model, tokenizer)
@@ -272,6 +260,28 @@ class SftRun:
     hardware: Hardware = FLOAT32
     ranks: Ranks = ALONE
     rate_factor: Callable[[int], float] = lambda _: 1.0  # factor of the scheduled rate at a step, from 1; leader only
+
+
+def sft_run(
+    configuration: TrainingConfiguration,
+    order: SftOrder,
+    ranks: Ranks,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[TrainingExample],
+) -> SftRun:
+    """Return the warm-up of an order, as it is on every rank."""
+    return SftRun(
+        model=model,
+        tokenizer=tokenizer,
+        choice=configuration.sft.model_copy(update={"steps": order.steps}),
+        examples=examples,
+        seed=order.seed,
+        folder=Path(order.folder),
+        save_every=order.save_every,
+        hardware=replace(settle(configuration.hardware), checkpoints_gradients=order.checkpoints_gradients),
+        ranks=ranks,
+    )
 
 
 class _SftTrainer(TimedTrainer, SFTTrainer):  # type: ignore[misc]

@@ -212,7 +212,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         self.run = run
         self.token_advantages: list[list[float]] | None = None
         """Advantages of the rollouts that this rank learns from. None: TRL's own."""
-        self._batch = Batch(run.choice.group_size, [], [])
+        self._batch = Batch([], [])
         self._mean_tokens = 0.0
         self._updates: list[dict[str, float]] = []
         self._last_step_at = time.monotonic()
@@ -309,7 +309,7 @@ class _Bridge(TrainerCallback):  # type: ignore[misc]
         now = time.monotonic()
         seconds, self._last_step_at = now - self._last_step_at, now
         should_continue = self.run.on_step(self._step(step, seconds, ratios))
-        self._batch = Batch(self.run.choice.group_size, [], [])
+        self._batch = Batch([], [])
         self._last_step_at += time.monotonic() - now  # the listener's time is not part of the step
         return should_continue
 

@@ -47,7 +47,7 @@ def examined(assignment: Assignment, checkpoint: Checkpoint, model: Any, tokeniz
     rollouts, examination = play(assignment, model, tokenizer, at=at)
     if not checkpoint.heldout:
         store = CheckpointStore(assignment.run_id, assignment.policy_id, assignment.folder)
-        store.examined(Stage(checkpoint.stage), checkpoint.step, examination, at=None)
+        store.set_heldout(Stage(checkpoint.stage), checkpoint.step, examination, at=None)
     told = [(each.prompt_token_ids or []) + each.completion_token_ids for each in rollouts if each.completion_token_ids]
     return Examined(checkpoint.heldout or examination.as_json(), rewards_of(rollouts), at, told[:PROBES])
 
