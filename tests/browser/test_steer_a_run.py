@@ -10,7 +10,7 @@ from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.vocabulary import AlarmAction, PolicyKind, RunKind, RunStatus
 from backend.runs.tables import Run
 from tests import factories
-from workers.storage.steering import AlarmDraft, record_alarm, claim_changes
+from workers.storage.steering import AlarmDraft, claim_changes, record_alarm
 
 pytestmark = pytest.mark.browser
 

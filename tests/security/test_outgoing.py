@@ -22,9 +22,7 @@ from backend.domain.errors import PolicyError, SandboxError
 from backend.domain.notifications.notices import NoticeKind
 from backend.domain.policies.connections import ConnectionReport
 from backend.environments.import_sources import checked_url, read_repository
-from backend.notifications import webhooks
-from backend.notifications.failures import DeliveryFailed
-from backend.notifications.messages import Message
+from backend.notifications.sending import DeliveryFailed, Message, send_webhook
 from backend.settings import Settings, get_settings
 from tests.environments.importing.repository import served
 from tests.policies.endpoint import ask, completion, serving
@@ -411,14 +409,14 @@ async def test_a_webhook_reaches_no_private_address(configure: Configure) -> Non
         configure()
         for host in LITERALS:
             with pytest.raises(DeliveryFailed):
-                await asyncio.to_thread(webhooks.post, f"http://{host}:{service.port}/hook", MESSAGE, "secret")
+                await asyncio.to_thread(send_webhook, f"http://{host}:{service.port}/hook", MESSAGE, "secret")
         assert service.paths == []
         configure(f"127.0.0.1:{service.port}")
-        await asyncio.to_thread(webhooks.post, f"{service.url}/hook", MESSAGE, "secret")
+        await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
         assert service.paths == ["/hook"]
         service.status = 500
         with pytest.raises(DeliveryFailed, match="HTTP 500") as caught:
-            await asyncio.to_thread(webhooks.post, f"{service.url}/hook", MESSAGE, "secret")
+            await asyncio.to_thread(send_webhook, f"{service.url}/hook", MESSAGE, "secret")
         assert SECRET not in str(caught.value)
 
 

@@ -33,7 +33,7 @@ def test_every_preset_fits_tic_tac_toe(name: str) -> None:
     [
         (
             {"grpo": {"tasks_per_step": 5, "group_size": 3, "micro_batches": 2}},
-            "15 episodes per step cannot be divided",
+            "15 episodes per step cannot be",
         ),
         ({"grpo": {"group_size": 1}}, "greater than or equal to 2"),
         ({"grpo": {"levels": [0, 0]}}, "at least one level needs a share above 0"),

@@ -11,10 +11,9 @@ from pydantic import ValidationError
 from backend.domain.training.configuration import TrainingConfiguration
 from backend.domain.training.hardware import HardwareChoice, VllmChoice
 from tests.training.game import CHOICE, COLUMNS, make_tiny
+from workers.models.load import ModelUnusable
 from workers.models.policy import LocalPolicy
-from workers.models.read import ModelUnusable
-from workers.models.sampling import Row, Sampler
-from workers.models.vllm_sampling import VllmSampler
+from workers.models.sampling import Row, Sampler, VllmSampler
 from workers.training.grpo_batch import GrpoRun
 from workers.training.hardware import FLOAT32, Hardware, settle, take_device
 from workers.training.trl_grpo import grpo_arguments
@@ -48,7 +47,7 @@ def test_a_cpu_computes_in_float32_unless_bf16_is_asked_for_by_name():
 
 @ON_CPU
 def test_a_run_that_wants_a_gpu_is_refused_where_there_is_none():
-    with pytest.raises(ModelUnusable, match="requires a GPU"):
+    with pytest.raises(ModelUnusable, match="wants a GPU"):
         take_device(HardwareChoice(device="cuda"))
 
 

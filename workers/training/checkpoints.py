@@ -17,8 +17,7 @@ from backend.core.session import transaction
 from backend.domain.training.configuration import Stage
 from backend.domain.training.grpo import GrpoChoice
 from backend.review.judged_curves import choose_best
-from workers.models.adapter import record_of, save_adapter
-from workers.models.load import load_folder
+from workers.models.load import load_folder, record_of, save_adapter
 from workers.training.assignment import BranchPoint
 from workers.training.heldout_evaluation import HeldoutEvaluation
 

@@ -24,7 +24,7 @@ from backend.domain.environments.manifest import OverEpisode, RewardColumn
 from backend.domain.rollouts.rollout import Rollout
 from backend.domain.training.grpo import GrpoChoice
 from backend.domain.training.hardware import VllmChoice
-from workers.models.vllm_sampling import Generation
+from workers.models.sampling import VllmGeneration
 from workers.training.examples import BrokenStep, examples_of_step
 from workers.training.hardware import FLOAT32, Hardware
 from workers.training.ranks import ALONE, PlayPlans, Ranks, leader_only
@@ -118,7 +118,7 @@ class GrpoRun:
     """Called before a trainer state counts as complete, to finish storing its steps."""
     hardware: Hardware = FLOAT32
     vllm: VllmChoice | None = None  # samples with vLLM
-    set_generation: Callable[[Generation], None] = lambda _: None
+    set_generation: Callable[[VllmGeneration], None] = lambda _: None
     """Receives TRL's vLLM generation before anything is played."""
     longest_completion: int = 256  # scale of the `dr_grpo` loss only
     ranks: Ranks = ALONE

@@ -18,8 +18,8 @@ from backend.checkpoints.tables import Checkpoint
 from backend.core.session import transaction
 from backend.domain.training.configuration import Stage, TrainingConfiguration
 from backend.domain.training.warm_up import HOPELESS, GateChoice, SftChoice
-from workers.models.adapter import unrounded
 from workers.models.build import build_model
+from workers.models.load import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.context import TrainingContext, TrainingStopped, UsedUp
 from workers.training.example_sources import collect_examples

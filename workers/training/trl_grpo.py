@@ -25,7 +25,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from backend.domain.training.grpo import GrpoChoice
-from workers.models.adapter import unrounded
+from workers.models.load import unrounded
 from workers.training.checkpoints import mark_complete, newest_complete, step_of
 from workers.training.examples import BrokenStep
 from workers.training.grpo_batch import STEP_PARTS, Batch, GrpoRun, GrpoStep, Ratio, play_batch, rows_of
