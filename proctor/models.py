@@ -34,6 +34,21 @@ class HeldoutInterval(RootModel[tuple[float, float]]):
     """95% confidence interval of the held-out reward."""
 
 
+class DraftScoreResponse(Model):
+    """The rewards that a draft gives to stored rollouts."""
+
+    id: UUID
+    rollout_id: UUID
+    environment: str
+    is_stale: bool
+    """The draft was saved since."""
+    answer: dict[str, Any] | None
+    """
+    Null while the draft is being played; then `this`, `cluster` and `history` with means before and after,
+    `policies` in their new order, or `error`.
+    """
+
+
 class DemonstrationResponse(Model):
     rollout_id: UUID
     is_wanted: bool
@@ -162,6 +177,11 @@ class RevokedAccess(Model):
     """Number of API tokens that were revoked."""
 
 
+class UnreadResponse(Model):
+    unread: int
+    """Number of notices that you have not read."""
+
+
 class EndpointPreset(Model):
     """A known kind of endpoint."""
 
@@ -205,6 +225,29 @@ class RolloutCount(Model):
 
     matching: int
     total: int
+
+
+class SftPreview(Model):
+    """Size and samples of the training data that a filter selects."""
+
+    conversations: int = 0
+    repeats: int = 0
+    """Skipped as repeated conversations."""
+    near_repeats: int = 0
+    """Included, although they differ from another only in numbers, case and punctuation."""
+    heldout: int = 0
+    """Skipped because their tasks are held out."""
+    tokens: int = 0
+    """Estimated at four characters each."""
+    tokens_written: int = 0
+    is_whole: bool = True
+    """False if only the first 20,000 conversations were read."""
+    samples: list[dict[str, Any]] = []
+
+
+class MarkedDemonstrations(Model):
+    changed: int
+    """Number of rollouts whose mark changed."""
 
 
 class ExampleFileResponse(Model):
@@ -274,6 +317,32 @@ class View(Model):
     owner: str
     """Name of the member who saved it."""
     created_at: AwareDatetime
+
+
+class AbilityResponse(Model):
+    """Something that not every installation can do."""
+
+    name: str
+    by: list[str]
+    """Names of the workers that can."""
+    refusal: str
+    """Missing requirement. Empty: none."""
+
+
+class CurrentWorkResponse(Model):
+    """A job that a worker is running."""
+
+    job: str
+    run_id: UUID | None
+    run: str | None
+    """Name of the run."""
+
+
+class Gpu(Model):
+    """One accelerator."""
+
+    name: str = "?"
+    memory_mb: int = 0
 
 
 class PreflightStatus(StrEnum):
@@ -352,18 +421,22 @@ class Token(Model):
     used_at: AwareDatetime | None
 
 
-class OpenTold(Model):
+class OpenItems(Model):
+    """Unreviewed items of one environment."""
+
     environment: str
     open: int
     oldest: AwareDatetime
+    """When the oldest one was flagged or sampled."""
 
 
-class ReviewerTold(Model):
-    """Items that a person reviewed, without cluster verdicts."""
+class ReviewerActivity(Model):
+    """Items that a team member reviewed, without cluster verdicts."""
 
     name: str
     judged: int
     by_day: list[int]
+    """The last 14 days, oldest first."""
 
 
 class SignInSession(Model):
@@ -627,7 +700,7 @@ class CheckStatus(StrEnum):
 
 
 class Coverage(Model):
-    """How many of the rollouts that were to be played have a reward: part of every average."""
+    """Number of planned rollouts that have a reward: part of every average."""
 
     completed: int
     total: int
@@ -726,7 +799,7 @@ class SpentResponse(Model):
 
 
 class Estimate(Model):
-    """A mean with its 95 % interval."""
+    """A mean with its 95% interval."""
 
     mean: float
     low: float
@@ -748,11 +821,43 @@ class JobStatus(StrEnum):
     failed = "failed"
 
 
+class ColumnChange(Model):
+    """A column before and after, over the rollouts that both runs completed; the reward first."""
+
+    name: str
+    before: float | None
+    """Null if the source has no such column."""
+    after: float | None
+    difference: Estimate | None
+    """After minus before over tasks, with its 95% interval."""
+    weight_before: float | None
+    weight_after: float | None
+
+
 class AlarmAnswerOption(Model):
     """An answer to an alarm that has an effect in the current state of the run."""
 
     answer: AlarmAnswer
     label: str
+
+
+class ColumnPair(Model):
+    """One column of a rollout before and after."""
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+class StepPart(StrEnum):
+    """
+    A part of a step that can differ.
+    """
+
+    observation = "observation"
+    rewards = "rewards"
+    done = "done"
+    parse = "parse"
 
 
 class Split(StrEnum):
@@ -844,6 +949,35 @@ class ReviewItemResponse(Model):
     """When the rollout was stored, or when the run was flagged."""
 
 
+class GroupSpread(Model):
+    """Fractions of the groups with several rollouts. Good and bad are separated at the middle of the reward range."""
+
+    groups: int
+    mixed: float
+    all_good: float
+    all_bad: float
+
+
+class RankedRollout(Model):
+    """One rollout with its rank in both orders, 1 for the best."""
+
+    rollout_id: UUID
+    before: float
+    after: float
+    place_before: int
+    place_after: int
+
+
+class TermOrigin(StrEnum):
+    """
+    Where the value of a reward term is stored.
+    """
+
+    column = "column"
+    metric = "metric"
+    judge = "judge"
+
+
 class BackendDomainPoliciesConnectionsFinding(Model):
     """One thing that was tried."""
 
@@ -859,6 +993,32 @@ class PolicyKind(StrEnum):
     scripted = "scripted"
     human = "human"
     external = "external"
+
+
+class DestinationKind(StrEnum):
+    webhook = "webhook"
+    email = "email"
+
+
+class NoticeKind(StrEnum):
+    """
+    The subject of a notice. A destination selects some kinds or all.
+    """
+
+    alarm = "alarm"
+    intervention = "intervention"
+    run_failed = "run_failed"
+    certificate_expired = "certificate_expired"
+    onset = "onset"
+    judging = "judging"
+    rescoring = "rescoring"
+    test = "test"
+
+
+class DeliveryStatus(StrEnum):
+    waiting = "waiting"
+    delivered = "delivered"
+    failed = "failed"
 
 
 class SetupResponse(Model):
@@ -1095,6 +1255,79 @@ class ExportStatus(StrEnum):
     failed = "failed"
 
 
+class HistoryPartResponse(Model):
+    """A run of the environment, or one phase of a training run."""
+
+    run_id: UUID
+    name: str
+    kind: RunKind
+    version: int
+    phase: Phase | None
+    rescore_id: UUID | None
+    """The regrading run; null if none was started."""
+    status: RunStatus | None
+    reason: str | None
+    """Why the regrading was refused, was stopped or failed."""
+    done: int
+    total: int
+
+
+class MovedMean(Model):
+    """A run whose new mean is outside the 95% interval of the old one."""
+
+    run_id: UUID
+    rescore_id: UUID
+    name: str
+    phase: Phase | None
+    before: Estimate
+    after: Estimate
+    difference: Estimate
+    """Paired by group."""
+    rollouts: int
+
+
+class RegradedCheckpoint(Model):
+    """A checkpoint that is the best of its run on one side."""
+
+    checkpoint_id: UUID
+    stage: str
+    step: int
+    before: Estimate
+    after: Estimate
+    is_pruned: bool
+
+
+class RegradedPolicy(Model):
+    """A policy in one evaluation, on the tasks that all ranked policies share."""
+
+    run_id: UUID
+    name: str
+    before: Estimate
+    after: Estimate
+    place_before: int
+    place_after: int
+
+
+class TurnedPair(Model):
+    """Two policies whose order reversed. Differences are first minus second, paired by task."""
+
+    first: str
+    """The better one before."""
+    second: str
+    before: Estimate
+    after: Estimate
+    is_clear: bool
+    """Both intervals exclude zero."""
+
+
+class UnrankedPolicy(Model):
+    """A policy that is not ranked."""
+
+    run_id: UUID
+    name: str
+    reason: str
+
+
 class Range(RootModel[tuple[float, float]]):
     root: tuple[float, float] = Field(..., max_length=2, min_length=2)
 
@@ -1295,7 +1528,7 @@ class ExportFormResponse(Model):
 
 class KeepReason(StrEnum):
     """
-    Why the weights of a checkpoint are kept.
+    Why the weights of a checkpoint are kept. Binding reasons prevent pruning by id; reasons of a rule do not.
     """
 
     untrained = "untrained"
@@ -1392,7 +1625,7 @@ class RunDetailAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1556,7 +1789,7 @@ class ExportResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1584,7 +1817,7 @@ class ExportResponse(Job):
 
 
 class UploadPlan(Model):
-    """What an upload sends."""
+    """Contents of an upload."""
 
     repository: str
     is_private: bool
@@ -1647,6 +1880,59 @@ class Member(Model):
     disabled_at: AwareDatetime | None
 
 
+class NoticeResponse(Model):
+    id: UUID
+    kind: NoticeKind
+    title: str
+    text: str
+    url: str
+    run_id: UUID | None
+    evidence: dict[str, Any]
+    created_at: AwareDatetime
+    is_read: bool
+    """Whether you have read it."""
+
+
+class DeliveryResponse(Job):
+    """A notice on its way to a destination. It is finished after the first attempt."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    id: UUID
+    notice_id: UUID
+    kind: NoticeKind
+    title: str
+    destination_id: UUID
+    destination: str
+    status: DeliveryStatus
+    attempts: int
+    next_at: AwareDatetime | None
+    """Latest time of the next attempt. Null: there will be none."""
+    error: str | None
+    created_at: AwareDatetime
+    delivered_at: AwareDatetime | None
+
+
+class DestinationResponse(Model):
+    id: UUID
+    name: str
+    kind: DestinationKind
+    kinds: list[str]
+    """Kinds of notices sent there. Empty: all."""
+    is_enabled: bool
+    configuration: dict[str, Any]
+    has_secret: bool
+    address: str
+    """The webhook's URL, or recipients and mail server."""
+    created_at: AwareDatetime
+
+
 class PolicyResponse(Model):
     """A policy. Its key is never shown."""
 
@@ -1664,7 +1950,7 @@ class ConnectionTestResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1713,6 +1999,18 @@ class ReviewItemDetail(Model):
 class WholeRolloutResponse(Model):
     """A rollout with its conversation."""
 
+    tokens_out: int
+    """Tokens generated by the policy."""
+    tokens_in: int
+    """Prompt tokens read by the policy."""
+    tokens_cached: int
+    """Prompt tokens from the endpoint's cache."""
+    policy_seconds: float
+    """Seconds spent in the policy."""
+    environment_seconds: float
+    """Seconds spent in the environment."""
+    queue_seconds: float
+    """Seconds waiting for a slot and between retries."""
     id: UUID
     run_id: UUID
     group_id: UUID
@@ -1741,11 +2039,7 @@ class WholeRolloutResponse(Model):
     metrics: dict[str, Any]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: AwareDatetime | None
@@ -1755,6 +2049,29 @@ class WholeRolloutResponse(Model):
     messages: list[dict[str, Any]]
     tokens: dict[str, Any] | None
     """Token ids or texts with their log-probabilities, where the policy reports them."""
+
+
+class BeforeAfter(Model):
+    """A regraded or replayed run compared with its source."""
+
+    run: RunDetailAnswer
+    source_run_id: UUID | None
+    rollouts: int
+    completed: int
+    failed: int
+    changed: int
+    """Completed with another reward."""
+    diverged: int
+    """Differ from the source at some step."""
+    replies_ended: int
+    """The stored replies ran out before the episode ended."""
+    replies_left: int
+    """The episode ended before all stored replies were used."""
+    grounds: str
+    """Why the result can be trusted."""
+    columns: list[ColumnChange]
+    diverging_steps: dict[str, int]
+    """Number of rollouts by the first step that differs; 0 is the reset."""
 
 
 class BranchResponse(Model):
@@ -1773,7 +2090,7 @@ class DetectorScan(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1814,7 +2131,7 @@ class RunAnswer(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1851,15 +2168,18 @@ class RunAnswer(Job):
 
 
 class TeamReview(Model):
+    """The review work of the team in the last 14 days."""
+
     open: int
     oldest: AwareDatetime | None
-    by_environment: list[OpenTold]
+    by_environment: list[OpenItems]
     judged: int
     days: int
-    reviewers: list[ReviewerTold]
+    reviewers: list[ReviewerActivity]
     judged_twice: int
     agreeing: int
     kappa: float | None
+    """Cohen's kappa; null if too few items were reviewed twice."""
 
 
 class NewToken(Model):
@@ -1892,7 +2212,7 @@ class PreflightResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -1912,6 +2232,30 @@ class PreflightResponse(Job):
     configuration: dict[str, Any]
     created_at: AwareDatetime
     ended_at: AwareDatetime | None
+
+
+class Capabilities(Model):
+    """What a worker's machine offers."""
+
+    flavour: str = "core"
+    """`transformers`, `vllm` or `unsloth`; `core` without any engine."""
+    cpus: int = 0
+    memory_mb: int = 0
+    gpus: list[Gpu] | None = None
+    engines: dict[str, str] | None = None
+    """What is installed there, with its version: torch, trl, peft, bitsandbytes, vllm, unsloth, llama.cpp, …"""
+    cuda: bool | None = None
+    """Does torch reach a GPU? Null: it was not asked, or has not answered yet."""
+    cuda_devices: int | None = None
+    """How many GPUs torch reaches; null as above."""
+    bf16: bool | None = None
+    """Does the GPU compute in bfloat16?"""
+    artifacts: str | None = None
+    """Id of the artifact store that it reads; empty: it reads none. Null: it has not reported."""
+    launcher: str | None = None
+    """How foreign code is isolated."""
+    launcher_warning: str | None = None
+    """What an administrator should change about that."""
 
 
 class EffortSettings(Model):
@@ -2115,9 +2459,30 @@ class AlarmResponse(Model):
     """Possible answers; empty if it is already answered."""
 
 
+class StepDifference(Model):
+    """One step that differs."""
+
+    step: int
+    parts: list[StepPart]
+    fields: list[str]
+    """Fields of the observation and reward columns that differ."""
+
+
 class ListedRolloutResponse(Model):
     """A rollout in a list."""
 
+    tokens_out: int
+    """Tokens generated by the policy."""
+    tokens_in: int
+    """Prompt tokens read by the policy."""
+    tokens_cached: int
+    """Prompt tokens from the endpoint's cache."""
+    policy_seconds: float
+    """Seconds spent in the policy."""
+    environment_seconds: float
+    """Seconds spent in the environment."""
+    queue_seconds: float
+    """Seconds waiting for a slot and between retries."""
     id: UUID
     run_id: UUID
     group_id: UUID
@@ -2146,11 +2511,7 @@ class ListedRolloutResponse(Model):
     metrics: dict[str, Any]
     advantage: float | None
     turns: int
-    tokens_in: int
-    tokens_out: int
     is_truncated: bool
-    policy_seconds: float
-    environment_seconds: float
     excerpt: str
     """The end of the last reply."""
     ended_at: AwareDatetime | None
@@ -2164,6 +2525,40 @@ class ListedRolloutResponse(Model):
     """Answers by question."""
     values: dict[str, Any] | None = None
     """Values of the requested `columns`."""
+
+
+class RewardTermResponse(Model):
+    """A value that can carry a weight."""
+
+    name: str
+    origin: TermOrigin
+    weight: float
+    saw_reasoning: bool
+    """A judge that was shown the policy's reasoning. Only the weight 0 is accepted."""
+
+
+class WeightsPreview(Model):
+    """A run under its own weights and under others."""
+
+    rollouts: int
+    """Rollouts that the preview read."""
+    is_part: bool
+    """The run has more."""
+    without_value: int
+    """Rollouts without a judge's score. Regrading stores them as failed, without a reward."""
+    before: Estimate | None = None
+    """Mean reward over tasks."""
+    after: Estimate | None = None
+    difference: Estimate | None = None
+    spread_before: GroupSpread | None = None
+    spread_after: GroupSpread | None = None
+    rank_correlation: float | None = None
+    """Kendall's tau-b of both orders of the rollouts: 1 is the same order, -1 the reverse."""
+    turned_pairs: float | None = None
+    """Fraction of the pairs within a group that change their order."""
+    best: list[RankedRollout] = Field([], validate_default=True)
+    """By the new weights."""
+    worst: list[RankedRollout] = Field([], validate_default=True)
 
 
 class TriedRollout(Model):
@@ -2290,6 +2685,36 @@ class QuestionSettings(Model):
     flags: list[str] = Field([], max_length=12)
     flags_from: float = Field(0.7, ge=0.0, le=1.0)
     each: int = Field(4, ge=1, le=6)
+
+
+class PolicyRanking(Model):
+    """The policies of one evaluation."""
+
+    label: str
+    tasks: int
+    """Tasks that all policies share."""
+    contenders: list[RegradedPolicy]
+    """In the new order."""
+    rank_correlation: float | None
+    """Kendall's tau-b of the two orders; null if all policies earn the same on one side."""
+    turned: list[TurnedPair]
+    turned_count: int
+    apart: list[UnrankedPolicy]
+    is_changed: bool
+
+
+class BestCheckpointChange(Model):
+    """The best checkpoint of a training run before and after."""
+
+    run_id: UUID
+    name: str
+    before: RegradedCheckpoint
+    after: RegradedCheckpoint
+    examinations: int
+    """Number of held-out evaluations."""
+    difference: Estimate | None
+    """New best minus old best by the new reward, paired by task; null if they are the same."""
+    is_changed: bool
 
 
 class FileDiffResponse(Model):
@@ -2422,7 +2847,7 @@ class TryResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2439,6 +2864,40 @@ class InvitedMember(Model):
     member: Member
     link: str
     """The sign-in link. It works once and is shown only here."""
+
+
+class RegradingBatch(Job):
+    """Runs that were started together."""
+
+    is_finished: bool
+    is_successful: bool
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
+    done: int = 0
+    total: int | None = None
+    """Null until it is known."""
+    message: str = ""
+    """The current state in a few words, or what went wrong."""
+    batch: UUID
+    runs: list[RunAnswer]
+
+
+class RegradingPreview(Model):
+    """The effect of other weights on a run."""
+
+    columns: list[RewardTermResponse]
+    """With the new weights."""
+    offered: list[RewardTermResponse]
+    """All terms that can carry a weight, with their current weight."""
+    preview: WeightsPreview
+
+
+class RolloutBeforeAfter(Model):
+    """A rollout compared with its source."""
+
+    rollout_id: UUID
+    source_id: UUID | None
+    columns: list[ColumnPair]
+    differences: list[StepDifference]
 
 
 class AlarmList(Model):
@@ -2519,7 +2978,7 @@ class StudyResponse(Job):
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2549,6 +3008,17 @@ class StudyResponse(Job):
     ended_at: AwareDatetime | None
 
 
+class WorkerResponse(Model):
+    """A worker as it last reported."""
+
+    name: str
+    queues: list[str]
+    capabilities: Capabilities
+    is_silent: bool
+    seen_at: AwareDatetime
+    work: list[CurrentWorkResponse]
+
+
 class BackendDomainGradersEvidenceFinding(Model):
     """The result of comparing one group of rollouts, as `GraderRun.findings` stores it."""
 
@@ -2560,12 +3030,42 @@ class BackendDomainGradersEvidenceFinding(Model):
     dropped: int = 0
 
 
+class Conclusions(Model):
+    """Changed conclusions over all parts that are regraded."""
+
+    is_changed: bool
+    compared: int
+    """Parts that were compared for means that moved."""
+    rankings: list[PolicyRanking]
+    """The largest first."""
+    checkpoints: list[BestCheckpointChange]
+    moved: list[MovedMean]
+    """The largest change first."""
+
+
+class HistoryResponse(Model):
+    """The history of an environment by one version's rewards."""
+
+    environment: str
+    version: int
+    parts: list[HistoryPartResponse]
+    missing: int
+    """Parts without a regrading."""
+    graded: int
+    open: int
+    unended: int
+    """Refused, stopped or failed."""
+    rollouts_done: int
+    rollouts_asked: int
+    conclusions: Conclusions
+
+
 class GradedRunResponse(Job):
     """One grader's work on one run."""
 
     is_finished: bool
     is_successful: bool
-    """Whether everything that was started is done without a failure. Commands that waited exit with 1 otherwise."""
+    """Whether everything succeeded. Commands that waited exit with 1 otherwise."""
     done: int = 0
     total: int | None = None
     """Null until it is known."""
@@ -2622,6 +3122,11 @@ class RunStudies(Model):
     """Newest first."""
     is_finished: bool
     """Whether no study is in progress."""
+
+
+class WorkersResponse(Model):
+    workers: list[WorkerResponse]
+    abilities: list[AbilityResponse]
 
 
 class CheckpointTree(Model):

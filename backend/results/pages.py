@@ -22,8 +22,8 @@ from backend.results.schemas import CompareRuns, LeaderboardRequest
 from backend.results.scores import ComparedRun
 from backend.rollouts import queries as rollout_queries
 from backend.rollouts.listing import columns_of
-from backend.rollouts.side_by_side import marked_apart
 from backend.rollouts.tables import Rollout
+from backend.rollouts.transcripts import mark_differences
 from backend.runs import queries
 from backend.runs.requests import RunFilter
 from backend.runs.tables import Run
@@ -137,7 +137,7 @@ def _add_comparison(session: Session, context: ComparePage, comparison: RunCompa
     context.improved, context.regressed = listed[: len(improved)], listed[len(improved) :]
 
     one, other = (_read_rollout(session, each) for each in (context.open.rollout_before, context.open.rollout_after))
-    one.entries, other.entries, context.parting = marked_apart(one.entries, other.entries)
+    one.entries, other.entries, context.parting = mark_differences(one.entries, other.entries)
     context.played = one, other
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from backend.domain.rollouts.divergence import Recorded
+from backend.domain.rollouts.divergence import RecordedEpisode
 from backend.domain.studies.effort import ReasonedReply, ReplyCurve, area_under, graded_reply
 from workers.environments.client import EnvServer
 from workers.rollouts.regrading import StoredEpisode, replay_episodes
@@ -85,7 +85,10 @@ async def _cut_reply(work: SideWork, complete: ReplyCompleter, server: EnvServer
     episodes = {uuid.uuid4(): reply for reply in sorted({reply for at_cut in replies for reply in at_cut})}
     stored = [
         StoredEpisode(
-            key, cut.spec, Recorded({}, [*before, {**last, "reply": reply, "calls": None}]), tokens_out=cut.tokens_out
+            key,
+            cut.spec,
+            RecordedEpisode({}, [*before, {**last, "reply": reply, "calls": None}]),
+            tokens_out=cut.tokens_out,
         )
         for key, reply in episodes.items()
     ]
