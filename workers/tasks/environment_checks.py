@@ -23,8 +23,8 @@ from backend.review.fixtures import judged_fixtures
 from backend.runs.service import begin_run, finish_run
 from backend.runs.tables import Run
 from workers.environments.checks.base import Check
-from workers.environments.checks.examine import CHECKS, does_not_start, examine
-from workers.environments.checks.subject import TWIN_HASH_SEED, Reference, Subject
+from workers.environments.checks.registry import CHECKS, does_not_start, run_checks
+from workers.environments.checks.subject import SECOND_HASH_SEED, Reference, Subject
 from workers.environments.client import HostRefused
 from workers.policies.base import Policy
 from workers.storage.env_host import open_env_host
@@ -121,7 +121,7 @@ async def _examine(assignment: _Assignment, recorder: RunRecorder, reference: Re
                 seed=assignment.seed,
                 on_rollout=writer.put,
                 should_stop=recorder.should_stop,
-                twin=lambda: host.lease(*order, hash_seed=TWIN_HASH_SEED),
+                second_process=lambda: host.lease(*order, hash_seed=SECOND_HASH_SEED),
                 reference=reference,
             )
             return await _look(subject, assignment, recorder)
@@ -149,7 +149,7 @@ async def _look(subject: Subject, assignment: _Assignment, recorder: RunRecorder
     def name(rollout: Rollout) -> uuid.UUID:
         return rollout_id(assignment.run_id, rollout)
 
-    await examine(subject, on_begin=begin, on_result=record, rollout_id=name)
+    await run_checks(subject, on_begin=begin, on_result=record, rollout_id=name)
     return results
 
 

@@ -24,7 +24,7 @@ from backend.training.service import reason_without_certificate
 from tests.envhost_fixture import HostProcess
 from tests.environments.checks.bent import bent
 from tests.factories import make_environment, make_package_version, make_person, make_run
-from workers.environments.checks.examine import CHECKS
+from workers.environments.checks.registry import CHECKS
 from workers.tasks import leases
 from workers.tasks.execute import execute
 from workers.tasks.nightly_checks import check_again

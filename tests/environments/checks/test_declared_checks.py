@@ -3,7 +3,7 @@
 import re
 
 from backend.settings import PROJECT_ROOT
-from workers.environments.checks.examine import CHECKS
+from workers.environments.checks.registry import CHECKS
 
 
 def test_the_documentation_lists_every_check() -> None:
