@@ -158,8 +158,8 @@ def _is_informative(value: object) -> bool:
 def _contains(texts: Sequence[str], answers: Sequence[str]) -> bool:
     """Return whether an answer appears in a text as whole words, ignoring case and whitespace."""
     for answer in answers:
-        if words := [re.escape(word) for word in answer.split()]:
-            pattern = re.compile(rf"(?<![\w.]){r'\s+'.join(words)}(?![\w]|\.\d)", re.IGNORECASE)
+        if words := r"\s+".join(re.escape(word) for word in answer.split()):
+            pattern = re.compile(rf"(?<![\w.]){words}(?![\w]|\.\d)", re.IGNORECASE)
             if any(pattern.search(text) for text in texts):
                 return True
     return False
