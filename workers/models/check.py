@@ -3,11 +3,11 @@
 import sys
 
 from workers.models.policy_options import act
-from workers.tasks.environment_checks import asked_reference, check
+from workers.tasks.environment_checks import reference_of, check
 
 
 def main() -> int:
-    return act("check", asked_reference, check)
+    return act("check", reference_of, check)
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ def test_checks_that_break_off_leave_the_certificate_and_are_told_the_second_tim
     assert len(notices(NoticeKind.RUN_FAILED)) == 1
     second = broken_night()
     [notice] = notices()
-    assert notice.title == "The certificate of guess v1 could not be looked at for two nights"
+    assert notice.title == "The certificate of guess v1 could not be confirmed for two nights"
     assert "Its worker died or hung 3 times." in notice.text
     assert notice.run_id == second
     broken_night()
