@@ -72,7 +72,13 @@ def _guard(method: Callable[..., object]) -> Callable[..., object]:
                 return await method(*args, **kwargs)
 
         return call_async
-    return _described_errors()(method)
+
+    @functools.wraps(method)
+    def call(*args: object, **kwargs: object) -> object:
+        with _described_errors():
+            return method(*args, **kwargs)
+
+    return call
 
 
 def _guard_factory(factory: Callable[[], Environment]) -> Callable[[], Environment]:
