@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, joinedload, undefer
 from backend.core.events import announce, import_topic
 from backend.core.queue import enqueue
 from backend.domain.environments.foreign import ForeignPackage, PackageKind, read_foreign
-from backend.domain.environments.import_report import FileLeftOut, ImportReport
+from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.manifest import ManifestInvalid, Problem, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid
 from backend.domain.environments.prompts import render_observation, render_system
@@ -58,7 +58,7 @@ def _first_report(package: ForeignPackage, ready: ReadyPackage) -> ImportReport:
         kind=str(package.kind),
         notes=ready.notes,
         carried=package.carried,
-        left_out=[FileLeftOut(path=left.path, size=left.size, why=left.why) for left in package.left_out],
+        left_out=package.left_out,
         name=ready.name,
         description=str(ready.manifest.get("description") or ""),
     )
