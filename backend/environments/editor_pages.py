@@ -1,10 +1,10 @@
-"""The editor of a draft: one file at a time, saved while typing, checked while typing, published from here."""
+"""The editor of a draft: one file at a time, saved and validated while typing, and published from here."""
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
@@ -13,16 +13,20 @@ from sqlalchemy.orm import Session
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
-from backend.environments.column_source import ColumnSource, column_sources, functions_without_column
 from backend.environments.diff import FileDiff, diff_files
-from backend.environments.file_tree import Folder, file_tree
 from backend.environments.play import rollout_of
 from backend.environments.queries import VersionRow
 from backend.environments.scaffold import generated_files
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
 from backend.environments.trials import TrialView
-from backend.environments.validation import FileProblem, Validation, validate_package
+from backend.environments.validation import (
+    ColumnSource,
+    FileProblem,
+    column_sources,
+    functions_without_column,
+    validate_package,
+)
 from backend.errors import AppError, InvalidInput
 from backend.web.dependencies import Author, SessionDep
 from backend.web.form_data import read_form
@@ -38,7 +42,35 @@ Edited = Annotated[EditedFile, Depends(read_form(EditedFile))]
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class Folder:
+    """A folder of the package: folders first, then files, each by name."""
+
+    name: str
+    path: str
+    folders: list["Folder"] = field(default_factory=list)
+    files: list[tuple[str, str]] = field(default_factory=list)
+    """(name, whole path)"""
+
+    def holds(self, path: str) -> bool:
+        return path.startswith(f"{self.path}/")
+
+
+def folder_tree(paths: Iterable[str]) -> Folder:
+    root = Folder("", "")
+    for path in sorted(paths):
+        folder, *parents = root, *path.split("/")[:-1]
+        for name in parents:
+            inner = next((each for each in folder.folders if each.name == name), None)
+            if inner is None:
+                inner = Folder(name, f"{folder.path}/{name}".lstrip("/"))
+                folder.folders.append(inner)
+            folder = inner
+        folder.files.append((path.rpartition("/")[2], path))
+    return root
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutBeside:
     """A rollout that is shown next to the code."""
 
     rollout_id: uuid.UUID
@@ -52,7 +84,7 @@ class EditPage:
     environment: Environment
     draft: EnvironmentDraft
     editor: str | None
-    """Who saved last."""
+    """The person who saved last."""
     path: str
     text: str
     mark: str
@@ -63,7 +95,7 @@ class EditPage:
     is_checking: bool
     """Whether the checks run after publishing."""
     is_regrading: bool
-    """Whether past rollouts are scored again. Ticked by default next to a rollout, where rewards are repaired."""
+    """Whether past rollouts are scored again. On by default next to a rollout, where rewards are repaired."""
     problems: Sequence[FileProblem]
     problem_counts: Mapping[str, int]
     """By file."""
@@ -73,21 +105,21 @@ class EditPage:
     generated: Sequence[str]
     """Paths of the standard files that the author has not replaced."""
     sources: Sequence[ColumnSource]
-    """Where each reward column is computed."""
+    """The code of each reward column."""
     lost: Sequence[tuple[str, str, int]]
-    """Columns of the code that the manifest does not name: (name, path, line)."""
+    """Marked columns that the manifest does not name: (name, path, line)."""
     trial: TrialView | None
     stored_mark: str
     versions: Sequence[VersionRow]
-    """The newest few."""
+    """The latest few."""
     newest: int | None
     message: str = ""
-    """What went wrong with the last save."""
+    """Error of the last save."""
     conflict: FileDiff | None = None
     """Difference between the stored text and the author's text."""
     is_quiet: bool = False
-    """Saved while typing: whatever the page said before stays."""
-    beside: Beside | None = None
+    """Saved while typing: messages on the page stay."""
+    beside: RolloutBeside | None = None
 
 
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
@@ -135,18 +167,22 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
             )
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
-    graded = " The history is graded again in the background." if form.regrade else ""
-    told = f"Version {version.number} is published.{graded}"
-    return see_other(f"/environments/{name}/versions/{version.number}", told)
+    regraded = " Past rollouts are being scored again in the background." if form.regrade else ""
+    notice = f"Version {version.number} is published.{regraded}"
+    return see_other(f"/environments/{name}/versions/{version.number}", notice)
 
 
 @router.post("/environments/{name}/edit/validate")
 def validate_while_typing(session: SessionDep, _: Author, name: str, form: Edited) -> JSONResponse:
-    """Problems of the draft with this text in it. Nothing is stored."""
+    """List the problems of the draft with this text. Nothing is stored."""
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     files = {**draft.files, form.path: form.text.replace("\r\n", "\n")}
-    return JSONResponse({"problems": [as_annotation(problem) for problem in validate_package(files, name).problems]})
+    problems = []
+    for problem in validate_package(files, name).problems:
+        message = f"{problem.key}: {problem.message}" if problem.key else problem.message
+        problems.append({"path": problem.path, "line": problem.line, "message": message, "type": "error"})
+    return JSONResponse({"problems": problems})
 
 
 @router.post("/environments/{name}/files")
@@ -155,7 +191,7 @@ def add_file(
 ) -> Response:
     path = form.path.strip()
     drafts.add_file(session, actor, queries.get_environment(session, name), path)
-    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is there.")
+    return see_other(f"/environments/{name}/edit?file={path}", f"{path} is created.")
 
 
 @router.post("/environments/{name}/files/rename")
@@ -164,7 +200,7 @@ def rename_file(
 ) -> Response:
     new_path = form.new_path.strip()
     drafts.rename_file(session, actor, queries.get_environment(session, name), form.path, new_path)
-    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is {new_path} now.")
+    return see_other(f"/environments/{name}/edit?file={new_path}", f"{form.path} is now {new_path}.")
 
 
 @router.post("/environments/{name}/files/delete")
@@ -179,17 +215,11 @@ def delete_file(
 def bring_back(
     session: SessionDep, actor: Author, name: str, form: Annotated[RestoredVersion, Depends(read_form(RestoredVersion))]
 ) -> Response:
-    """Replace the draft with a version's files. The page asks first: unpublished changes are lost."""
+    """Replace the draft with a version's files. The page asks first, because unpublished changes are lost."""
     environment = queries.get_environment(session, name)
     version = queries.get_version(session, environment, form.version, with_files=True)
     drafts.save_draft(session, actor, environment, version.files, form.revision)
     return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
-
-
-def as_annotation(problem: FileProblem) -> dict[str, Any]:
-    """As the editor's island reads it."""
-    message = f"{problem.key}: {problem.message}" if problem.key else problem.message
-    return {"path": problem.path, "line": problem.line, "message": message, "type": "error"}
 
 
 def _saved(
@@ -201,7 +231,7 @@ def _saved(
     *,
     has_seen_all: bool,
 ) -> Response:
-    """Changes of others to other files stay unseen by this page until it is loaded again."""
+    """Answer a save. The page does not show other people's changes to other files until it is reloaded."""
     if wants_block(request):
         return _edit_page(
             request,
@@ -250,13 +280,13 @@ def _refused(
     )
 
 
-def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> Beside | None:
+def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> RolloutBeside | None:
     if rollout_id is None:
         return None
     rollout = rollout_of(session, environment, rollout_id, with_messages=True)
     run, task = rollout.run, rollout.group.task
     entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-    return Beside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+    return RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
 
 
 def _edit_page(
@@ -276,12 +306,12 @@ def _edit_page(
     revision: int | None = None,
     is_quiet: bool = False,
     status: int = 200,
-    beside: Beside | None = None,
+    beside: RolloutBeside | None = None,
 ) -> HTMLResponse:
     actor = current_actor(request)
     person_id = actor.person_id if actor and not is_quiet else None
     files, generated = drafts.package_of(draft), generated_files(draft.files)
-    validation: Validation = validate_package(files, environment.name)
+    validation = validate_package(files, environment.name)
     stored = files.get(path, "")
     versions = queries.versions_of(session, environment)
     context = EditPage(
@@ -299,7 +329,7 @@ def _edit_page(
         problems=validation.problems,
         problem_counts=Counter(problem.path for problem in validation.problems),
         manifest=validation.manifest,
-        tree=file_tree(draft.files),
+        tree=folder_tree(draft.files),
         generated=sorted(generated),
         sources=column_sources(validation.manifest.columns, files) if validation.manifest else (),
         lost=functions_without_column(validation.manifest.columns, files) if validation.manifest else (),

@@ -1,4 +1,4 @@
-"""Operations on imports: packages that others wrote, on their way to becoming an environment."""
+"""Operations on imports: foreign packages that become environments."""
 
 import base64
 import binascii
@@ -10,7 +10,7 @@ from backend.domain.environments.packages import PackageInvalid
 from backend.domain.vocabulary import Role
 from backend.environments import imports
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import Preview, Wishes
+from backend.environments.imports import ImportOptions
 from backend.environments.schemas import (
     CreateFromImport,
     ImportLog,
@@ -32,7 +32,7 @@ MAX_BODY_BYTES = MAX_UPLOAD_BYTES * 4 // 3 + 2**20
 @operation("GET /imports", role=Role.VIEWER, noun="imports", command="env imports")
 def list_imports(session: Session, actor: Actor) -> Page[ImportResponse]:
     """List the latest imports, newest first."""
-    return Page(items=[_shown(row) for row in imports.recent_imports(session)])
+    return Page(items=[_response(row) for row in imports.recent_imports(session)])
 
 
 @operation(
@@ -46,11 +46,11 @@ def list_imports(session: Session, actor: Actor) -> Page[ImportResponse]:
 )
 def start_import(session: Session, actor: Actor, request: StartImport) -> ImportResponse:
     """Import a package that others wrote. A worker starts it and writes a report."""
-    wishes = Wishes(request.name.strip(), request.path.strip(), request.requires, request.variables)
+    options = ImportOptions(request.name.strip(), request.path.strip(), request.requires, request.variables)
     if request.kind == "git":
-        row = imports.import_repository(session, actor, request.url, request.reference.strip(), wishes)
+        row = imports.import_repository(session, actor, request.url, request.reference.strip(), options)
     elif request.kind == "remote":
-        row = imports.import_server(session, actor, request.url, wishes)
+        row = imports.import_server(session, actor, request.url, options)
     elif request.archive is None:
         raise InvalidInput(fields={"archive": "Give the package as a zip in Base64."})
     else:
@@ -61,14 +61,14 @@ def start_import(session: Session, actor: Actor, request: StartImport) -> Import
         except PackageInvalid as error:
             raise InvalidInput(fields={"archive": str(error)}) from error
         source = request.source or "upload"
-        row = imports.import_files(session, actor, files, folder=folder, source=source, wishes=wishes)
-    return _shown(imports.get_import(session, row.id))
+        row = imports.import_files(session, actor, files, folder=folder, source=source, options=options)
+    return _response(imports.get_import(session, row.id))
 
 
 @operation("GET /imports/{import_id}", role=Role.VIEWER, noun="imports", tool=True)
 def get_import(session: Session, actor: Actor, import_id: uuid.UUID) -> ImportResponse:
     """Show an import with its report."""
-    return _shown(imports.get_import(session, import_id))
+    return _response(imports.get_import(session, import_id))
 
 
 @operation("GET /imports/{import_id}/log", role=Role.VIEWER, noun="imports")
@@ -82,7 +82,7 @@ def put_block(session: Session, actor: Actor, import_id: uuid.UUID, request: Rep
     """Replace the proposed `proctor:` block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.save_block(session, actor, row, request.block)
-    return _shown(row)
+    return _response(row)
 
 
 @operation("PUT /imports/{import_id}/columns", role=Role.AUTHOR, noun="imports", audited=False)
@@ -90,7 +90,7 @@ def put_columns(session: Session, actor: Actor, import_id: uuid.UUID, request: M
     """Take the reward columns from a dictionary of the observation. The block is proposed again."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.map_columns(session, actor, row, request.columns_from)
-    return _shown(row)
+    return _response(row)
 
 
 @operation(
@@ -102,12 +102,12 @@ def create_environment(
     """Create an environment from an import: a draft with all its files and the current block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.create_from_import(session, actor, row, request.name or "")
-    return _shown(row)
+    return _response(row)
 
 
-def _shown(row: EnvironmentImport) -> ImportResponse:
-    shown = imports.preview(row) if row.block else Preview([])
-    problems = [f"line {found.line}: {found.path} {found.message}" for found in shown.problems]
+def _response(row: EnvironmentImport) -> ImportResponse:
+    preview = imports.preview(row)
+    problems = [f"line {problem.line}: {problem.path} {problem.message}" for problem in preview.problems]
     return ImportResponse(
         id=row.id,
         name=row.name,
@@ -118,8 +118,8 @@ def _shown(row: EnvironmentImport) -> ImportResponse:
         report=row.report,
         block=row.block,
         columns_from=row.columns_from,
-        problems=[*problems, *([shown.error] if shown.error else [])],
-        prompt={"system": shown.system, "user": shown.user},
+        problems=[*problems, *([preview.error] if preview.error else [])],
+        prompt={"system": preview.system, "user": preview.user},
         environment=row.name if row.environment_id else None,
         created_at=row.created_at,
         ended_at=row.ended_at,

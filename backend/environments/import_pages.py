@@ -1,4 +1,4 @@
-"""Pages of imports: what was imported, a form for a new one, and the report with the proposed block."""
+"""Pages of imports: the list, the form for a new one, and the report with the proposed block."""
 
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from backend.domain.environments.import_report import ImportReport
 from backend.domain.environments.packages import PackageInvalid
 from backend.environments import imports as importing
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
-from backend.environments.imports import KINDS, Preview, Wishes
+from backend.environments.imports import KINDS, ImportOptions, PromptPreview
 from backend.environments.schemas import BlockForm, ImportForm, MapColumns
 from backend.environments.tables import EnvironmentImport
 from backend.errors import AppError, InvalidInput
@@ -45,7 +45,7 @@ class NewImportPage:
 class ImportPage:
     row: EnvironmentImport
     report: ImportReport
-    preview: Preview
+    preview: PromptPreview
     kind: str
     name: str
     message: str = ""
@@ -83,11 +83,10 @@ def start_import(
     finally:
         if form.package is not None:
             form.package.file.close()
-    return see_other(f"/imports/{row.id}", "The package is being looked at.")
+    return see_other(f"/imports/{row.id}", "The package is being inspected.")
 
 
-def _wishes(form: ImportForm) -> Wishes:
-    """`requires` has one requirement per line, `variables` one NAME=value per line."""
+def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImport:
     variables = {}
     for line in filter(None, map(str.strip, form.variables.splitlines())):
         name, has_value, value = line.partition("=")
@@ -95,22 +94,20 @@ def _wishes(form: ImportForm) -> Wishes:
             raise InvalidInput(fields={"variables": "Write one NAME=value per line."})
         variables[name.strip()] = value.strip()
     requires = [line.strip() for line in form.requires.splitlines() if line.strip()]
-    return Wishes(form.name.strip(), form.path.strip(), requires, variables)
-
-
-def _start(session: Session, actor: Actor, form: ImportForm) -> EnvironmentImport:
+    options = ImportOptions(form.name.strip(), form.path.strip(), requires, variables)
     if form.kind == "git":
-        return importing.import_repository(session, actor, form.url, form.reference.strip(), _wishes(form))
+        return importing.import_repository(session, actor, form.url, form.reference.strip(), options)
     if form.kind == "remote":
-        return importing.import_server(session, actor, form.url, _wishes(form))
+        return importing.import_server(session, actor, form.url, options)
     if form.package is None:
         raise InvalidInput(fields={"package": "Choose the package's zip."})
-    name = form.package.filename or "package.zip"
+    filename = form.package.filename or "package.zip"
     try:
-        files, folder = read_zip(form.package.file.read(), name)
+        files, folder = read_zip(form.package.file.read(), filename)
     except PackageInvalid as error:
         raise InvalidInput(fields={"package": str(error)}) from error
-    return importing.import_files(session, actor, files, folder=folder, source=f"upload {name}", wishes=_wishes(form))
+    source = f"upload {filename}"
+    return importing.import_files(session, actor, files, folder=folder, source=source, options=options)
 
 
 @router.get("/imports/{import_id}", response_class=HTMLResponse)
@@ -120,7 +117,7 @@ def show_import(request: Request, session: SessionDep, _: Viewer, import_id: uui
 
 @router.get("/imports/{import_id}/events", response_class=EventSourceResponse)
 async def import_events(request: Request, _: Viewer, import_id: uuid.UUID) -> AsyncIterator[ServerSentEvent]:
-    """The report as it comes about."""
+    """Stream the report while the package is inspected."""
 
     def read(session: Session) -> ImportPage:
         return _page(importing.get_import(session, import_id))
@@ -139,10 +136,10 @@ def map_columns(
 ) -> Response:
     row = importing.get_import(session, import_id, with_files=True)
     importing.map_columns(session, actor, row, form.columns_from)
-    told = (
-        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the one column."
+    source = (
+        f"The columns come from {form.columns_from}." if form.columns_from else "The scalar reward is the only column."
     )
-    return see_other(f"/imports/{import_id}", told)
+    return see_other(f"/imports/{import_id}", source)
 
 
 @router.post("/imports/{import_id}/block", response_class=HTMLResponse)
@@ -168,5 +165,5 @@ def save_block(
 
 
 def _page(row: EnvironmentImport, message: str = "") -> ImportPage:
-    shown = importing.preview(row) if row.block else Preview([])
-    return ImportPage(row, importing.report_of(row), shown, KINDS.get(row.kind, row.kind), row.name, message)
+    report = ImportReport.model_validate(row.report)
+    return ImportPage(row, report, importing.preview(row), KINDS.get(row.kind, row.kind), row.name, message)

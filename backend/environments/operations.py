@@ -43,7 +43,6 @@ from backend.environments.schemas import (
     VersionResponse,
     WriteDraftFile,
 )
-from backend.environments.starting_points import starting_files
 from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
 from backend.environments.validation import validate_package
 from backend.errors import InvalidInput, NotFound
@@ -74,7 +73,7 @@ def create_environment(session: Session, actor: Actor, request: CreateEnvironmen
         raise InvalidInput(fields={"template": "Give either a template or the files."})
     files = request.files
     if files is None:
-        files = starting_files(session, request.template or "", request.name)
+        files = service.starting_files(session, request.template or "", request.name)
     return _detail(session, service.create_environment(session, actor, request.name, files))
 
 
@@ -102,12 +101,7 @@ def get_environment(session: Session, actor: Actor, environment: Environment) ->
 @operation("GET /environments/{environment}/draft", role=Role.VIEWER, tool=True)
 def get_draft(session: Session, actor: Actor, environment: Environment) -> DraftResponse:
     """Show all files of the draft and its problems."""
-    draft = queries.get_draft(session, environment)
-    return DraftResponse(
-        **_saved(environment, draft).model_dump(),
-        files=drafts.package_of(draft),
-        generated=sorted(generated_files(draft.files)),
-    )
+    return _whole_draft(environment, queries.get_draft(session, environment))
 
 
 @operation("PUT /environments/{environment}/draft", role=Role.AUTHOR, audited=False, max_body_size=MAX_FILES_BODY_BYTES)
@@ -116,12 +110,7 @@ def put_draft(session: Session, actor: Actor, environment: Environment, request:
     revision = request.revision
     if revision is None:
         revision = drafts.locked_draft(session, environment).revision
-    draft = drafts.save_draft(session, actor, environment, request.files, revision)
-    return DraftResponse(
-        **_saved(environment, draft).model_dump(),
-        files=drafts.package_of(draft),
-        generated=sorted(generated_files(draft.files)),
-    )
+    return _whole_draft(environment, drafts.save_draft(session, actor, environment, request.files, revision))
 
 
 @operation("GET /environments/{environment}/draft/file", role=Role.VIEWER, tool=True)

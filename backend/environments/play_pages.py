@@ -1,4 +1,4 @@
-"""Hand play in the browser: choose a task, reply, see what each reply earned."""
+"""Hand play in the browser: choose a task, send replies, read the rewards."""
 
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -99,7 +99,7 @@ async def play_events(request: Request, actor: Viewer, name: str, run_id: uuid.U
 def reply(
     request: Request, session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm
 ) -> Response:
-    """A whole reply (`reply`), or an action by its fields (`field.<name>`), put into the words of a model."""
+    """Send a whole reply (`reply`), or an action by its fields (`field.<name>`), which is written as a reply."""
     view = play_view(session, name, run_id)
     text = sent["reply"] if "reply" in sent else reply_of_form(view.spec, view.fields, sent)
     play.send_reply(session, actor, view.run, text, _revision(sent))
@@ -130,11 +130,10 @@ def abandon(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID) ->
 
 @router.post("/environments/{name}/play/{run_id}/again")
 def play_again(session: SessionDep, actor: Author, name: str, run_id: uuid.UUID, sent: SentForm) -> Response:
-    """A new episode on the same task, from the start or after the first `turns` replies of this one."""
-    turns = sent.get("turns", "0")
-    run = play.play_again(
-        session, actor, play_queries.get_play(session, name, run_id), turns=int(turns) if turns.isdecimal() else 0
-    )
+    """Start a new episode on the same task, from the beginning or after the first `turns` replies of this one."""
+    text = sent.get("turns", "0")
+    turns = int(text) if text.isdecimal() else 0
+    run = play.play_again(session, actor, play_queries.get_play(session, name, run_id), turns=turns)
     return see_other(play_url(name, run.id))
 
 

@@ -61,9 +61,7 @@ def test_a_small_binary_that_the_code_names_is_carried_whole():
         "assets/words.npz",
         data,
     )
-    assert [(left.path, left.why) for left in package.left_out] == [
-        ("logo.png", "binary, and not named in the code")
-    ]
+    assert [(left.path, left.why) for left in package.left_out] == [("logo.png", "binary, and not named in the code")]
 
 
 def test_a_large_binary_is_named_and_left_out():
