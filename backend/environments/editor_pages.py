@@ -10,19 +10,14 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from sqlalchemy.orm import Session
 
-from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH
 from backend.environments import drafts, queries, service, trials
-from backend.environments.diff import FileDiff, diff_files
+from backend.environments.diff import diff_files
 from backend.environments.play import rollout_of
-from backend.environments.queries import VersionRow
 from backend.environments.scaffold import generated_files
 from backend.environments.schemas import DeletedFile, EditedFile, NewFile, RenamedFile, RestoredVersion
 from backend.environments.tables import Environment, EnvironmentDraft
-from backend.environments.trials import TrialView
 from backend.environments.validation import (
-    ColumnSource,
-    FileProblem,
     column_sources,
     functions_without_column,
     validate_package,
@@ -79,49 +74,6 @@ class RolloutBeside:
     entries: Sequence[Entry]
 
 
-@dataclass(frozen=True, slots=True)
-class EditPage:
-    environment: Environment
-    draft: EnvironmentDraft
-    editor: str | None
-    """The person who saved last."""
-    path: str
-    text: str
-    mark: str
-    revision: int
-    """Revision that the author has seen; publishing a different one is refused."""
-    mode: str
-    notes: str
-    is_checking: bool
-    """Whether the checks run after publishing."""
-    is_regrading: bool
-    """Whether past rollouts are scored again. On by default next to a rollout, where rewards are repaired."""
-    problems: Sequence[FileProblem]
-    problem_counts: Mapping[str, int]
-    """By file."""
-    manifest: Manifest | None
-    tree: Folder
-    """The author's files."""
-    generated: Sequence[str]
-    """Paths of the standard files that the author has not replaced."""
-    sources: Sequence[ColumnSource]
-    """The code of each reward column."""
-    lost: Sequence[tuple[str, str, int]]
-    """Marked columns that the manifest does not name: (name, path, line)."""
-    trial: TrialView | None
-    stored_mark: str
-    versions: Sequence[VersionRow]
-    """The latest few."""
-    newest: int | None
-    message: str = ""
-    """Error of the last save."""
-    conflict: FileDiff | None = None
-    """Difference between the stored text and the author's text."""
-    is_quiet: bool = False
-    """Saved while typing: messages on the page stay."""
-    beside: RolloutBeside | None = None
-
-
 @router.get("/environments/{name}/edit", response_class=HTMLResponse)
 def edit_draft(
     request: Request,
@@ -135,7 +87,7 @@ def edit_draft(
     environment = queries.get_environment(session, name)
     draft = queries.get_draft(session, environment)
     path = file if file in drafts.package_of(draft) else MANIFEST_PATH
-    return _edit_page(request, session, environment, draft, path, beside=_beside(session, environment, beside))
+    return _edit_page(request, session, environment, draft, path, beside)
 
 
 @router.post("/environments/{name}/edit", response_class=HTMLResponse)
@@ -152,7 +104,13 @@ def save_draft(request: Request, session: SessionDep, actor: Author, name: str, 
     except AppError as error:
         return _refused(request, session, environment, form, text, error)
     if form.then != "publish":
-        return _saved(request, session, environment, draft, form, has_seen_all=form.revision == before)
+        if wants_block(request):
+            # other people's changes to other files are not shown until the page is reloaded
+            revision = draft.revision if form.revision == before else form.revision
+            typed = {"notes": form.notes, "revision": revision, "is_quiet": form.then == "autosave"}
+            return _edit_page(request, session, environment, draft, form.path, form.beside, typed)
+        beside = f"&beside={form.beside}" if form.beside else ""
+        return see_other(f"/environments/{name}/edit?file={form.path}{beside}", "The draft is saved.")
     try:
         with session.begin_nested():
             drafts.refuse_unseen(before, form.revision)
@@ -222,71 +180,22 @@ def bring_back(
     return see_other(f"/environments/{name}/edit", f"The draft is version {version.number} again.")
 
 
-def _saved(
-    request: Request,
-    session: Session,
-    environment: Environment,
-    draft: EnvironmentDraft,
-    form: EditedFile,
-    *,
-    has_seen_all: bool,
-) -> Response:
-    """Answer a save. The page does not show other people's changes to other files until it is reloaded."""
-    if wants_block(request):
-        return _edit_page(
-            request,
-            session,
-            environment,
-            draft,
-            form.path,
-            notes=form.notes,
-            revision=draft.revision if has_seen_all else form.revision,
-            is_quiet=form.then == "autosave",
-            beside=_beside(session, environment, form.beside),
-        )
-    kept = f"&beside={form.beside}" if form.beside else ""
-    return see_other(f"/environments/{environment.name}/edit?file={form.path}{kept}", "The draft is saved.")
-
-
 def _refused(
     request: Request, session: Session, environment: Environment, form: EditedFile, text: str, error: AppError
 ) -> Response:
     """Show the page again with the typed text and its difference from the stored text."""
     draft = queries.get_draft(session, environment)
     session.refresh(draft)
-    message = error.message
+    message, conflict = error.message, None
     if isinstance(error, InvalidInput) and not isinstance(error, service.PackageHasProblems):
         message = " ".join([message, *error.fields.values()])
-    conflict = None
     if isinstance(error, drafts.DraftChanged):
         files = drafts.package_of(draft)
         stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
-    return _edit_page(
-        request,
-        session,
-        environment,
-        draft,
-        form.path,
-        text=text,
-        mark=form.mark,
-        notes=form.notes,
-        is_checking=form.check,
-        is_regrading=form.regrade,
-        message=message,
-        conflict=conflict,
-        status=error.status,
-        beside=_beside(session, environment, form.beside),
-    )
-
-
-def _beside(session: Session, environment: Environment, rollout_id: uuid.UUID | None) -> RolloutBeside | None:
-    if rollout_id is None:
-        return None
-    rollout = rollout_of(session, environment, rollout_id, with_messages=True)
-    run, task = rollout.run, rollout.group.task
-    entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
-    return RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+    typed = {"text": text, "mark": form.mark, "notes": form.notes}
+    typed |= {"is_checking": form.check, "is_regrading": form.regrade, "message": message, "conflict": conflict}
+    return _edit_page(request, session, environment, draft, form.path, form.beside, typed, status=error.status)
 
 
 def _edit_page(
@@ -295,51 +204,51 @@ def _edit_page(
     environment: Environment,
     draft: EnvironmentDraft,
     path: str,
+    rollout_id: uuid.UUID | None,
+    typed: Mapping[str, object] | None = None,
     *,
-    text: str | None = None,
-    mark: str | None = None,
-    notes: str = "",
-    is_checking: bool = True,
-    is_regrading: bool | None = None,
-    message: str = "",
-    conflict: FileDiff | None = None,
-    revision: int | None = None,
-    is_quiet: bool = False,
     status: int = 200,
-    beside: RolloutBeside | None = None,
 ) -> HTMLResponse:
-    actor = current_actor(request)
+    """Show the editor. `typed`: the person's text and choices, instead of the stored ones."""
+    actor, is_quiet = current_actor(request), bool(typed and typed.get("is_quiet"))
     person_id = actor.person_id if actor and not is_quiet else None
-    files, generated = drafts.package_of(draft), generated_files(draft.files)
+    files = drafts.package_of(draft)
     validation = validate_package(files, environment.name)
-    stored = files.get(path, "")
+    manifest, stored = validation.manifest, files.get(path, "")
     versions = queries.versions_of(session, environment)
-    context = EditPage(
-        environment=environment,
-        draft=draft,
-        editor=queries.person_name(session, draft.updated_by),
-        path=path,
-        text=stored if text is None else text,
-        mark=drafts.text_mark(stored) if mark is None else mark,
-        revision=draft.revision if revision is None else revision,
-        mode=_MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
-        notes=notes,
-        is_checking=is_checking,
-        is_regrading=beside is not None if is_regrading is None else is_regrading,
-        problems=validation.problems,
-        problem_counts=Counter(problem.path for problem in validation.problems),
-        manifest=validation.manifest,
-        tree=folder_tree(draft.files),
-        generated=sorted(generated),
-        sources=column_sources(validation.manifest.columns, files) if validation.manifest else (),
-        lost=functions_without_column(validation.manifest.columns, files) if validation.manifest else (),
-        trial=trials.trial_view(session, draft, person_id, validation.manifest) if person_id else None,
-        stored_mark=drafts.text_mark(stored),
-        versions=versions[:SHOWN_VERSIONS],
-        newest=versions[0].version.number if versions else None,
-        message=message,
-        conflict=conflict,
-        is_quiet=is_quiet,
-        beside=beside,
-    )
+    beside = None
+    if rollout_id is not None:
+        rollout = rollout_of(session, environment, rollout_id, with_messages=True)
+        run, task = rollout.run, rollout.group.task
+        entries = transcript_of(rollout.messages, rollout.steps, run.columns, weights=run.weights)
+        beside = RolloutBeside(rollout.id, f"{task.split}/{task.index}", rollout.reward, entries)
+    context = {
+        "environment": environment,
+        "draft": draft,
+        "editor": queries.person_name(session, draft.updated_by),
+        "path": path,
+        "text": stored,
+        "mark": drafts.text_mark(stored),
+        "stored_mark": drafts.text_mark(stored),
+        "revision": draft.revision,  # publishing a different one is refused
+        "mode": _MODES.get(path.rpartition(".")[2].lower(), "dockerfile" if path.endswith("Dockerfile") else "text"),
+        "notes": "",
+        "is_checking": True,
+        "is_regrading": beside is not None,  # rewards are repaired next to a rollout
+        "problems": validation.problems,
+        "problem_counts": Counter(problem.path for problem in validation.problems),
+        "manifest": manifest,
+        "tree": folder_tree(draft.files),
+        "generated": sorted(generated_files(draft.files)),
+        "sources": column_sources(manifest.columns, files) if manifest else (),
+        "lost": functions_without_column(manifest.columns, files) if manifest else (),
+        "trial": trials.trial_view(session, draft, person_id, manifest) if person_id else None,
+        "versions": versions[:SHOWN_VERSIONS],
+        "newest": versions[0].version.number if versions else None,
+        "message": "",
+        "conflict": None,
+        "is_quiet": False,  # saved while typing: messages on the page stay
+        "beside": beside,
+        **(typed or {}),
+    }
     return page(request, "environments/edit.html", context, block="partial", status=status)

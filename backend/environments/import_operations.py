@@ -8,17 +8,9 @@ from sqlalchemy.orm import Session
 
 from backend.domain.environments.packages import PackageInvalid
 from backend.domain.vocabulary import Role
-from backend.environments import imports
+from backend.environments import imports, schemas
 from backend.environments.import_sources import MAX_UPLOAD_BYTES, read_zip
 from backend.environments.imports import ImportOptions
-from backend.environments.schemas import (
-    CreateFromImport,
-    ImportLog,
-    ImportResponse,
-    MapColumns,
-    ReplaceBlock,
-    StartImport,
-)
 from backend.environments.tables import EnvironmentImport
 from backend.errors import InvalidInput
 from backend.operations.declaration import operation
@@ -30,7 +22,7 @@ MAX_BODY_BYTES = MAX_UPLOAD_BYTES * 4 // 3 + 2**20
 
 
 @operation("GET /imports", role=Role.VIEWER, noun="imports", command="env imports")
-def list_imports(session: Session, actor: Actor) -> Page[ImportResponse]:
+def list_imports(session: Session, actor: Actor) -> Page[schemas.ImportResponse]:
     """List the latest imports, newest first."""
     return Page(items=[_response(row) for row in imports.recent_imports(session)])
 
@@ -44,7 +36,7 @@ def list_imports(session: Session, actor: Actor) -> Page[ImportResponse]:
     audited=False,
     max_body_size=MAX_BODY_BYTES,
 )
-def start_import(session: Session, actor: Actor, request: StartImport) -> ImportResponse:
+def start_import(session: Session, actor: Actor, request: schemas.StartImport) -> schemas.ImportResponse:
     """Import a package that others wrote. A worker starts it and writes a report."""
     options = ImportOptions(request.name.strip(), request.path.strip(), request.requires, request.variables)
     if request.kind == "git":
@@ -66,19 +58,21 @@ def start_import(session: Session, actor: Actor, request: StartImport) -> Import
 
 
 @operation("GET /imports/{import_id}", role=Role.VIEWER, noun="imports", tool=True)
-def get_import(session: Session, actor: Actor, import_id: uuid.UUID) -> ImportResponse:
+def get_import(session: Session, actor: Actor, import_id: uuid.UUID) -> schemas.ImportResponse:
     """Show an import with its report."""
     return _response(imports.get_import(session, import_id))
 
 
 @operation("GET /imports/{import_id}/log", role=Role.VIEWER, noun="imports")
-def get_import_log(session: Session, actor: Actor, import_id: uuid.UUID) -> ImportLog:
+def get_import_log(session: Session, actor: Actor, import_id: uuid.UUID) -> schemas.ImportLog:
     """Show pip's output from building the package's virtual environment."""
-    return ImportLog(log=imports.get_import(session, import_id).build_log)
+    return schemas.ImportLog(log=imports.get_import(session, import_id).build_log)
 
 
 @operation("PUT /imports/{import_id}/block", role=Role.AUTHOR, noun="imports", audited=False)
-def put_block(session: Session, actor: Actor, import_id: uuid.UUID, request: ReplaceBlock) -> ImportResponse:
+def put_block(
+    session: Session, actor: Actor, import_id: uuid.UUID, request: schemas.ReplaceBlock
+) -> schemas.ImportResponse:
     """Replace the proposed `proctor:` block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.save_block(session, actor, row, request.block)
@@ -86,7 +80,9 @@ def put_block(session: Session, actor: Actor, import_id: uuid.UUID, request: Rep
 
 
 @operation("PUT /imports/{import_id}/columns", role=Role.AUTHOR, noun="imports", audited=False)
-def put_columns(session: Session, actor: Actor, import_id: uuid.UUID, request: MapColumns) -> ImportResponse:
+def put_columns(
+    session: Session, actor: Actor, import_id: uuid.UUID, request: schemas.MapColumns
+) -> schemas.ImportResponse:
     """Take the reward columns from a dictionary of the observation. The block is proposed again."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.map_columns(session, actor, row, request.columns_from)
@@ -97,18 +93,18 @@ def put_columns(session: Session, actor: Actor, import_id: uuid.UUID, request: M
     "POST /imports/{import_id}/environment", role=Role.AUTHOR, noun="imports", status=201, tool=True, audited=False
 )
 def create_environment(
-    session: Session, actor: Actor, import_id: uuid.UUID, request: CreateFromImport
-) -> ImportResponse:
+    session: Session, actor: Actor, import_id: uuid.UUID, request: schemas.CreateFromImport
+) -> schemas.ImportResponse:
     """Create an environment from an import: a draft with all its files and the current block."""
     row = imports.get_import(session, import_id, with_files=True)
     imports.create_from_import(session, actor, row, request.name or "")
     return _response(row)
 
 
-def _response(row: EnvironmentImport) -> ImportResponse:
+def _response(row: EnvironmentImport) -> schemas.ImportResponse:
     preview = imports.preview(row)
     problems = [f"line {problem.line}: {problem.path} {problem.message}" for problem in preview.problems]
-    return ImportResponse(
+    return schemas.ImportResponse(
         id=row.id,
         name=row.name,
         kind=row.kind,

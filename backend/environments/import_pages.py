@@ -1,7 +1,7 @@
 """Pages of imports: the list, the form for a new one, and the report with the proposed block."""
 
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -29,19 +29,6 @@ router = APIRouter()
 
 
 @dataclass(frozen=True, slots=True)
-class ImportsPage:
-    imports: Sequence[EnvironmentImport]
-    kinds: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class NewImportPage:
-    form: ImportForm
-    errors: dict[str, str]
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ImportPage:
     row: EnvironmentImport
     report: ImportReport
@@ -57,12 +44,12 @@ class ImportPage:
 
 @router.get("/imports", response_class=HTMLResponse)
 def list_imports(request: Request, session: SessionDep, _: Viewer) -> HTMLResponse:
-    return page(request, "environments/imports.html", ImportsPage(importing.recent_imports(session), KINDS))
+    return page(request, "environments/imports.html", {"imports": importing.recent_imports(session), "kinds": KINDS})
 
 
 @router.get("/imports/new", response_class=HTMLResponse)
 def new_import(request: Request, _: Author) -> HTMLResponse:
-    return page(request, "environments/import_new.html", NewImportPage(ImportForm(), {}))
+    return page(request, "environments/import_new.html", {"form": ImportForm(), "errors": {}, "message": ""})
 
 
 @router.post("/imports", response_class=HTMLResponse, max_body_size=MAX_UPLOAD_BYTES + 2**20)
@@ -78,7 +65,7 @@ def start_import(
         if wants_block(request):
             raise
         fields = error.fields if isinstance(error, InvalidInput) else {}
-        context = NewImportPage(form, fields, "" if fields else error.message)
+        context = {"form": form, "errors": fields, "message": "" if fields else error.message}
         return page(request, "environments/import_new.html", context, status=error.status)
     finally:
         if form.package is not None:

@@ -14,15 +14,15 @@ from backend.core.events import RUNS
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import pack
 from backend.environments import queries, service
-from backend.environments.diff import FileDiff, diff_files
+from backend.environments.diff import diff_files
 from backend.environments.export import complete_package
 from backend.environments.library import Template, templates
 from backend.environments.network_grants import NetworkState, network_state
-from backend.environments.queries import DRAFT, CheckRun, EnvironmentRow, VersionRow
+from backend.environments.queries import DRAFT, CheckRun
 from backend.environments.schemas import NewEnvironmentForm
 from backend.environments.service import COPY, starting_files
-from backend.environments.tables import Certificate, Environment, EnvironmentDraft, EnvironmentVersion
-from backend.environments.validation import FileProblem, validate_package
+from backend.environments.tables import Certificate, Environment, EnvironmentVersion
+from backend.environments.validation import validate_package
 from backend.errors import AppError, InvalidInput
 from backend.policies.queries import PolicyOption, policy_options
 from backend.runs.tables import Run
@@ -32,38 +32,6 @@ from backend.web.page import page, see_other, wants_block
 from backend.web.streams import live_blocks
 
 router = APIRouter()
-
-
-@dataclass(frozen=True, slots=True)
-class EnvironmentsPage:
-    environments: Sequence[EnvironmentRow]
-    with_archived: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NewEnvironmentPage:
-    starting_points: Sequence[Template]
-    name: str
-    template: str
-    errors: dict[str, str]
-    message: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OverviewPage:
-    environment: Environment
-    latest: VersionRow | None
-    manifest: Manifest | None
-    """Manifest of the latest version, or of the draft if nothing is published."""
-    problems: Sequence[FileProblem]
-    """Problems of the draft."""
-    draft: EnvironmentDraft
-    draft_author: str | None
-    is_draft_published: bool
-    versions: Sequence[VersionRow]
-    checks: Sequence[CheckRun]
-    runs: Sequence[Run]
-    readme: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +57,10 @@ class VersionPage:
         return self.open_check is None
 
 
-@dataclass(frozen=True, slots=True)
-class DiffPage:
-    environment: Environment
-    numbers: Sequence[int]
-    before: str
-    after: str
-    files: Sequence[FileDiff]
-
-
 @router.get("/environments", response_class=HTMLResponse)
 def list_environments(request: Request, session: SessionDep, _: Viewer, archived: bool = False) -> HTMLResponse:
     rows = queries.list_environments(session, with_archived=archived)
-    return page(request, "environments/list.html", EnvironmentsPage(rows, archived))
+    return page(request, "environments/list.html", {"environments": rows, "with_archived": archived})
 
 
 @router.get("/environments/new", response_class=HTMLResponse)
@@ -140,7 +99,13 @@ def _new_page(
         points.append(Template(COPY + environment.name, f"Copy of {environment.name}", environment.description))
     fields = error.fields if isinstance(error, InvalidInput) else {}
     message = "" if error is None or fields else error.message
-    context = NewEnvironmentPage(points, form.name, form.template or points[0].name, fields, message)
+    context = {
+        "starting_points": points,
+        "name": form.name,
+        "template": form.template or points[0].name,
+        "errors": fields,
+        "message": message,
+    }
     return page(request, "environments/new.html", context, status=error.status if error else 200)
 
 
@@ -151,19 +116,19 @@ def show_environment(request: Request, session: SessionDep, _: Viewer, name: str
     versions = queries.versions_of(session, environment)
     latest = versions[0] if versions else None
     validation = validate_package(draft.files, environment.name)
-    context = OverviewPage(
-        environment=environment,
-        latest=latest,
-        manifest=latest.manifest if latest else validation.manifest,
-        problems=validation.problems,
-        draft=draft,
-        draft_author=queries.person_name(session, draft.updated_by),
-        is_draft_published=service.is_published(draft, [row.version for row in versions]),
-        versions=versions,
-        checks=queries.check_runs_of(session, environment, limit=10),
-        runs=queries.recent_runs(session, environment),
-        readme=draft.files.get("README.md", ""),
-    )
+    context = {
+        "environment": environment,
+        "latest": latest,
+        "manifest": latest.manifest if latest else validation.manifest,
+        "problems": validation.problems,
+        "draft": draft,
+        "draft_author": queries.person_name(session, draft.updated_by),
+        "is_draft_published": service.is_published(draft, [row.version for row in versions]),
+        "versions": versions,
+        "checks": queries.check_runs_of(session, environment, limit=10),
+        "runs": queries.recent_runs(session, environment),
+        "readme": draft.files.get("README.md", ""),
+    }
     return page(request, "environments/overview.html", context)
 
 
@@ -237,5 +202,11 @@ def show_diff(request: Request, session: SessionDep, _: Viewer, name: str) -> HT
     numbers = [row.version.number for row in queries.versions_of(session, environment)]
     after = request.query_params.get("to") or DRAFT
     before = request.query_params.get("from") or str(numbers[0] if numbers else DRAFT)
-    files = diff_files(*(queries.files_named(session, environment, name) for name in (before, after)))
-    return page(request, "environments/diff.html", DiffPage(environment, numbers, before, after, files))
+    context = {
+        "environment": environment,
+        "numbers": numbers,
+        "before": before,
+        "after": after,
+        "files": diff_files(*(queries.files_named(session, environment, name) for name in (before, after))),
+    }
+    return page(request, "environments/diff.html", context)
