@@ -5,7 +5,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from backend.cli import packages
+from backend.cli import working_copy
 from backend.cli.output import BAD_RESULT, fail
 from backend.domain.environments.manifest import ManifestInvalid, read_manifest
 from backend.domain.environments.packages import MANIFEST_PATH
@@ -33,7 +33,7 @@ def prepare(folder: Path, repository: str, *, is_private: bool) -> Shipment:
     """Nothing is sent yet. Ends the command when the package or the name cannot be used."""
     if not _REPOSITORY.fullmatch(repository):
         fail(f"{repository!r} is no Space: write owner/name")
-    files = packages.read_folder(folder)
+    files = working_copy.read_folder(folder)
     try:
         manifest = read_manifest(files[MANIFEST_PATH])
     except ManifestInvalid as error:
@@ -54,7 +54,7 @@ def send(shipment: Shipment, message: str) -> str:
     api = HfApi()
     try:
         with tempfile.TemporaryDirectory(prefix="proctor-space-") as staged:
-            packages.write_folder(Path(staged), shipment.files)
+            working_copy.write_folder(Path(staged), shipment.files)
             space = api.create_repo(
                 shipment.repository, repo_type="space", space_sdk="docker", private=shipment.is_private, exist_ok=True
             )

@@ -10,7 +10,6 @@ from backend.cli import (
     checkpoints,
     derived,
     detectors,
-    draft_score,
     effort,
     environments,
     examples,
@@ -19,7 +18,6 @@ from backend.cli import (
     graders,
     importing,
     interventions,
-    network,
     notifications,
     onset,
     policies,
@@ -54,7 +52,6 @@ app.command("up")(up_command)
 app.command("demo")(demo_command)
 app.command("migrate-data")(migrate_data_command)
 environments.app.command("import")(importing.import_package)
-environments.app.command("grant")(network.grant)
 app.command("eval")(starting.evaluate)
 app.command("train")(training.train)
 app.command("runs")(runs.runs)
@@ -77,7 +74,6 @@ app.command("leaderboard")(results.leaderboard)
 app.command("rescore")(rescoring.rescore)
 app.command("replay")(rescoring.replay)
 environments.app.command("history")(rescoring.history)
-environments.app.command("score-draft")(draft_score.score_draft)
 app.add_typer(notifications.app, name="notifications")
 app.command("export")(exports.export)
 

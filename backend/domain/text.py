@@ -8,6 +8,8 @@ from typing import Any
 
 import orjson
 
+JsonObject = dict[str, Any]
+"""A decoded JSON object: an action, an observation's fields, a schema, a response."""
 MAX_DEPTH = 100
 """Of nested values; orjson and Postgres both refuse what is much deeper."""
 

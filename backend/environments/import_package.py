@@ -10,7 +10,7 @@ import yaml
 from backend.domain.environments.foreign import ForeignPackage, PackageKind
 from backend.domain.environments.manifest import Manifest
 from backend.domain.environments.packages import MANIFEST_PATH, PackageInvalid, check_files, read_toml
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 from backend.domain.yaml_text import YamlInvalid, read_yaml
 from backend.settings import PROJECT_ROOT
 

@@ -3,7 +3,7 @@
 import sys
 
 from workers.models.policy_options import act
-from workers.tasks.environment_checks import reference_of, check
+from workers.tasks.environment_checks import check, reference_of
 
 
 def main() -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 from backend.domain.vocabulary import CheckStatus
 
 

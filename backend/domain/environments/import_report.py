@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 
 
 class Honour(StrEnum):

@@ -21,8 +21,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from backend.domain.environments.tools import MAX_TOOLS, JsonObject, Tool
+from backend.domain.environments.tools import MAX_TOOLS, Tool
 from backend.domain.templates import template_problem
+from backend.domain.text import JsonObject
 from backend.domain.yaml_text import YamlInvalid, compose_yaml, construct
 
 PLATFORM_COLUMNS = ("format", "length")

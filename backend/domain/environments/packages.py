@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 from backend.domain.zips import BadZip, open_zip, read_member
 
 MANIFEST_PATH = "openenv.yaml"

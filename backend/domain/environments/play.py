@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 
 
 class PlayPhase(StrEnum):

@@ -9,7 +9,6 @@ from functools import lru_cache
 from backend.domain.environments.manifest import ActionSpec, AgentSpec, ContextSpec
 from backend.domain.environments.tools import (
     CallUnreadable,
-    JsonObject,
     Tool,
     has_call,
     render_tools,
@@ -17,6 +16,7 @@ from backend.domain.environments.tools import (
     write_call,
 )
 from backend.domain.templates import TemplateInvalid, parse_template
+from backend.domain.text import JsonObject
 
 MAX_TEXT = 200_000
 """Characters of a rendered observation; longer ones are cut and marked."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import yaml
 
 from backend.domain.environments.import_report import ImportReport
-from backend.domain.environments.tools import JsonObject
+from backend.domain.text import JsonObject
 
 _FREE_TEXT = {"message", "text", "answer", "response", "reply", "content", "llm_response", "query"}
 _LEGAL = ("legal", "valid", "available", "possible", "allowed")

@@ -19,8 +19,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-JsonObject = dict[str, Any]
-"""A decoded JSON object: an action, an observation's fields, or a JSON schema."""
+from backend.domain.text import JsonObject
+
 BEGIN, END = "<tool_call>", "</tool_call>"
 MAX_TOOLS = 128
 MAX_LISTED_CHARACTERS = 400_000
