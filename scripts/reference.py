@@ -1,9 +1,10 @@
-"""Write the reference pages that the program knows best: its commands, its settings and its JSON operations.
+"""Write the reference pages that derive from the code: commands, settings, JSON operations and checks.
 
 `make docs` calls it. The pages are not stored, so they cannot be out of date.
 """
 
 import ast
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,37 @@ from pathlib import Path
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from backend.settings import PROJECT_ROOT, Settings
+from workers.environments.checks.registry import CHECKS
 
 
 def write_pages(folder: Path) -> None:
-    for name, text in (("cli", commands()), ("settings", settings()), ("api-operations", operations())):
+    for name, text in (
+        ("cli", commands()),
+        ("settings", settings()),
+        ("api-operations", operations()),
+        ("checks", checks()),
+    ):
         page = folder / f"{name}.md"
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
+
+
+def checks() -> str:
+    """Return a table of the environment checks by theme, from their declarations."""
+    lines = [
+        "# List of checks",
+        "",
+        "[Checks](certificate.md) explains certificates. A result is skipped if a check that it needs has failed.",
+    ]
+    for theme, members in itertools.groupby(CHECKS, key=lambda check: check.theme):
+        lines += [
+            "",
+            f"## {theme.capitalize()}",
+            "| check | condition | method and threshold | runs |",
+            "|---|---|---|---|",
+        ]
+        lines += [f"| `{each.id}` | {each.sentence} | {each.method} | {each.cost.value} |" for each in members]
+    return "\n".join((*lines, "", "Thresholds without a source are Proctor's choice.", ""))
 
 
 def commands() -> str:
