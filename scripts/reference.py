@@ -16,12 +16,9 @@ from workers.environments.checks.registry import CHECKS
 
 
 def write_pages(folder: Path) -> None:
-    for name, text in (
-        ("cli", commands()),
-        ("settings", settings()),
-        ("api-operations", operations()),
-        ("checks", checks()),
-    ):
+    pages = {"cli": commands, "settings": settings, "api-operations": operations, "checks": checks}
+    for name, write in pages.items():
+        text = write()
         page = folder / f"{name}.md"
         if not page.is_file() or page.read_text() != text:
             page.write_text(text)
@@ -35,12 +32,8 @@ def checks() -> str:
         "[Checks](certificate.md) explains certificates. A result is skipped if a check that it needs has failed.",
     ]
     for theme, members in itertools.groupby(CHECKS, key=lambda check: check.theme):
-        lines += [
-            "",
-            f"## {theme.capitalize()}",
-            "| check | condition | method and threshold | runs |",
-            "|---|---|---|---|",
-        ]
+        lines += ["", f"## {theme.capitalize()}"]
+        lines += ["| check | condition | method and threshold | runs |", "|---|---|---|---|"]
         lines += [f"| `{each.id}` | {each.sentence} | {each.method} | {each.cost.value} |" for each in members]
     return "\n".join((*lines, "", "Thresholds without a source are Proctor's choice.", ""))
 

@@ -193,7 +193,7 @@ def _refused(
         files = drafts.package_of(draft)
         stored = {form.path: files[form.path]} if form.path in files else {}
         conflict = next(iter(diff_files(stored, {form.path: text})), None)
-    typed = {"text": text, "mark": form.mark, "notes": form.notes}
+    typed: dict[str, object] = {"text": text, "mark": form.mark, "notes": form.notes}
     typed |= {"is_checking": form.check, "is_regrading": form.regrade, "message": message, "conflict": conflict}
     return _edit_page(request, session, environment, draft, form.path, form.beside, typed, status=error.status)
 

@@ -154,10 +154,11 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
     runs: dict[uuid.UUID, list[Run]] = {}
     for run in session.scalars(last_runs):
         runs.setdefault(run.version.environment_id, []).append(run)
-    return [
-        EnvironmentRow(environment, *latest.get(environment.id, (None, 0)), runs.get(environment.id, []))
-        for environment in environments
-    ]
+    rows = []
+    for environment in environments:
+        version, total = latest.get(environment.id, (None, 0))
+        rows.append(EnvironmentRow(environment, version, total, runs.get(environment.id, [])))
+    return rows
 
 
 def newest_certificate(session: Session, version: EnvironmentVersion) -> Certificate | None:

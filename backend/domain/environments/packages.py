@@ -1,4 +1,7 @@
-"""An environment package as data: its files by path, their limits and their hash."""
+"""An environment package as data: its files by path, their limits and their hash.
+
+The sandbox imports this module too, with the standard library and `zips` only.
+"""
 
 import base64
 import binascii
@@ -9,8 +12,8 @@ import tomllib
 import zipfile
 from collections.abc import Mapping
 from pathlib import PurePosixPath
+from typing import Any
 
-from backend.domain.text import JsonObject
 from backend.domain.zips import BadZip, open_zip, read_member
 
 MANIFEST_PATH = "openenv.yaml"
@@ -69,7 +72,7 @@ def check_text(path: str, text: str) -> int:
     return size
 
 
-def read_toml(text: str) -> JsonObject:
+def read_toml(text: str) -> dict[str, Any]:
     """Parse a `pyproject.toml` in bounded time. Raises PackageInvalid."""
     if len(text) > _MAX_TOML:
         raise PackageInvalid(f"pyproject.toml has {len(text):,} characters; at most {_MAX_TOML:,} are read")

@@ -77,7 +77,7 @@ class Tool(BaseModel):
             raise PydanticCustomError("json_schema", "{message}", {"message": message, "path": path})
         return schema
 
-    def problem(self, arguments: Mapping[str, object]) -> str | None:
+    def problem(self, arguments: JsonObject) -> str | None:
         """Explain why the arguments are invalid; None if they are valid."""
         try:
             _work.left = MAX_CHECKS
@@ -231,11 +231,11 @@ def _is_deeper(value: object, limit: int) -> bool:
 
 
 _work = threading.local()
-KeywordCheck = Callable[[Validator, Any, Any, JsonObject], Iterable[ValidationError] | None]
+KeywordCheck = Callable[[Any, Any, Any, Any], Iterator[ValidationError]]
 
 
 def _counted(check: KeywordCheck) -> KeywordCheck:
-    def counted(validator: Validator, value: Any, instance: Any, schema: JsonObject) -> Iterator[ValidationError]:
+    def counted(validator: Validator, value: object, instance: object, schema: JsonObject) -> Iterator[ValidationError]:
         _work.left -= 1
         if _work.left < 0:
             raise _TooMuchWork

@@ -106,8 +106,8 @@ async def agent_fits(subject: Subject) -> Finding:
     else:
         problems += _tool_problems(subject, opening, tools)
         scripts = state.get("scripts")
-        for name in [name for name in subject.scripts if name in CAPABLE and isinstance(scripts, dict)]:
-            first = scripts.get(name)
+        for name in [name for name in subject.scripts if name in CAPABLE]:
+            first = scripts.get(name) if isinstance(scripts, dict) else None
             if isinstance(first, str) and (problem := parse_reply(agent.action, first, tools).problem):
                 problems.append(f"Proctor would refuse the first reply of `{name}`: {problem}")
     if problems:
