@@ -114,12 +114,12 @@ def find_version_of_content(session: Session, environment: Environment, content_
 def versions_of(session: Session, environment: Environment) -> list[VersionRow]:
     """List versions, newest first."""
     statement = (
-        select(EnvironmentVersion, Person.name)
+        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate)
         .outerjoin(EnvironmentVersion.publisher)
         .where(EnvironmentVersion.environment_id == environment.id)
         .order_by(EnvironmentVersion.number.desc())
     )
-    return [VersionRow(version, publisher, version.certificate) for version, publisher in session.execute(statement)]
+    return [VersionRow(*row) for row in session.execute(statement)]
 
 
 def list_environments(session: Session, *, with_archived: bool = False) -> list[EnvironmentRow]:
@@ -130,14 +130,14 @@ def list_environments(session: Session, *, with_archived: bool = False) -> list[
     environments = session.scalars(statement).all()
     count = func.count().over(partition_by=EnvironmentVersion.environment_id)
     versions = (
-        select(EnvironmentVersion, Person.name, count)
+        select(EnvironmentVersion, Person.name, EnvironmentVersion.certificate, count)
         .ext(distinct_on(EnvironmentVersion.environment_id))
         .outerjoin(EnvironmentVersion.publisher)
         .order_by(EnvironmentVersion.environment_id, EnvironmentVersion.number.desc())
     )
     latest = {
-        version.environment_id: (VersionRow(version, publisher, version.certificate), number)
-        for version, publisher, number in session.execute(versions)
+        version.environment_id: (VersionRow(version, publisher, certificate), number)
+        for version, publisher, certificate, number in session.execute(versions)
     }
     rank = func.row_number().over(
         partition_by=EnvironmentVersion.environment_id, order_by=(Run.created_at.desc(), Run.id.desc())
